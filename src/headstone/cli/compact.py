@@ -1,0 +1,103 @@
+"""`headstone compact`: one compaction of every partition found.
+
+Exit 0 done; 2 wrong usage or a log that cannot be read whole (nothing written); 3 could not finish.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from headstone.cli.options import (
+    add_policy_arguments,
+    add_spark_arguments,
+    cores,
+    offset,
+    policy,
+    positive,
+    spark_conf,
+    tell,
+)
+from headstone.errors import UsageError
+from headstone.spark.compaction import TASK_MEMORY_BYTES, CompactionRequest, CompactionResult, compact
+from headstone.spark.session import StartingSession
+from headstone.spark.stages import OnSpark
+
+MB = 1 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a partition directory or a log directory")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, help="write a complete new log directory here")
+    where.add_argument("--in-place", action="store_true", help="swap the new segments in, as a broker does")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done; writes nothing")
+    parser.add_argument("--eligible", action="store_true", help="only what the cleaner would choose now, filthiest first")
+    parser.add_argument("--force-offline", action="store_true", help="in place although the broker did not stop cleanly")
+    parser.add_argument("--rules", choices=("kafka", "coordinated"), default="coordinated")
+    parser.add_argument("--dirty-from", type=offset, metavar="OFFSET", help="first dirty offset (default: the checkpoint)")
+    parser.add_argument("--tombstones-below", type=offset, metavar="OFFSET", help="MTRO: older tombstones may go")
+    parser.add_argument("--markers-below", type=offset, metavar="OFFSET", help="MXRO: older markers may go")
+    parser.add_argument("--peer", type=Path, action="append", default=[], metavar="DIR",
+                        help="log directory of another replica: watermarks are computed from all of them")  # fmt: skip
+    parser.add_argument("--index-keys-max", type=positive, metavar="N", help="Kafka's bounded offset map of N keys")
+    parser.add_argument("--task-memory-mb", type=positive, default=TASK_MEMORY_BYTES // MB,
+                        help="a partition whose keys need more is split over tasks (default %(default)s)")  # fmt: skip
+    parser.add_argument("--split", choices=("auto", "whole", "shuffle"), default="auto", help=argparse.SUPPRESS)
+    add_policy_arguments(parser)
+    add_spark_arguments(parser)
+
+
+def request(arguments: argparse.Namespace) -> CompactionRequest:
+    if arguments.out is None and not arguments.in_place and not arguments.dry_run:
+        raise UsageError("say where the result goes: --out DIR, --in-place, or --dry-run")
+    watermarks = arguments.tombstones_below is not None or arguments.markers_below is not None or arguments.peer
+    if arguments.rules == "kafka" and watermarks:
+        raise UsageError("--tombstones-below, --markers-below and --peer belong to --rules coordinated")
+    if arguments.peer and (arguments.tombstones_below is not None or arguments.markers_below is not None):
+        raise UsageError("--peer computes the watermarks; leave out --tombstones-below and --markers-below")
+    for peer in arguments.peer:
+        if not peer.is_dir():
+            raise UsageError(f"--peer {peer}: no such log directory")
+    if arguments.rules == "coordinated" and not watermarks:
+        tell("no watermarks given (--tombstones-below, --markers-below or --peer): every tombstone and marker is kept")
+    return CompactionRequest(
+        paths=tuple(arguments.paths),
+        out=arguments.out,
+        policy=policy(arguments),
+        dirty_from=arguments.dirty_from,
+        peers=tuple(arguments.peer),
+        eligible_only=arguments.eligible,
+        force_offline=arguments.force_offline,
+        dry_run=arguments.dry_run,
+        path=arguments.split,
+        task_memory_bytes=arguments.task_memory_mb * MB,
+        parallelism=cores(),
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    wanted = request(arguments)
+    conf = spark_conf(arguments)
+    starting = StartingSession(
+        app_name="headstone compact", master=arguments.master, remote=arguments.spark_remote, conf=conf
+    )
+    with starting:
+        if not wanted.dry_run:
+            starting.begin()
+        result = compact(wanted, OnSpark(starting.get, parallelism=wanted.parallelism), tell)
+    render(result, arguments.output)
+    return 0
+
+
+def render(result: CompactionResult, output: str) -> None:
+    if output == "json":
+        document = {"partitions": [p.as_json() for p in result.partitions], "seconds": round(result.seconds, 3)}
+        print(json.dumps(document, indent=2))
+        return
+    for partition in result.partitions:
+        print(partition.as_line())
+    read = sum(partition.bytes_rewritten for partition in result.partitions)
+    rate = read / 1e6 / result.seconds if result.seconds else 0.0
+    print(f"{len(result.partitions)} partitions, {read / 1e6:,.1f} MB read in {result.seconds:.1f} s ({rate:,.1f} MB/s)")

@@ -1,0 +1,64 @@
+"""The entry point `headstone`: finds the verb, runs it, turns errors into messages and exit codes.
+
+0 done and clean; 1 findings; 2 wrong usage or bad input; 3 could not finish. The only place that catches broadly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from headstone import __version__
+from headstone.errors import HeadstoneError
+
+VERBS = {
+    "demo": "a one-command tour: writes a sample topic, compacts it on local Spark, shows what changed",
+    "synth": "write sample log directories, deterministic by seed",
+    "inspect": "exact facts of partitions: records, live keys, tombstones, markers, transactions, dirty ratio",
+    "compact": "compact every partition found in log directories, on Spark",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="headstone", description="Keeps compacted Kafka topics small and correct.")
+    top.add_argument("--version", action="version", version=f"headstone {__version__}")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, about in VERBS.items():
+        module = importlib.import_module(f"headstone.cli.{name}")
+        verb = verbs.add_parser(name, help=about, description=about + ".")
+        verb.add_argument("--output", choices=("text", "json"), default="text", help="what goes to stdout (default text)")
+        module.add_arguments(verb)
+        verb.set_defaults(run=module.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except HeadstoneError as error:
+        print(f"headstone {arguments.verb}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"headstone {arguments.verb}: interrupted; nothing was changed but what was reported", file=sys.stderr)
+        return 3
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 3
+    except OSError as error:
+        what = "the disk is full; make room and run again" if error.errno == errno.ENOSPC else str(error)
+        print(f"headstone {arguments.verb}: {what}", file=sys.stderr)
+        return 3
+    except Exception:
+        traceback.print_exc()
+        print(f"headstone {arguments.verb}: stopped by an unexpected error; inputs are as they were", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

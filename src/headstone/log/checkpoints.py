@@ -1,0 +1,124 @@
+"""Kafka's small text files: the checkpoints of a log directory, leader epochs, partition metadata.
+
+All are rewritten whole: a temporary file, fsync, atomic rename, fsync of the directory. Knows nothing of what the
+numbers mean to a compaction.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from headstone.errors import UsageError
+from headstone.log.failpoint import reach
+
+CLEANER = "cleaner-offset-checkpoint"
+RECOVERY_POINT = "recovery-point-offset-checkpoint"
+LOG_START = "log-start-offset-checkpoint"
+HIGH_WATERMARK = "replication-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+
+VERSION = "0"
+
+TopicPartition = tuple[str, int]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    reach(f"rename {temporary.name}")
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """Entries of a checkpoint; a missing or empty file has none."""
+    rows = _rows(path)
+    offsets: dict[TopicPartition, int] = {}
+    for number, fields in enumerate(rows, start=3):
+        if len(fields) != 3:
+            raise _malformed(path, number, "expected 'topic partition offset'")
+        offsets[fields[0], _integer(path, number, fields[1])] = _integer(path, number, fields[2])
+    return offsets
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    lines = [VERSION, str(len(offsets))]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    write_atomically(path, "\n".join(lines) + "\n")
+
+
+def read_leader_epochs(path: Path) -> list[tuple[int, int]]:
+    """(epoch, start offset) in order."""
+    return [
+        (_integer(path, number, fields[0]), _integer(path, number, fields[-1]))
+        for number, fields in enumerate(_rows(path), start=3)
+    ]
+
+
+def write_leader_epochs(path: Path, epochs: list[tuple[int, int]]) -> None:
+    lines = [VERSION, str(len(epochs))] + [f"{epoch} {start}" for epoch, start in epochs]
+    write_atomically(path, "\n".join(lines) + "\n")
+
+
+def read_topic_id(path: Path) -> str | None:
+    """The topic id of partition.metadata, None if there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "topic_id":
+            return value.strip()
+    raise _malformed(path, 1, "no topic_id")
+
+
+def write_topic_id(path: Path, topic_id: str) -> None:
+    write_atomically(path, f"version: 0\ntopic_id: {topic_id}")
+
+
+def _rows(path: Path) -> list[list[str]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise _malformed(path, 1, "not text") from error
+    if not lines:
+        return []
+    if lines[0].strip() != VERSION:
+        raise _malformed(path, 1, f"unknown version {lines[0].strip()!r}")
+    if len(lines) < 2:
+        raise _malformed(path, 2, "no entry count")
+    rows = [line.split() for line in lines[2:] if line.strip()]
+    if len(rows) != _integer(path, 2, lines[1].strip()):
+        raise _malformed(path, 2, f"says {lines[1].strip()} entries but has {len(rows)}")
+    return rows
+
+
+def _integer(path: Path, line: int, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise _malformed(path, line, f"{text!r} is not a number") from error
+
+
+def _malformed(path: Path, line: int, found: str) -> UsageError:
+    return UsageError(f"{path}, line {line}: {found}; restore the file, or remove it to do without its offsets")

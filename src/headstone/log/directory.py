@@ -1,0 +1,137 @@
+"""Log directories and partition directories: which files there are, what they are called, who holds them.
+
+Owns file names and the question whether a broker may be using a directory. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headstone.errors import UsageError
+from headstone.log import checkpoints
+from headstone.log.reading import SegmentFile
+
+LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
+SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+
+_PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d+)")
+_STRAY = re.compile(r".+-(delete|future|stray)$")
+_NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDir:
+    """One partition's folder; `topic_partition` as the checkpoint files name it."""
+
+    path: Path
+    topic: str
+    partition: int
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def topic_partition(self) -> tuple[str, int]:
+        return self.topic, self.partition
+
+    @property
+    def log_dir(self) -> Path:
+        return self.path.parent
+
+
+def numbered(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def as_partition(path: Path) -> PartitionDir | None:
+    match = _PARTITION.fullmatch(path.name)
+    if match is None or _STRAY.fullmatch(path.name) or not path.is_dir():
+        return None
+    return PartitionDir(path=path, topic=match["topic"], partition=int(match["partition"]))
+
+
+def find_partitions(paths: Iterable[str | Path]) -> list[PartitionDir]:
+    """The partitions that each path is (a partition directory) or holds (a log directory)."""
+    found: dict[Path, PartitionDir] = {}
+    for given in paths:
+        path = Path(given).resolve()
+        if not path.is_dir():
+            raise UsageError(f"{given}: no such directory; name a partition directory or a log directory")
+        here = as_partition(path) if any(path.glob("*" + LOG)) or any(path.glob("*" + LOG + ".*")) else None
+        inside = [here] if here else [as_partition(child) for child in sorted(path.iterdir())]
+        partitions = [partition for partition in inside if partition is not None]
+        if not partitions:
+            raise UsageError(f"{given}: no partition found; expected folders named <topic>-<partition> with .log files")
+        found.update({partition.path: partition for partition in partitions})
+    return list(found.values())
+
+
+def list_segments(partition: PartitionDir) -> list[SegmentFile]:
+    """Segments in offset order; leftovers of an interrupted swap are an error, because the list would be half of two."""
+    names = sorted(child.name for child in partition.path.iterdir() if child.is_file())
+    unfinished = [name for name in names if name.endswith((CLEANED, SWAP))]
+    if unfinished:
+        raise UsageError(
+            f"{partition.path / unfinished[0]}: an interrupted compaction was left here; "
+            "run `headstone compact --in-place` on this directory or start the broker, either finishes it"
+        )
+    segments = []
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match and match[2] == LOG:
+            segments.append(_segment(partition.path / name, int(match[1])))
+    if not segments:
+        raise UsageError(f"{partition.path}: no .log file; this is not a partition directory")
+    return segments
+
+
+def snapshot_offsets(partition: PartitionDir) -> list[int]:
+    matches = (_NUMBERED.fullmatch(child.name) for child in partition.path.iterdir())
+    return sorted(int(match[1]) for match in matches if match and match[2] == SNAPSHOT)
+
+
+def _segment(path: Path, base: int) -> SegmentFile:
+    status = path.stat()
+    index, time_index = path.with_suffix(INDEX), path.with_suffix(TIME_INDEX)
+    return SegmentFile(
+        base=base,
+        path=str(path),
+        size=status.st_size,
+        mtime_ms=status.st_mtime_ns // 1_000_000,
+        index_bytes=index.stat().st_size if index.exists() else 0,
+        time_index_bytes=time_index.stat().st_size if time_index.exists() else 0,
+    )
+
+
+def is_broker_directory(log_dir: Path) -> bool:
+    return (log_dir / checkpoints.META_PROPERTIES).exists() or (log_dir / checkpoints.LOCK).exists()
+
+
+def was_stopped_cleanly(log_dir: Path) -> bool:
+    return (log_dir / checkpoints.CLEAN_SHUTDOWN).exists()
+
+
+@contextmanager
+def exclusive(log_dir: Path) -> Iterator[None]:
+    """Holds the lock that a broker would hold, so that none can start here meanwhile; refuses if one does hold it."""
+    lock = log_dir / checkpoints.LOCK
+    existed = lock.exists()
+    with open(lock, "a+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(
+                f"{log_dir}: a running broker or another compaction holds {lock.name}; stop it first"
+            ) from error
+        try:
+            yield
+        finally:
+            if not existed and not (log_dir / checkpoints.META_PROPERTIES).exists():
+                lock.unlink(missing_ok=True)

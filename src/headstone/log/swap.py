@@ -1,0 +1,130 @@
+"""The crash-safe swap of a partition's old segments for new ones, in Kafka's own steps, and its recovery.
+
+New files wait as `.cleaned`; all are renamed to `.swap` highest base first, and the last of these renames commits the
+whole log at once, because recovery throws away every `.swap` at or above the smallest `.cleaned`. Then old files become
+`.deleted` and `.swap` is stripped. A broker that starts on any state in between finishes it in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headstone.log.checkpoints import sync_directory
+from headstone.log.directory import CLEANED, DELETED, LOG, SEGMENT_SUFFIXES, SNAPSHOT, SWAP, numbered
+from headstone.log.failpoint import reach
+from headstone.log.reading import walk_segment
+
+_ANY_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot))(\.cleaned|\.swap|\.deleted)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    path: Path
+    offset: int
+    suffix: str
+    stage: str
+
+
+def recover(directory: Path) -> list[str]:
+    """Finishes or undoes an interrupted swap as a starting broker does; what was done, one line each."""
+    done: list[str] = []
+    _remove(directory, [file for file in _files(directory) if file.stage == DELETED], done)
+    cleaned = [file for file in _files(directory) if file.stage == CLEANED]
+    if cleaned:
+        smallest = min(file.offset for file in cleaned)
+        undone = [file for file in _files(directory) if file.stage == SWAP and file.offset >= smallest]
+        _remove(directory, undone, done)
+        _remove(directory, sorted(cleaned, key=lambda file: -file.offset), done)
+    swaps = [file for file in _files(directory) if file.stage == SWAP]
+    logs = [file for file in swaps if file.suffix == LOG]
+    if logs:
+        start = min(file.offset for file in logs)
+        end = max(_next_offset(file) for file in logs)
+        replaced = {file.offset for file in logs}
+        old = [f for f in _files(directory) if f.stage == "" and (start <= f.offset < end or f.offset in replaced)]
+        _remove(directory, old, done)
+    for file in swaps:
+        _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
+        done.append(f"took {file.path.name}")
+    if done:
+        sync_directory(directory)
+    return done
+
+
+def replace_segments(
+    directory: Path, *, new_bases: Sequence[int], old_bases: Sequence[int], stale_snapshots: Sequence[int]
+) -> None:
+    """Swaps the `.cleaned` segments named by new_bases in for the old ones. All `.cleaned` files are on disk already."""
+    cleaned = [file for file in _files(directory) if file.stage == CLEANED]
+    assert sorted({file.offset for file in cleaned}) == sorted(set(new_bases))
+    sync_directory(directory)
+    for file in sorted(cleaned, key=_swap_order):
+        _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix) + SWAP))
+    sync_directory(directory)
+    for file in _files(directory):
+        old_segment = file.suffix in SEGMENT_SUFFIXES and file.offset in old_bases
+        old_snapshot = file.suffix == SNAPSHOT and file.offset in stale_snapshots
+        if file.stage == "" and (old_segment or old_snapshot):
+            _rename(file.path, file.path.with_name(file.path.name + DELETED))
+    for file in sorted((f for f in _files(directory) if f.stage == SWAP), key=_swap_order):
+        _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
+    sync_directory(directory)
+    _remove(directory, [file for file in _files(directory) if file.stage == DELETED], [])
+    sync_directory(directory)
+
+
+def remove_segments(directory: Path, bases: Sequence[int]) -> None:
+    """Takes whole segments away, oldest first, as retention does."""
+    for base in sorted(bases):
+        gone = [file for file in _files(directory) if file.offset == base and file.stage == ""]
+        for file in gone:
+            _rename(file.path, file.path.with_name(file.path.name + DELETED))
+    sync_directory(directory)
+    _remove(directory, [file for file in _files(directory) if file.stage == DELETED], [])
+
+
+def uncovered_base(new: Sequence[tuple[int, int]], old_bases: Sequence[int]) -> int | None:
+    """The base at which an empty segment must stand so that recovery's range covers every old segment, if one must.
+
+    new is (base, next offset) of each output. Recovery deletes old files below the largest next offset only; where the
+    last batches of the range vanished, an old segment would be left behind after a crash.
+    """
+    end = max(next_offset for _, next_offset in new)
+    last = max(old_bases)
+    return last if last >= end and last not in {base for base, _ in new} else None
+
+
+def _swap_order(file: _File) -> tuple[int, int]:
+    return -file.offset, SEGMENT_SUFFIXES.index(file.suffix)
+
+
+def _files(directory: Path) -> list[_File]:
+    found = []
+    for name in sorted(os.listdir(directory)):
+        match = _ANY_NUMBERED.fullmatch(name)
+        if match:
+            found.append(_File(path=directory / name, offset=int(match[1]), suffix=match[2], stage=match[3] or ""))
+    return found
+
+
+def _next_offset(file: _File) -> int:
+    following = file.offset
+    for table in walk_segment(str(file.path), previous=file.offset - 1):
+        following = int(table[-1]["last_offset"]) + 1
+    return following
+
+
+def _rename(path: Path, target: Path) -> None:
+    reach(f"rename {path.name} to {target.name}")
+    os.replace(path, target)
+
+
+def _remove(directory: Path, files: Sequence[_File], done: list[str]) -> None:
+    for file in files:
+        reach(f"remove {file.path.name}")
+        os.unlink(directory / file.path.name)
+        done.append(f"removed {file.path.name}")

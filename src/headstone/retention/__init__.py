@@ -1,0 +1,1 @@
+"""Which records survive, and why. Pure: arrays in, verdicts out."""

@@ -1,0 +1,179 @@
+"""The two passes over a segment's chunks: index (which record of a key is newest) and rewrite (verdicts applied).
+
+Each takes chunks of bytes and gives arrays or bytes; which file they come from and go to is the caller's business.
+Ordinals number the records of the rewritten part of a partition from its first segment on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headstone.log import kernels
+from headstone.log.reading import Chunk, ChunkReader, Payloads, corrupt_record
+from headstone.retention import keys
+from headstone.retention.policy import Policy, horizon_after
+from headstone.retention.rewrite import Rewriter, Rewritten
+from headstone.retention.survey import SegmentSurvey
+from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN, Roles
+from headstone.retention.verdicts import REASONS, judge, kept_headers
+
+States = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What holds for one whole compaction of one partition. Keys are mapped in [dirty_start, mapped_end)."""
+
+    policy: Policy
+    hash_key: keys.HashKey
+    dirty_start: int
+    mapped_end: int
+    uncleanable: int
+    active: npt.NDArray[Any]
+    """Rows of `producers.PRODUCER` that have not expired."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """One chunk of a segment with its roles and the ordinal of each batch's first record, counted from the chunk."""
+
+    chunk: Chunk
+    roles: Roles
+    ordinals: npt.NDArray[np.int64]
+    record: int
+    """Segment-wide ordinal of the chunk's first record."""
+    records: int
+
+
+class PieceReader:
+    """Cuts a segment file into pieces, forwards or backwards."""
+
+    def __init__(self) -> None:
+        self._reader = ChunkReader()
+
+    def pieces(self, segment: SegmentSurvey, *, backwards: bool, with_crc: bool) -> Iterator[Piece]:
+        if segment.batches == 0:
+            return
+        roles = segment.roles()
+        cuts = segment.cuts
+        order = range(cuts.size - 2, -1, -1) if backwards else range(cuts.size - 1)
+        with open(segment.file.path, "rb", buffering=0) as file:
+            for i in order:
+                here, there = cuts[i], cuts[i + 1]
+                batches = int(there["batch"] - here["batch"])
+                chunk = self._reader.read(
+                    file, segment.file.path, int(here["position"]), int(there["position"]),
+                    batches=batches, previous=-1, with_crc=with_crc,
+                )  # fmt: skip
+                counts = chunk.batches["count"].astype(np.int64)
+                yield Piece(
+                    chunk=chunk,
+                    roles=roles[int(here["batch"]) : int(there["batch"])],
+                    ordinals=np.cumsum(counts) - counts,
+                    record=int(here["record"]),
+                    records=int(there["record"] - here["record"]),
+                )
+
+
+@dataclass(slots=True, kw_only=True)
+class Entries:
+    """Keyed records of one piece in offset order; valid until the next piece is indexed."""
+
+    digests: npt.NDArray[np.uint64]
+    ordinals: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+
+
+class Indexer:
+    """Parses and digests the records of a piece. Buffers are reused."""
+
+    def __init__(self, round_: Round) -> None:
+        self._round = round_
+        self._payloads = Payloads()
+        self._room(1 << 14)
+
+    def _room(self, records: int) -> None:
+        self._digests = np.zeros((records, 2), dtype=np.uint64)
+        self._ordinals = np.zeros(records, dtype=np.int64)
+        self._offsets = np.zeros(records, dtype=np.int64)
+
+    def index(self, piece: Piece, states: States, *, chosen: npt.NDArray[np.int64] | None = None) -> Entries:
+        """Fills states (of this piece's records) with flags and codes; keyed ones are left to be marked newest."""
+        if chosen is None:
+            chosen = np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED))
+        if self._ordinals.size < piece.records:
+            self._room(piece.records + piece.records // 4)
+        data, starts, ends = self._payloads.sections(piece.chunk, chosen)
+        batches = piece.chunk.batches
+        n, code, k, r = keys.index_records(
+            data, starts, ends, batches["base_offset"][chosen], batches["last_offset"][chosen],
+            batches["count"][chosen], piece.ordinals[chosen], np.uint64(self._round.hash_key.k0),
+            np.uint64(self._round.hash_key.k1), self._round.mapped_end, self._round.policy.tombstones_below,
+            states, self._digests, self._ordinals, self._offsets,
+        )  # fmt: skip
+        if code != kernels.OK:
+            raise corrupt_record(piece.chunk.path, piece.chunk.in_file(int(chosen[k])), code, int(r))
+        return Entries(digests=self._digests[:n], ordinals=self._ordinals[:n], offsets=self._offsets[:n])
+
+
+def every_data_batch(piece: Piece) -> npt.NDArray[np.int64]:
+    """Also aborted and open ones: for whoever counts records rather than keys."""
+    return np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED) | (piece.roles == ABORTED) | (piece.roles == OPEN))
+
+
+class PieceRewriter:
+    """Judges and rewrites pieces; `reasons` counts every verdict by `verdicts.REASONS`."""
+
+    def __init__(self, round_: Round) -> None:
+        self._round = round_
+        policy = round_.policy
+        self._horizon = horizon_after(policy.now_ms, policy.delete_retention_ms)
+        self._rewriter = Rewriter(now_ms=policy.now_ms, clears_committed=policy.clears_committed)
+        self.reasons = np.zeros(len(REASONS), dtype=np.int64)
+
+    def rewrite(self, piece: Piece, states: States) -> Rewritten:
+        batches = piece.chunk.batches
+        actions = np.zeros(batches.size, dtype=np.uint8)
+        horizons = np.zeros(batches.size, dtype=np.int64)
+        kept = kept_headers(batches, self._round.active, uncleanable=self._round.uncleanable)
+        policy = self._round.policy
+        judge(
+            batches, piece.roles, kept, piece.ordinals, states, policy.now_ms, self._horizon, policy.markers_below,
+            policy.clears_committed, actions, horizons, self.reasons,
+        )  # fmt: skip
+        return self._rewriter.rewrite(piece.chunk, actions, piece.roles, horizons, states, piece.ordinals)
+
+
+def bounded_end(segments: list[SegmentSurvey], round_: Round, keys_max: int) -> tuple[int, int]:
+    """How far Kafka's map of keys_max keys reaches from dirty_start: (end of the mapped range, keys)."""
+    table = keys.new_table(keys_max + 1)
+    reader, indexer = PieceReader(), Indexer(round_)
+    used, latest = 0, round_.dirty_start - 1
+    for i, segment in enumerate(segments):
+        for piece in reader.pieces(segment, backwards=False, with_crc=True):
+            entries = indexer.index(piece, np.zeros(piece.records, dtype=np.uint8))
+            used, latest, full = _fill_piece(table, used, keys_max, piece, entries, round_.dirty_start, latest)
+            if full:
+                return latest + 1, used
+        end = segments[i + 1].base if i + 1 < len(segments) else round_.uncleanable
+        latest = max(latest, end - 1)
+    return latest + 1, used
+
+
+def _fill_piece(table: Any, used: int, limit: int, piece: Piece, entries: Entries, start: int, latest: int) -> tuple[int, int, bool]:
+    batch_of = np.searchsorted(piece.ordinals, entries.ordinals, side="right") - 1
+    for i in range(piece.chunk.batches.size):
+        mine = slice(*np.searchsorted(batch_of, [i, i + 1]))
+        used, latest, full = keys.fill_bounded(
+            table, used, limit, entries.digests[mine], entries.offsets[mine], start, latest
+        )
+        if full:
+            return used, latest, True
+        last = int(piece.chunk.batches[i]["last_offset"])
+        latest = last if last >= start else latest
+    return used, latest, False

@@ -1,0 +1,161 @@
+"""Which part of a log a compaction covers, whether the cleaner would choose it, and what retention deletes.
+
+The cleaner's own arithmetic over segment facts: first dirty offset, first uncleanable offset, dirty ratio, lags, groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headstone.retention.policy import NO_LIMIT, Policy
+from headstone.retention.survey import PartitionSurvey, SegmentSurvey
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRange:
+    """[dirty_start, uncleanable) may be cleaned; `limit` says in words what ends it, `reset` why the start was moved."""
+
+    dirty_start: int
+    uncleanable: int
+    limit: str
+    reset: str | None
+
+    @property
+    def empty(self) -> bool:
+        return self.dirty_start >= self.uncleanable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eligibility:
+    """Whether the cleaner would choose this log now, and the number that decided."""
+
+    eligible: bool
+    reason: str
+    clean_bytes: int
+    cleanable_bytes: int
+    dirty_ratio: float
+
+
+def largest_timestamp(segment: SegmentSurvey) -> int:
+    return segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.file.mtime_ms
+
+
+def first_dirty(survey: PartitionSurvey, checkpoint: int | None) -> tuple[int, str | None]:
+    """The checkpoint, or log start with the reason if there is no usable checkpoint."""
+    if checkpoint is None:
+        return survey.log_start, None
+    if checkpoint < survey.log_start:
+        return survey.log_start, f"checkpoint {checkpoint} is below log start {survey.log_start}"
+    if checkpoint > survey.log_end:
+        return survey.log_start, f"checkpoint {checkpoint} is above log end {survey.log_end}"
+    return checkpoint, None
+
+
+def clean_range(survey: PartitionSurvey, policy: Policy, *, checkpoint: int | None) -> CleanRange:
+    start, reset = first_dirty(survey, checkpoint)
+    limits = [(survey.lso, "LSO"), (survey.active.base, "active segment")]
+    if policy.min_compaction_lag_ms > 0:
+        young = policy.now_ms - policy.min_compaction_lag_ms
+        too_young = [s.base for s in dirty_segments(survey, start) if largest_timestamp(s) > young]
+        limits += [(too_young[0], "min.compaction.lag.ms")] if too_young else []
+    bound, limit = min(limits)
+    bound = max(bound, start)
+    below = [segment.base for segment in survey.segments if segment.base <= bound]
+    uncleanable = below[-1] if below else survey.segments[0].base
+    return CleanRange(dirty_start=start, uncleanable=uncleanable, limit=f"{limit} {bound}", reset=reset)
+
+
+def dirty_segments(survey: PartitionSurvey, dirty_start: int) -> list[SegmentSurvey]:
+    """From the segment that contains dirty_start up to, not including, the active one."""
+    inactive = survey.segments[:-1]
+    ends = [segment.base for segment in survey.segments[1:]]
+    return [segment for segment, end in zip(inactive, ends, strict=True) if end > dirty_start]
+
+
+def eligibility(survey: PartitionSurvey, clean: CleanRange, policy: Policy) -> Eligibility:
+    cleanable = [s for s in dirty_segments(survey, clean.dirty_start) if s.base < clean.uncleanable]
+    cleanable_bytes = sum(segment.size for segment in cleanable)
+    clean_bytes = sum(segment.size for segment in survey.segments if segment.base < clean.dirty_start)
+    total = clean_bytes + cleanable_bytes
+    ratio = cleanable_bytes / total if total else 0.0
+    stamps = [s.first_batch_timestamp for s in dirty_segments(survey, clean.dirty_start) if s.first_batch_timestamp > 0]
+    waited = policy.now_ms - min(stamps) if stamps else 0
+    overdue = bool(stamps) and policy.max_compaction_lag_ms != NO_LIMIT and waited > policy.max_compaction_lag_ms
+    eligible, reason = _choice(cleanable_bytes, ratio, overdue, waited, clean, policy)
+    return Eligibility(
+        eligible=eligible, reason=reason, clean_bytes=clean_bytes, cleanable_bytes=cleanable_bytes, dirty_ratio=ratio
+    )
+
+
+def _choice(
+    cleanable_bytes: int, ratio: float, overdue: bool, waited: int, clean: CleanRange, policy: Policy
+) -> tuple[bool, str]:
+    if cleanable_bytes == 0:
+        where = f"first dirty offset {clean.dirty_start}, cleanable up to {clean.uncleanable} ({clean.limit})"
+        return False, f"no cleanable bytes: {where}"
+    if ratio > policy.min_cleanable_dirty_ratio:
+        return True, f"dirty ratio {ratio:.3f} > min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
+    if overdue:
+        return True, f"oldest dirty record waited {waited} ms > max.compaction.lag.ms {policy.max_compaction_lag_ms}"
+    return False, f"dirty ratio {ratio:.3f} <= min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
+
+
+def group_segments(segments: Sequence[SegmentSurvey], policy: Policy, *, uncleanable: int) -> list[list[SegmentSurvey]]:
+    """Consecutive segments that together become one output segment; the output has the first one's base."""
+    groups: list[list[SegmentSurvey]] = []
+    for i, segment in enumerate(segments):
+        last_offset = segments[i + 1].base - 1 if i + 1 < len(segments) else uncleanable - 1
+        if groups and _fits(groups[-1], segment, last_offset, policy):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return groups
+
+
+def _fits(group: Sequence[SegmentSurvey], segment: SegmentSurvey, last_offset: int, policy: Policy) -> bool:
+    members = [*group, segment]
+    return (
+        sum(member.size for member in members) <= policy.segment_bytes
+        and sum(member.file.index_bytes for member in members) <= policy.segment_index_bytes
+        and sum(member.file.time_index_bytes for member in members) <= policy.segment_index_bytes
+        and (segment.size == 0 or last_offset - group[0].base <= INT32_MAX)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedSegment:
+    """What deletion looks at, of old and of new segments alike."""
+
+    base: int
+    size: int
+    largest_timestamp: int
+
+
+def deletable(
+    segments: Sequence[RetainedSegment], policy: Policy, *, log_start: int, log_end: int, high_watermark: int
+) -> list[int]:
+    """Bases of the oldest segments that go: below log start always; by size and time if the policy has `delete`."""
+    kept = list(segments)
+    gone: list[int] = []
+
+    def take_while(goes: list[bool]) -> None:
+        while kept and goes and goes.pop(0):
+            following = kept[1].base if len(kept) > 1 else log_end
+            if high_watermark < following or (len(kept) == 1 and kept[0].size == 0):
+                return
+            gone.append(kept.pop(0).base)
+
+    take_while([following.base <= log_start for following in kept[1:]])
+    if policy.cleanup_delete and policy.retention_bytes >= 0:
+        excess = sum(segment.size for segment in kept) - policy.retention_bytes
+        goes = []
+        for segment in kept:
+            goes.append(excess - segment.size >= 0)
+            excess -= segment.size if goes[-1] else 0
+        take_while(goes)
+    if policy.cleanup_delete and policy.retention_ms >= 0:
+        take_while([policy.now_ms - segment.largest_timestamp > policy.retention_ms for segment in kept])
+    return gone

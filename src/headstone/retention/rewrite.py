@@ -1,0 +1,247 @@
+"""Applies verdicts to bytes: a chunk of batches in, the chunk of the new log out.
+
+Batches that lose nothing are copied byte for byte. Rebuilt ones keep base offset, last offset, producer, epoch,
+sequence and leader epoch; record timestamps do not change, whatever becomes of the base timestamp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headstone.errors import CorruptLog
+from headstone.log import codecs
+from headstone.log.intrinsics import copy_bytes, crc32c, kernel
+from headstone.log.kernels import put_be, put_header, read_varint, varint_size, write_varint
+from headstone.log.layout import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+)
+from headstone.log.reading import Bytes, Chunk, Payloads
+from headstone.retention.transactions import COMMITTED, Roles
+from headstone.retention.verdicts import COPY, COPY_AS_PLAIN, EMPTY, REBUILD, survives
+
+GROWTH_PER_RECORD = 20
+"""A record may grow when its timestamp delta is taken against a horizon: ten bytes of delta and the longer length."""
+
+
+@kernel
+def _squeeze(data: Any, start: int, end: int, batch: Any, states: Any, ordinal: int, keep_all: Any, expired: Any,
+             horizon: Any, out: Any, at: int) -> Any:  # fmt: skip
+    """Survivors of one record section to out[at:]: (end, records, base timestamp, max timestamp).
+
+    end is -1 if the section is not the one that was indexed: the file changed in between.
+    """
+    i = start
+    kept = 0
+    base = horizon
+    latest = np.int64(-1)
+    pending = i
+    for r in range(batch.count):
+        record_at = i
+        size, i = read_varint(data, i, end)
+        if i < 0 or size < 0 or size > end - i:
+            return -1, 0, base, latest
+        stop = i + size
+        if not keep_all and not survives(states[ordinal + r], expired):
+            copy_bytes(out, at, data, pending, record_at - pending)
+            at += record_at - pending
+            pending = stop
+            i = stop
+            continue
+        delta, rest = read_varint(data, i + 1, stop)
+        timestamp = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else batch.base_timestamp + delta
+        if kept == 0 and horizon < 0:
+            base = timestamp
+        if kept == 0 or timestamp > latest:
+            latest = timestamp
+        kept += 1
+        if timestamp - base != delta:
+            copy_bytes(out, at, data, pending, record_at - pending)
+            at += record_at - pending
+            at = write_varint(out, at, 1 + varint_size(timestamp - base) + (stop - rest))
+            out[at] = data[i]
+            at = write_varint(out, at + 1, timestamp - base)
+            copy_bytes(out, at, data, rest, stop - rest)
+            at += stop - rest
+            pending = stop
+        i = stop
+    copy_bytes(out, at, data, pending, i - pending)
+    return at + (i - pending), kept, base, latest
+
+
+@kernel
+def _rebuilt_attributes(batch: Any, horizon: Any, plain: Any) -> Any:
+    attributes = batch.attributes & ~DELETE_HORIZON
+    if horizon >= 0:
+        attributes |= DELETE_HORIZON
+    if plain:
+        attributes &= ~TRANSACTIONAL
+    return attributes
+
+
+@kernel
+def _max_timestamp(batch: Any, latest: Any) -> Any:
+    return batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else latest
+
+
+@kernel
+def squeeze_sections(data: Any, starts: Any, ends: Any, chosen: Any, batches: Any, states: Any, ordinals: Any,
+                     horizons: Any, now_ms: Any, out: Any, spans: Any, heads: Any) -> Any:  # fmt: skip
+    """Survivors of decompressed sections, back to back in out; spans are (start, end), heads (count, base, max)."""
+    at = 0
+    for k in range(chosen.size):
+        i = chosen[k]
+        batch = batches[i]
+        expired = batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp <= now_ms
+        control = batch.attributes & CONTROL != 0
+        spans[k, 0] = at
+        at, heads[k, 0], heads[k, 1], heads[k, 2] = _squeeze(
+            data, starts[k], ends[k], batch, states, ordinals[i], control, expired, horizons[i], out, at
+        )
+        if at < 0:
+            return False
+        spans[k, 1] = at
+    return True
+
+
+@kernel
+def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, states: Any, ordinals: Any, now_ms: Any,
+         clears_committed: Any, packed: Any, packed_spans: Any, packed_heads: Any, out: Any, sizes: Any, lasts: Any,
+         stamps: Any) -> Any:  # fmt: skip
+    """Writes the new chunk: (bytes, batches written, records written). sizes, lasts, stamps describe each batch."""
+    at = 0
+    n = 0
+    records = 0
+    next_packed = 0
+    for i in range(batches.size):
+        batch = batches[i]
+        action = actions[i]
+        start = at
+        latest = batch.max_timestamp
+        plain = clears_committed and roles[i] == COMMITTED
+        if action == COPY or action == COPY_AS_PLAIN:
+            copy_bytes(out, at, data, batch.position, batch.size)
+            at += batch.size
+            records += batch.count
+            if action == COPY_AS_PLAIN:
+                out[start + ATTRIBUTES_AT + 1] &= np.uint8(0xFF & ~TRANSACTIONAL)
+                put_be(out, start + CRC_AT, crc32c(out, start + ATTRIBUTES_AT, at), 4)
+        elif action == EMPTY:
+            attributes = batch.attributes & (LOG_APPEND_TIME | CONTROL | (0 if plain else TRANSACTIONAL))
+            at += HEADER_BYTES
+            put_header(out, start, batch, HEADER_BYTES, attributes, -1, batch.max_timestamp, 0)
+        elif action == REBUILD:
+            if batch.codec == 0:
+                expired = batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp <= now_ms
+                control = batch.attributes & CONTROL != 0
+                at, count, base, latest = _squeeze(
+                    data, batch.position + HEADER_BYTES, batch.position + batch.size, batch, states, ordinals[i],
+                    control, expired, horizons[i], out, at + HEADER_BYTES,
+                )  # fmt: skip
+                if at < 0:
+                    return -1, n, records
+            else:
+                span = packed_spans[next_packed]
+                copy_bytes(out, at + HEADER_BYTES, packed, span[0], span[1] - span[0])
+                at += HEADER_BYTES + span[1] - span[0]
+                count = packed_heads[next_packed, 0]
+                base = packed_heads[next_packed, 1]
+                latest = packed_heads[next_packed, 2]
+                next_packed += 1
+            latest = _max_timestamp(batch, latest)
+            attributes = _rebuilt_attributes(batch, horizons[i], plain)
+            put_header(out, start, batch, at - start, attributes, base, latest, count)
+            records += count
+        if at > start:
+            sizes[n] = at - start
+            lasts[n] = batch.last_offset
+            stamps[n] = latest
+            n += 1
+    return at, n, records
+
+
+@dataclass(slots=True, kw_only=True)
+class Rewritten:
+    """The new bytes of one chunk and what an index needs of each batch in it."""
+
+    data: Bytes
+    sizes: npt.NDArray[np.int64]
+    lasts: npt.NDArray[np.int64]
+    stamps: npt.NDArray[np.int64]
+    records: int
+
+
+class Rewriter:
+    """Rewrites chunks one after the other into reused buffers: a result is valid until the next call."""
+
+    def __init__(self, *, now_ms: int, clears_committed: bool) -> None:
+        self._now_ms = now_ms
+        self._clears_committed = clears_committed
+        self._payloads = Payloads()
+        self._out = np.zeros(1 << 20, dtype=np.uint8)
+        self._scratch = np.zeros(1 << 20, dtype=np.uint8)
+
+    def rewrite(self, chunk: Chunk, actions: npt.NDArray[np.uint8], roles: Roles, horizons: npt.NDArray[np.int64],
+                states: npt.NDArray[np.uint8], ordinals: npt.NDArray[np.int64]) -> Rewritten:  # fmt: skip
+        batches = chunk.batches
+        chosen = np.flatnonzero((actions == REBUILD) & (batches["codec"] != 0))
+        packed, spans, heads = self._repacked(chunk, chosen, horizons, states, ordinals)
+        grown = int(batches["count"][actions == REBUILD].sum()) * GROWTH_PER_RECORD
+        self._out = _with_room(self._out, chunk.data.size + grown + int(packed.size) + HEADER_BYTES)
+        sizes, lasts, stamps = (np.zeros(batches.size, dtype=np.int64) for _ in range(3))
+        size, n, records = emit(
+            chunk.data, batches, actions, roles, horizons, states, ordinals, self._now_ms, self._clears_committed,
+            packed, spans, heads, self._out, sizes, lasts, stamps,
+        )  # fmt: skip
+        if size < 0:
+            raise _changed(chunk)
+        return Rewritten(data=self._out[:size], sizes=sizes[:n], lasts=lasts[:n], stamps=stamps[:n], records=records)
+
+    def _repacked(self, chunk: Chunk, chosen: npt.NDArray[np.int64], horizons: npt.NDArray[np.int64],
+                  states: npt.NDArray[np.uint8], ordinals: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:  # fmt: skip
+        """Rebuilt sections of compressed batches, compressed again by their own codec."""
+        spans = np.zeros((chosen.size, 2), dtype=np.int64)
+        heads = np.zeros((chosen.size, 3), dtype=np.int64)
+        if not chosen.size:
+            return np.zeros(0, dtype=np.uint8), spans, heads
+        data, starts, ends = self._payloads.sections(chunk, chosen)
+        room = int((ends - starts).sum()) + int(chunk.batches["count"][chosen].sum()) * GROWTH_PER_RECORD
+        self._scratch = _with_room(self._scratch, room)
+        whole = squeeze_sections(
+            data, starts, ends, chosen, chunk.batches, states, ordinals, horizons, self._now_ms, self._scratch, spans, heads
+        )
+        if not whole:
+            raise _changed(chunk)
+        view = self._scratch.data
+        parts, at = [], 0
+        for k in range(chosen.size):
+            codec = int(chunk.batches[chosen[k]]["attributes"]) & CODEC_MASK
+            part = codecs.compress(codec, view[int(spans[k, 0]) : int(spans[k, 1])])
+            parts.append(part)
+            spans[k] = at, at + len(part)
+            at += len(part)
+        return np.frombuffer(b"".join(parts), dtype=np.uint8), spans, heads
+
+
+def _with_room(buffer: Bytes, size: int) -> Bytes:
+    return buffer if buffer.size >= size else np.zeros(size + size // 4, dtype=np.uint8)
+
+
+def _changed(chunk: Chunk) -> CorruptLog:
+    return CorruptLog(
+        file=chunk.path,
+        position=chunk.position,
+        offset=int(chunk.batches[0]["base_offset"]),
+        found="the file changed while it was compacted",
+        advice="stop whatever writes to this directory and run again",
+    )

@@ -1,0 +1,213 @@
+"""What the batch headers of one partition tell: segments, producers, transactions, LSO, where to cut the work.
+
+Two walks over headers at most: one for producers and sizes, a second one for transaction roles if there are
+transactions at all. Reads through the walk it is given; decides nothing about records.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headstone.log.indexes import AbortedTxn
+from headstone.log.layout import CONTROL, NOT_CONTROL, TRANSACTIONAL
+from headstone.log.reading import Batches, SegmentFile, walk_segment
+from headstone.log.snapshots import ProducerEntry
+from headstone.retention.producers import ProducerState
+from headstone.retention.transactions import OpenTxn, Roles, Tracker, merged_aborted
+
+CUT = np.dtype([("position", "i8"), ("record", "i8"), ("batch", "i8")])
+"""A batch boundary in a segment: file position, and records and batches of the segment before it."""
+
+CHUNK_BYTES = 2 << 20
+"""Work is cut into chunks of about this size: large enough for a kernel call, small enough for the processor's cache."""
+
+Walk = Callable[[SegmentFile, int], Iterator[Batches]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSurvey:
+    """One segment's facts; `record` is the partition-wide ordinal of its first record."""
+
+    file: SegmentFile
+    records: int
+    batches: int
+    record: int
+    first_batch_timestamp: int
+    largest_timestamp: int
+    next_offset: int
+    header_only: int
+    codecs: tuple[int, ...]
+    cuts: npt.NDArray[Any]
+    packed_roles: bytes | None = None
+
+    @property
+    def base(self) -> int:
+        return self.file.base
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    def roles(self) -> Roles:
+        if self.packed_roles is None:
+            return np.zeros(self.batches, dtype=np.uint8)
+        return np.frombuffer(zlib.decompress(self.packed_roles), dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSurvey:
+    segments: tuple[SegmentSurvey, ...]
+    log_start: int
+    log_end: int
+    high_watermark: int
+    lso: int
+    producers: ProducerState
+    open_txns: tuple[OpenTxn, ...]
+    aborted: tuple[AbortedTxn, ...]
+    aborted_seen: tuple[AbortedTxn, ...]
+    aborted_lost: int
+    """Aborted transactions that no `.txnindex` told of: Kafka itself would serve them as committed."""
+    first_transactional: int | None
+    """Base offset of the first transactional data batch: MXFO ends there."""
+
+    @property
+    def active(self) -> SegmentSurvey:
+        return self.segments[-1]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Gathers one segment's facts table by table."""
+
+    records: int = 0
+    batches: int = 0
+    first_batch_timestamp: int = -1
+    largest_timestamp: int = -1
+    next_offset: int = -1
+    header_only: int = 0
+    codecs: set[int] = field(default_factory=set)
+    cuts: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def add(self, table: Batches) -> None:
+        if self.batches == 0:
+            self.first_batch_timestamp = int(table[0]["max_timestamp"])
+        before = np.cumsum(table["count"], dtype=np.int64) - table["count"]
+        at = int(np.searchsorted(table["position"], self._next_cut()))
+        while at < table.size:
+            self.cuts.append((int(table[at]["position"]), self.records + int(before[at]), self.batches + at))
+            at = int(np.searchsorted(table["position"], self._next_cut()))
+        self.records += int(before[-1]) + int(table[-1]["count"])
+        self.batches += table.size
+        self.largest_timestamp = max(self.largest_timestamp, int(table["max_timestamp"].max()))
+        self.next_offset = int(table[-1]["last_offset"]) + 1
+        self.header_only += int(np.count_nonzero(table["count"] == 0))
+        self.codecs.update(np.unique(table["codec"]).tolist())
+
+    def _next_cut(self) -> int:
+        return self.cuts[-1][0] + CHUNK_BYTES if self.cuts else 0
+
+    def survey(self, file: SegmentFile, record: int) -> SegmentSurvey:
+        cuts = np.array([*self.cuts, (file.size, self.records, self.batches)], dtype=CUT)
+        return SegmentSurvey(
+            file=file, records=self.records, batches=self.batches, record=record,
+            first_batch_timestamp=self.first_batch_timestamp, largest_timestamp=self.largest_timestamp,
+            next_offset=self.next_offset if self.batches else file.base, header_only=self.header_only,
+            codecs=tuple(sorted(self.codecs)), cuts=cuts,
+        )  # fmt: skip
+
+
+def walk_file(file: SegmentFile, previous: int) -> Iterator[Batches]:
+    return walk_segment(file.path, previous=previous)
+
+
+def survey_partition(
+    files: Sequence[SegmentFile],
+    *,
+    log_start: int | None,
+    high_watermark: int | None,
+    snapshot: tuple[int, Sequence[ProducerEntry]] | None,
+    indexed_aborted: Sequence[AbortedTxn],
+    walk: Walk = walk_file,
+) -> PartitionSurvey:
+    """snapshot is (offset, entries): the state of everything below that offset; None replays the whole log."""
+    history = _History(snapshot, high_watermark)
+    segments = _first_walk(files, walk, history)
+    log_end = segments[-1].next_offset
+    high = log_end if high_watermark is None else min(high_watermark, log_end)
+    current, replayed = history.finished(high)
+    open_txns = tuple(
+        OpenTxn(producer_id=int(row["producer_id"]), first_offset=int(row["txn_first_offset"]))
+        for row in current.open_transactions()
+    )
+    aborted, lost = merged_aborted(indexed_aborted, replayed)
+    seen: list[AbortedTxn] = []
+    if history.has_transactions:
+        tracker = Tracker(aborted, open_txns, history.producer_ids)
+        segments = _second_walk(segments, walk, tracker)
+        seen = tracker.seen_aborted()
+    return PartitionSurvey(
+        segments=tuple(segments), log_start=files[0].base if log_start is None else max(log_start, files[0].base),
+        log_end=log_end, high_watermark=high, lso=current.last_stable_offset(log_end), producers=current,
+        open_txns=open_txns, aborted=tuple(aborted), aborted_seen=tuple(seen), aborted_lost=lost,
+        first_transactional=history.first_transactional,
+    )  # fmt: skip
+
+
+class _History:
+    """Two replays in one walk: of the whole log for finished transactions, and from the snapshot for what is now."""
+
+    def __init__(self, snapshot: tuple[int, Sequence[ProducerEntry]] | None, high_watermark: int | None) -> None:
+        limit = 2**63 - 1 if high_watermark is None else high_watermark
+        self.whole = ProducerState(high_watermark=limit)
+        self.since = None if snapshot is None else ProducerState.starting_from(snapshot[1], high_watermark=limit)
+        self.since_offset = 0 if snapshot is None else snapshot[0]
+        self.producer_ids: set[int] = set()
+        self.has_transactions = False
+        self.first_transactional: int | None = None
+
+    def add(self, table: Batches) -> None:
+        ids = table["producer_id"]
+        if not (ids >= 0).any():
+            return
+        self.producer_ids.update(np.unique(ids[ids >= 0]).tolist())
+        self.has_transactions |= bool((table["attributes"] & (TRANSACTIONAL | CONTROL)).any())
+        data = np.flatnonzero((table["attributes"] & TRANSACTIONAL != 0) & (table["control_type"] == NOT_CONTROL))
+        if data.size and self.first_transactional is None:
+            self.first_transactional = int(table[data[0]]["base_offset"])
+        self.whole.replay(table)
+        if self.since is not None:
+            self.since.replay(table[table["base_offset"] >= self.since_offset])
+
+    def finished(self, high_watermark: int) -> tuple[ProducerState, list[AbortedTxn]]:
+        current = self.whole if self.since is None else self.since
+        current.high_watermark = high_watermark
+        current.completed = self.whole.completed
+        return current, self.whole.aborted()
+
+
+def _first_walk(files: Sequence[SegmentFile], walk: Walk, history: _History) -> list[SegmentSurvey]:
+    segments: list[SegmentSurvey] = []
+    previous, record = files[0].base - 1, 0
+    for file in files:
+        tally = _Tally()
+        for table in walk(file, max(previous, file.base - 1)):
+            tally.add(table)
+            history.add(table)
+        segments.append(tally.survey(file, record))
+        previous, record = segments[-1].next_offset - 1, record + tally.records
+    return segments
+
+
+def _second_walk(segments: Sequence[SegmentSurvey], walk: Walk, tracker: Tracker) -> list[SegmentSurvey]:
+    done = []
+    for segment in segments:
+        roles = [tracker.roles(table) for table in walk(segment.file, segment.base - 1)]
+        packed = zlib.compress(np.concatenate(roles).tobytes(), 1) if roles else None
+        done.append(replace(segment, packed_roles=packed))
+    return done

@@ -1,0 +1,66 @@
+"""The stages in this process, on threads: the speed of light that the benchmarks compare Spark with.
+
+Also what small inspections and most tests run on: the same bodies, in the same order, without a JVM.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from headstone.retention.passes import bounded_end
+from headstone.spark.progress import Meter
+from headstone.spark.work import (
+    IndexUnit,
+    PartitionWork,
+    TaskResult,
+    compact_whole,
+    index_unit,
+    index_units,
+    newest_of_bucket,
+    rewrite_group,
+)
+
+BUCKETS = 4
+
+
+class InProcess:
+    """Kernels release the interpreter lock, so threads are enough."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
+
+    def bounded_ends(self, tasks: Sequence[bytes]) -> list[tuple[int, int, int]]:
+        return [(i, *bounded_end(*pickle.loads(task))) for i, task in enumerate(tasks)]
+
+    def whole(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]:
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(pool.map(lambda i: compact_whole(works[i], i, Meter(None)), range(len(works))))
+
+    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]:
+        return [result for p, work in enumerate(works) for result in self._split_one(p, work)]
+
+    def _split_one(self, p: int, work: PartitionWork) -> list[TaskResult]:
+        units = index_units(work, p)
+        starts = np.array([group.record for group in work.groups], dtype=np.int64)
+
+        def index(unit: IndexUnit) -> tuple[list[bytes], int]:
+            return index_unit(work, unit, BUCKETS, Meter(None))
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            entries = list(pool.map(index, reversed(units)))
+            won = list(
+                pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], starts), range(BUCKETS))
+            )
+            groups = list(
+                pool.map(
+                    lambda g: rewrite_group(work, work.groups[g], [blobs[g] for blobs, _, _ in won], Meter(None)),
+                    range(len(work.groups)),
+                )
+            )
+        lost = sum(lost for _, lost in entries) + sum(lost for _, _, lost in won)
+        found = sum(found for _, found, _ in won)
+        return [TaskResult(partition=p, groups=tuple(groups), keys=found, tombstones_lost=lost)]

@@ -1,0 +1,169 @@
+"""From directories to work: surveys each partition, decides range, groups and path, and says why.
+
+Runs in the driver, over headers only. Changes nothing on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headstone.coordination.watermarks import NEVER_HEARD, GroupWatermarks, ReplicaWatermarks, group_watermarks
+from headstone.errors import CorruptLog, UsageError
+from headstone.log import checkpoints
+from headstone.log.directory import (
+    SNAPSHOT,
+    TXN_INDEX,
+    PartitionDir,
+    as_partition,
+    list_segments,
+    numbered,
+    snapshot_offsets,
+)
+from headstone.log.indexes import AbortedTxn, read_aborted
+from headstone.log.reading import SegmentFile
+from headstone.log.snapshots import ProducerEntry, read_snapshot
+from headstone.retention.keys import HashKey
+from headstone.retention.passes import Round
+from headstone.retention.policy import Policy
+from headstone.retention.producers import active_producers
+from headstone.retention.ranges import CleanRange, Eligibility, clean_range, dirty_segments, eligibility, group_segments
+from headstone.retention.survey import PartitionSurvey, survey_partition
+from headstone.spark.work import GroupWork, PartitionWork
+
+SURVEY_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A partition as found, before anything is decided to be rewritten."""
+
+    directory: PartitionDir
+    survey: PartitionSurvey
+    policy: Policy
+    range: CleanRange
+    eligibility: Eligibility
+    watermarks: GroupWatermarks | None
+    notes: tuple[str, ...]
+
+
+def survey_all(directories: Sequence[PartitionDir]) -> list[tuple[PartitionSurvey, tuple[str, ...]]]:
+    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
+        return list(pool.map(survey_directory, directories))
+
+
+def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[str, ...]]:
+    """The survey of a partition directory with what its neighbours tell: checkpoints, snapshots, `.txnindex`."""
+    files = list_segments(directory)
+    high = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK).get(directory.topic_partition)
+    start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
+    snapshot, notes = _newest_snapshot(directory, files, high)
+    survey = survey_partition(
+        files, log_start=start, high_watermark=high, snapshot=snapshot, indexed_aborted=_indexed_aborted(directory, files)
+    )
+    if survey.aborted_lost:
+        notes += (
+            f"{survey.aborted_lost} aborted transactions are missing from .txnindex: found from the log itself; "
+            "a broker would serve them as committed",
+        )
+    return survey, notes
+
+
+def _newest_snapshot(
+    directory: PartitionDir, files: Sequence[SegmentFile], high_watermark: int | None
+) -> tuple[tuple[int, list[ProducerEntry]] | None, tuple[str, ...]]:
+    """Newest readable snapshot; one above the high watermark would hide transactions that are not replicated yet."""
+    notes: tuple[str, ...] = ()
+    for offset in reversed(snapshot_offsets(directory)):
+        if offset <= files[0].base or (high_watermark is not None and offset > high_watermark):
+            continue
+        path = directory.path / numbered(offset, SNAPSHOT)
+        try:
+            return (offset, read_snapshot(path)), notes
+        except CorruptLog as error:
+            notes += (str(error),)
+    return None, notes
+
+
+def _indexed_aborted(directory: PartitionDir, files: Sequence[SegmentFile]) -> list[AbortedTxn]:
+    return [
+        entry for file in files for entry in read_aborted(directory.path / numbered(file.base, TXN_INDEX))
+    ]  # fmt: skip
+
+
+def replica_watermarks(directory: PartitionDir, survey: PartitionSurvey) -> ReplicaWatermarks:
+    """What a stopped replica's files prove. Its cleaner checkpoint is its MCCO: below it the cleaner left no duplicate."""
+    checkpoint = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition, 0)
+    free_until = survey.log_end if survey.first_transactional is None else survey.first_transactional
+    return ReplicaWatermarks(
+        mcco=max(min(checkpoint, survey.log_end), survey.log_start), mxfo=max(free_until, survey.log_start)
+    )
+
+
+def peer_watermarks(directory: PartitionDir, survey: PartitionSurvey, peers: Sequence[Path]) -> GroupWatermarks:
+    """MTRO and MXRO over this replica and its peers; a peer that does not have the partition was never heard of."""
+    members = [replica_watermarks(directory, survey)]
+    for peer in peers:
+        theirs = as_partition(peer / directory.name)
+        members.append(NEVER_HEARD if theirs is None else replica_watermarks(theirs, survey_directory(theirs)[0]))
+    return group_watermarks(members)
+
+
+def candidate(
+    directory: PartitionDir,
+    surveyed: tuple[PartitionSurvey, tuple[str, ...]],
+    policy: Policy,
+    *,
+    dirty_from: int | None,
+    peers: Sequence[Path],
+) -> Candidate:
+    survey, notes = surveyed
+    watermarks = None
+    if peers:
+        watermarks = peer_watermarks(directory, survey, peers)
+        policy = replace(policy, tombstones_below=watermarks.mtro, markers_below=watermarks.mxro)
+    checkpoint = dirty_from
+    if checkpoint is None:
+        checkpoint = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
+    elif not survey.log_start <= dirty_from <= survey.log_end:  # type: ignore[operator]
+        raise UsageError(
+            f"{directory.path}: --dirty-from {dirty_from} is outside the log [{survey.log_start}, {survey.log_end}]"
+        )
+    clean = clean_range(survey, policy, checkpoint=checkpoint)
+    return Candidate(
+        directory=directory, survey=survey, policy=policy, range=clean, watermarks=watermarks,
+        eligibility=eligibility(survey, clean, policy), notes=notes + ((clean.reset,) if clean.reset else ()),
+    )  # fmt: skip
+
+
+def round_of(found: Candidate, hash_key: HashKey, *, mapped_end: int | None = None) -> Round:
+    producers = found.survey.producers.rows
+    policy = found.policy
+    return Round(
+        policy=policy,
+        hash_key=hash_key,
+        dirty_start=found.range.dirty_start,
+        mapped_end=found.range.uncleanable if mapped_end is None else mapped_end,
+        uncleanable=found.range.uncleanable,
+        active=active_producers(producers, now_ms=policy.now_ms, expiration_ms=policy.producer_id_expiration_ms),
+    )
+
+
+def partition_work(found: Candidate, round_: Round, work_dir: Path) -> PartitionWork:
+    """Every segment below the mapped end, from the start of the log, in groups."""
+    rewritten = [segment for segment in found.survey.segments[:-1] if segment.base < round_.mapped_end]
+    groups = []
+    for group in group_segments(rewritten, found.policy, uncleanable=round_.uncleanable):
+        start, end = group[0].base, group[-1].next_offset
+        entries = tuple(e for e in found.survey.aborted_seen if start <= e.last_offset < end)
+        groups.append(GroupWork(segments=tuple(group), aborted=entries))
+    dirty = [s for s in dirty_segments(found.survey, round_.dirty_start) if s.base < round_.mapped_end]
+    return PartitionWork(
+        name=found.directory.name,
+        round=round_,
+        groups=tuple(groups),
+        dirty_records=sum(segment.records for segment in dirty),
+        work_dir=str(work_dir),
+    )

@@ -1,0 +1,265 @@
+"""What one task does: the bodies of the stages, over files and arrays. Knows nothing of Spark.
+
+A whole partition in one task, or in three steps: index a run of segments, find the newest of a bucket of keys, rewrite a
+group of segments. Outputs are written beside their final place under a name of this attempt; the driver commits.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headstone.log.directory import INDEX, LOG, TIME_INDEX, TXN_INDEX, numbered
+from headstone.log.indexes import AbortedTxn, IndexBuilder, aborted_bytes
+from headstone.retention import keys
+from headstone.retention.passes import Entries, Indexer, Piece, PieceReader, PieceRewriter, Round, States
+from headstone.retention.survey import SegmentSurvey
+from headstone.spark import buckets
+from headstone.spark.progress import Meter
+
+UNIT_BYTES = 128 << 20
+"""Bytes of log that one index task of the shuffle path reads: its entries are about a tenth of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWork:
+    """Source segments that become one output segment, and the `.txnindex` entries it will have."""
+
+    segments: tuple[SegmentSurvey, ...]
+    aborted: tuple[AbortedTxn, ...]
+
+    @property
+    def base(self) -> int:
+        return self.segments[0].base
+
+    @property
+    def record(self) -> int:
+        return self.segments[0].record
+
+    @property
+    def records(self) -> int:
+        return sum(segment.records for segment in self.segments)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionWork:
+    name: str
+    round: Round
+    groups: tuple[GroupWork, ...]
+    dirty_records: int
+    """Records at or after dirty_start: no more keys than that can be in the table."""
+    work_dir: str
+
+    @property
+    def segments(self) -> list[SegmentSurvey]:
+        return [segment for group in self.groups for segment in group.segments]
+
+    @property
+    def size(self) -> int:
+        return sum(group.size for group in self.groups)
+
+    @property
+    def records(self) -> int:
+        return sum(group.records for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """One output segment as written: `attempt` names its files until the driver commits them."""
+
+    base: int
+    attempt: str
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_written: int
+    next_offset: int
+    largest_timestamp: int
+    suffixes: tuple[str, ...]
+    reasons: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What a task tells the driver; `tombstones_lost` are superseded ones that the rewrite never saw."""
+
+    partition: int
+    groups: tuple[GroupResult, ...]
+    keys: int = 0
+    tombstones_lost: int = 0
+    seconds: float = 0.0
+
+
+def compact_whole(work: PartitionWork, partition: int, meter: Meter) -> TaskResult:
+    """Index, deduplicate and rewrite one partition whose keys fit into memory."""
+    states = np.zeros(work.records, dtype=np.uint8)
+    found = mark_all(work, states, meter)
+    rewriter, reader = PieceRewriter(work.round), PieceReader()
+    groups = []
+    for group in work.groups:
+        mine = states[group.record : group.record + group.records]
+        groups.append(write_group(work, group, mine, rewriter, reader, meter))
+    return TaskResult(partition=partition, groups=tuple(groups), keys=found)
+
+
+def mark_all(work: PartitionWork, states: States, meter: Meter) -> int:
+    """Index pass over the whole partition, newest chunk first; returns the number of keys mapped."""
+    table = keys.new_table(work.dirty_records)
+    reader, indexer = PieceReader(), Indexer(work.round)
+    found = 0
+    for segment in reversed(work.segments):
+        for piece in reader.pieces(segment, backwards=True, with_crc=True):
+            at = segment.record + piece.record
+            mine = states[at : at + piece.records]
+            entries = indexer.index(piece, mine)
+            dirty = entries.offsets >= work.round.dirty_start
+            found += keys.mark_newest(table, entries.digests, dirty, entries.ordinals, mine)
+            meter.add(piece.chunk.data.size, 0)
+    return found
+
+
+def write_group(
+    work: PartitionWork, group: GroupWork, states: States, rewriter: PieceRewriter, reader: PieceReader, meter: Meter
+) -> GroupResult:
+    attempt = secrets.token_hex(6)
+    policy = work.round.policy
+    index = IndexBuilder(group.base, policy.index_interval_bytes)
+    before = rewriter.reasons.copy()
+    written = records = 0
+    next_offset = group.base
+    log = attempt_path(work.work_dir, group.base, LOG, attempt)
+    with open(log, "wb", buffering=0) as file:
+        for piece, mine in _pieces_with_states(group, states, reader):
+            new = rewriter.rewrite(piece, mine)
+            write_all(file.fileno(), new.data.data)
+            index.append(new.sizes, new.lasts, new.stamps)
+            written += new.data.size
+            records += new.records
+            next_offset = int(new.lasts[-1]) + 1 if new.lasts.size else next_offset
+            meter.add(piece.chunk.data.size, piece.records)
+        os.fsync(file.fileno())
+    files = {INDEX: index.offset_index(), TIME_INDEX: index.time_index()}
+    if group.aborted:
+        files[TXN_INDEX] = aborted_bytes(group.aborted)
+    for suffix, content in files.items():
+        write_synced(attempt_path(work.work_dir, group.base, suffix, attempt), content)
+    mtime = group.segments[-1].file.mtime_ms * 1_000_000
+    os.utime(log, ns=(mtime, mtime))
+    return GroupResult(
+        base=group.base, attempt=attempt, bytes_read=group.size, bytes_written=written, records_read=group.records,
+        records_written=records, next_offset=next_offset, largest_timestamp=index.largest_timestamp,
+        suffixes=(LOG, *files), reasons=tuple(int(n) for n in rewriter.reasons - before),
+    )  # fmt: skip
+
+
+def _pieces_with_states(group: GroupWork, states: States, reader: PieceReader) -> Iterator[tuple[Piece, States]]:
+    for segment in group.segments:
+        first = segment.record - group.record
+        for piece in reader.pieces(segment, backwards=False, with_crc=False):
+            at = first + piece.record
+            yield piece, states[at : at + piece.records]
+
+
+def attempt_path(directory: str, base: int, suffix: str, attempt: str) -> Path:
+    return Path(directory) / f"{numbered(base, suffix)}.{attempt}"
+
+
+def write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    with open(path, "wb", buffering=0) as file:
+        write_all(file.fileno(), memoryview(content))
+        os.fsync(file.fileno())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexUnit:
+    """Consecutive chunks of one partition that one index task reads; a segment here may be a part of one."""
+
+    partition: int
+    segments: tuple[SegmentSurvey, ...]
+
+
+def index_units(work: PartitionWork, partition: int) -> list[IndexUnit]:
+    units: list[list[SegmentSurvey]] = []
+    room = 0
+    for segment in work.segments:
+        for part in _parts(segment):
+            size = int(part.cuts[-1]["position"] - part.cuts[0]["position"])
+            if size > room:
+                units.append([])
+                room = UNIT_BYTES
+            units[-1].append(part)
+            room -= size
+    return [IndexUnit(partition=partition, segments=tuple(unit)) for unit in units]
+
+
+def _parts(segment: SegmentSurvey) -> Iterator[SegmentSurvey]:
+    """The segment, or runs of its chunks if it is larger than a unit."""
+    positions = segment.cuts["position"]
+    start = 0
+    while start < positions.size - 1:
+        end = int(np.searchsorted(positions, positions[start] + UNIT_BYTES, side="right")) - 1
+        end = max(end, start + 1)
+        yield replace(segment, cuts=segment.cuts[start : end + 1])
+        start = end
+
+
+def index_unit(work: PartitionWork, unit: IndexUnit, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
+    """Local dedupe of one unit, newest first: entries split by bucket, and the tombstones lost to newer records here."""
+    table = keys.new_table(sum(int(s.cuts[-1]["record"] - s.cuts[0]["record"]) for s in unit.segments))
+    reader, indexer = PieceReader(), Indexer(work.round)
+    parts: list[npt.NDArray[np.uint64]] = []
+    lost = 0
+    for segment in reversed(unit.segments):
+        for piece in reader.pieces(segment, backwards=True, with_crc=True):
+            states = np.zeros(piece.records, dtype=np.uint8)
+            entries = indexer.index(piece, states)
+            dirty = entries.offsets >= work.round.dirty_start
+            keys.mark_newest(table, entries.digests, dirty, entries.ordinals, states)
+            part, lost_here = _survivors(entries, dirty, states, segment.record + piece.record)
+            parts.append(part)
+            lost += lost_here
+            meter.add(piece.chunk.data.size, 0)
+    rows = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
+    return buckets.split(rows, bucket_count), lost
+
+
+def _survivors(entries: Entries, dirty: npt.NDArray[np.bool_], states: States, record: int) -> tuple[npt.NDArray[np.uint64], int]:
+    """Rows (digest, digest, word) of what is still in the race, newest first, plus what needs no race."""
+    out = np.zeros((states.size, 3), dtype=np.uint64)
+    n, lost = buckets.collect(entries.digests, dirty, entries.ordinals, states, record, out)
+    return out[:n], lost
+
+
+def newest_of_bucket(blobs: Sequence[bytes], starts: npt.NDArray[np.int64]) -> tuple[list[bytes], int, int]:
+    """All entries of one bucket, newest unit first: survivors per rewrite group, keys, tombstones lost."""
+    rows = [np.frombuffer(blob, dtype=np.uint64).reshape(-1, 3) for blob in blobs]
+    table = keys.new_table(sum(len(part) for part in rows))
+    words, found, lost = [], 0, 0
+    for part in rows:
+        survivors = np.zeros(len(part), dtype=np.uint64)
+        n, added, gone = buckets.race(table, part, survivors)
+        words.append(survivors[:n])
+        found, lost = found + added, lost + gone
+    return buckets.by_group(np.concatenate([np.zeros(0, np.uint64), *words]), starts), found, lost
+
+
+def rewrite_group(work: PartitionWork, group: GroupWork, blobs: Sequence[bytes], meter: Meter) -> GroupResult:
+    states = np.zeros(group.records, dtype=np.uint8)
+    for blob in blobs:
+        buckets.apply(np.frombuffer(blob, dtype=np.uint32), states)
+    return write_group(work, group, states, PieceRewriter(work.round), PieceReader(), meter)

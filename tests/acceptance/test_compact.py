@@ -1,0 +1,68 @@
+"""Every acceptance case through `compact`: real directories in, real directories out, read with the oracle's parser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headstone.retention.policy import Policy, kafka_rules
+from headstone.spark.compaction import CompactionRequest, compact
+from headstone.spark.inprocess import InProcess
+from tests.oracle.cases import Append, Case, Clean, mismatches, observe, parse_cases
+from tests.oracle.files import read_partition
+from tests.oracle.notation import History
+
+CASES = [
+    (path.stem, case)
+    for path in sorted(Path(__file__).parent.glob("*.case"))
+    for case in parse_cases(path.read_text())
+]
+
+
+def policy(step: Clean) -> Policy:
+    settings = step.settings
+    common = Policy(
+        now_ms=settings.now_ms,
+        delete_retention_ms=settings.delete_retention_ms,
+        producer_id_expiration_ms=settings.producer_expiration_ms,
+        min_compaction_lag_ms=settings.lag_ms,
+        segment_bytes=settings.segment_bytes,
+        segment_index_bytes=settings.segment_index_bytes,
+        index_keys_max=settings.keys_max,
+        tombstones_below=settings.mtro,
+        markers_below=settings.mxro,
+    )
+    return kafka_rules(common) if settings.rules == "kafka" else common
+
+
+def run_case(case: Case, tmp_path: Path, path: str, in_place: bool) -> list[str]:
+    history = History()
+    logs, next_dirty, problems = tmp_path / "0", 0, []
+    for number, step in enumerate(case.steps):
+        if isinstance(step, Append):
+            history.append(step.text)
+            history.write_partition(logs, "t-0")
+            continue
+        high = step.settings.high_watermark
+        (logs / "replication-offset-checkpoint").write_text("0\n0\n" if high is None else f"0\n1\nt 0 {high}\n")
+        start = step.settings.dirty_start
+        out = None if in_place else tmp_path / str(number + 1)
+        request = CompactionRequest(
+            paths=(str(logs),), out=out, policy=policy(step), path=path, progress=False,
+            dirty_from=next_dirty if start is None else start,
+        )  # fmt: skip
+        report = compact(request, InProcess(), lambda text: None).partitions[0]
+        logs = logs if in_place else tmp_path / str(number + 1)
+        next_dirty = report.dirty_end
+        segments = read_partition(logs / "t-0")
+        history.install(segments)
+        seen = observe(segments, next_dirty=report.dirty_end, invalid=report.reasons.get("keyless", 0))
+        problems += mismatches(step, seen)
+    return problems
+
+
+@pytest.mark.parametrize(("path", "in_place"), [("whole", False), ("shuffle", True)])
+@pytest.mark.parametrize(("file", "case"), CASES, ids=[f"{file}-{case.name}" for file, case in CASES])
+def test_case(file: str, case: Case, path: str, in_place: bool, tmp_path: Path) -> None:
+    assert run_case(case, tmp_path, path, in_place) == []
