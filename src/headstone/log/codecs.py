@@ -367,8 +367,6 @@ def _zstd_content(view: memoryview, frame: _ZstdFrame, taken: int, size_max: int
     room = frame.size_bound if frame.size is None else frame.size
     if room > frame.size_bound:
         raise CodecError(f"zstd: blocks of at most {frame.size_bound} bytes cannot hold the {room} declared")
-    if frame.size is not None and taken + room > size_max:
-        raise _too_large("zstd", size_max)
     source: memoryview | bytearray = view[frame.start : frame.end]
     if frame.window_log > ZSTD_WINDOW_LOG_PLAIN:
         source = _zstd_window_cut(bytearray(source), min(frame.size_bound, size_max + ZSTD_BLOCK_BYTES_MAX))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headstone.coordination.watermarks import NEVER_HEARD, GroupWatermarks, ReplicaWatermarks, group_watermarks
-from headstone.errors import CorruptLog, UsageError
+from headstone.errors import CorruptLog
 from headstone.log import checkpoints
 from headstone.log.directory import (
     SNAPSHOT,
@@ -127,10 +127,6 @@ def candidate(
     checkpoint = dirty_from
     if checkpoint is None:
         checkpoint = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
-    elif not survey.log_start <= dirty_from <= survey.log_end:  # type: ignore[operator]
-        raise UsageError(
-            f"{directory.path}: --dirty-from {dirty_from} is outside the log [{survey.log_start}, {survey.log_end}]"
-        )
     clean = clean_range(survey, policy, checkpoint=checkpoint)
     return Candidate(
         directory=directory, survey=survey, policy=policy, range=clean, watermarks=watermarks,

@@ -1,0 +1,1 @@
+"""Made-up clusters and logs, deterministic by seed."""
