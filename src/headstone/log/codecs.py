@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import lz4.frame
 import zstandard
-from cramjam import CompressionError, DecompressionError, snappy
+from cramjam import DecompressionError, snappy
 from isal import igzip_lib
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
-# Level 2 of ISA-L: ten times as fast as zlib's level 6, whose output is a tenth smaller.
+# Level 2 of ISA-L: five times and more as fast as zlib's level 6, whose output is 6 to 15 % smaller.
 GZIP_LEVEL = igzip_lib.ISAL_DEFAULT_COMPRESSION
 GZIP_BYTES_MIN = 18
 # 258 bytes from a length code and a distance code of one bit each.
@@ -203,10 +203,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
 def _snappy_write(view: memoryview) -> bytes:
     parts: list[bytes | memoryview] = [XERIAL_HEADER]
     for start in range(0, len(view), XERIAL_BLOCK_BYTES):
-        try:
-            block = memoryview(snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
-        except CompressionError as error:
-            raise CodecError(str(error)) from error
+        block = memoryview(snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
         parts += len(block).to_bytes(4, "big"), block
     return b"".join(parts)
 
@@ -298,7 +295,7 @@ def _zstd_read(view: memoryview, size_max: int) -> bytes | bytearray:
 
 
 def _zstd_is_usual(view: memoryview) -> bool:
-    """What the general way would find out, five times as fast: one frame of one block, with nothing optional in it."""
+    """What the general way would find, for a quarter of its cost: one frame of one block, with nothing optional."""
     if len(view) < 9 or view[:5] != ZSTD_PLAIN_FRAME or view[5] >> 3 > ZSTD_WINDOW_LOG_PLAIN - 10:
         return False
     header = int.from_bytes(view[6:9], "little")

@@ -5,7 +5,6 @@ Owns the order of steps and what must be true before each. Spark is started whil
 
 from __future__ import annotations
 
-import pickle
 import secrets
 import shutil
 import time
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from headstone.errors import UsageError
 from headstone.log.directory import PartitionDir, exclusive, find_partitions, is_broker_directory, was_stopped_cleanly
@@ -33,9 +32,9 @@ from headstone.spark.commit import (
     write_new_checkpoints,
 )
 from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_all
-from headstone.spark.progress import ProgressLine
+from headstone.spark.progress import Meter, ProgressLine
 from headstone.spark.report import PartitionReport, partition_report
-from headstone.spark.work import PartitionWork, TaskResult
+from headstone.spark.work import PartitionWork, TaskResult, bounded_map, compact_whole
 
 TASK_MEMORY_BYTES = 1 << 30
 SHUFFLE_BYTES_MIN = 1 << 30
@@ -47,9 +46,7 @@ Tell = Callable[[str], None]
 class Engine(Protocol):
     """Runs the stages: on Spark (`stages.OnSpark`) or in this process (`inprocess.InProcess`)."""
 
-    def bounded_ends(self, tasks: Sequence[bytes]) -> list[tuple[int, int, int]]: ...
-
-    def whole(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]: ...
+    def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None) -> list[Any]: ...
 
     def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]: ...
 
@@ -196,9 +193,9 @@ def _bounded_rounds(
     tasks = []
     for c, r in zip(to_do, rounds, strict=True):
         dirty = [s for s in dirty_segments(c.survey, r.dirty_start) if s.base < r.uncleanable]
-        tasks.append(pickle.dumps((dirty, r, keys_max)))
-    ends = {i: end for i, end, _ in engine.bounded_ends(tasks)}
-    return [round_of(c, hash_key, mapped_end=ends[i]) for i, c in enumerate(to_do)]
+        tasks.append((dirty, r, keys_max))
+    ends = engine.each(bounded_map, tasks, None)
+    return [round_of(c, hash_key, mapped_end=end) for c, end in zip(to_do, ends, strict=True)]
 
 
 def takes_whole(work: PartitionWork, works: Sequence[PartitionWork], request: CompactionRequest) -> bool:
@@ -219,10 +216,11 @@ def _run_stages(
     answers: list[list[TaskResult]] = [[] for _ in works]
     total = 2 * sum(work.size for work in works)
     with ProgressLine(progress_dir, bytes_total=total, enabled=request.progress):
-        for indexes, run in ((sorted(whole, key=lambda i: -works[i].size), engine.whole), (split, engine.split)):
-            if indexes:
-                for answer in run([works[i] for i in indexes], str(progress_dir)):
-                    answers[indexes[answer.partition]].append(answer)
+        by_size = sorted(whole, key=lambda i: -works[i].size)
+        for i, answer in zip(by_size, engine.each(compact_whole, [works[i] for i in by_size], str(progress_dir)), strict=True):
+            answers[i].append(answer)
+        for answer in engine.split([works[i] for i in split], str(progress_dir)) if split else ():
+            answers[split[answer.partition]].append(answer)
     return answers
 
 

@@ -5,19 +5,17 @@ Also what small inspections and most tests run on: the same bodies, in the same 
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
-from headstone.retention.passes import bounded_end
 from headstone.spark.progress import Meter
 from headstone.spark.work import (
     IndexUnit,
     PartitionWork,
     TaskResult,
-    compact_whole,
     index_unit,
     index_units,
     newest_of_bucket,
@@ -25,6 +23,7 @@ from headstone.spark.work import (
 )
 
 BUCKETS = 4
+Body = Callable[[Any, Meter], Any]
 
 
 class InProcess:
@@ -33,12 +32,9 @@ class InProcess:
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
 
-    def bounded_ends(self, tasks: Sequence[bytes]) -> list[tuple[int, int, int]]:
-        return [(i, *bounded_end(*pickle.loads(task))) for i, task in enumerate(tasks)]
-
-    def whole(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]:
+    def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
         with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(lambda i: compact_whole(works[i], i, Meter(None)), range(len(works))))
+            return list(pool.map(lambda task: body(task, Meter(progress_dir)), tasks))
 
     def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]:
         return [result for p, work in enumerate(works) for result in self._split_one(p, work)]

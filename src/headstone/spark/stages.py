@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import gc
 import pickle
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from headstone.errors import HeadstoneError, Unfinished
-from headstone.retention.passes import bounded_end
 from headstone.spark.progress import Meter
 from headstone.spark.work import (
     IndexUnit,
     PartitionWork,
     TaskResult,
-    compact_whole,
     index_unit,
     index_units,
     newest_of_bucket,
@@ -45,21 +42,12 @@ _WINNERS_ARROW = pa.schema(
 )
 
 Batches = Iterator[pa.RecordBatch]
+Body = Callable[[Any, Meter], Any]
 
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:
     """One row and one task a number."""
     return spark.range(0, count, 1, count)
-
-
-def _guarded(body: Callable[[], TaskResult]) -> bytes:
-    """The pickled result, or the pickled error that the driver raises: a task must not lose file and position."""
-    started = time.monotonic()
-    try:
-        result = body()
-    except (HeadstoneError, OSError) as error:
-        return pickle.dumps(error)
-    return pickle.dumps(replace(result, seconds=time.monotonic() - started))
 
 
 def _result(pickled: bytes) -> pa.RecordBatch:
@@ -77,29 +65,27 @@ def _calm() -> None:
     gc.freeze()
 
 
-def whole_partitions(spark: SparkSession, pickled_works: Sequence[bytes], progress_dir: str) -> DataFrame:
+def each(spark: SparkSession, body: Body, pickled_tasks: Sequence[bytes], progress_dir: str | None) -> DataFrame:
+    """One Spark task for each of the tasks: (index, answer), or the error that the body met, pickled.
+
+    An error travels as a value: a task must not lose the file and position it found.
+    """
+
+    def answer(i: int) -> bytes:
+        meter = Meter(progress_dir)
+        try:
+            return pickle.dumps((i, body(pickle.loads(pickled_tasks[i]), meter)))
+        except (HeadstoneError, OSError) as error:
+            return pickle.dumps(error)
+        finally:
+            meter.close()
+
     def run(batches: Batches) -> Batches:
         for i in _ids(batches):
-            meter = Meter(progress_dir)
-            yield _result(_guarded(lambda i=i, m=meter: compact_whole(pickle.loads(pickled_works[i]), i, m)))
-            meter.close()
+            yield _result(answer(i))
         _calm()
 
-    return numbers(spark, len(pickled_works)).mapInArrow(run, RESULT)
-
-
-def bounded_ends(spark: SparkSession, pickled: Sequence[bytes]) -> DataFrame:
-    """For each (segments, round, keys_max): how far the bounded map reaches."""
-
-    def run(batches: Batches) -> Batches:
-        for i in _ids(batches):
-            try:
-                answer: Any = (i, *bounded_end(*pickle.loads(pickled[i])))
-            except (HeadstoneError, OSError) as error:
-                answer = error
-            yield _result(pickle.dumps(answer))
-
-    return numbers(spark, len(pickled)).mapInArrow(run, RESULT)
+    return numbers(spark, len(pickled_tasks)).mapInArrow(run, RESULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +200,11 @@ def rewritten(survivors: DataFrame, job: ShuffleJob) -> DataFrame:
 
     def run(batches: Batches) -> Batches:
         for g, rows in sorted(_gathered(batches, "group").items()):
-            yield _result(_guarded(lambda g=g, rows=rows: rewrite_one(g, rows)))
+            try:
+                answer: Any = rewrite_one(g, rows)
+            except (HeadstoneError, OSError) as error:
+                answer = error
+            yield _result(pickle.dumps(answer))
         _calm()
 
     return by_id(survivors, "group", len(job.group_partition)).mapInArrow(run, RESULT)
@@ -254,12 +244,11 @@ class OnSpark:
         self._session = session
         self._parallelism = parallelism
 
-    def bounded_ends(self, tasks: Sequence[bytes]) -> list[tuple[int, int, int]]:
-        return results(bounded_ends(self._session(), tasks))
-
-    def whole(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]:
-        pickled = [pickle.dumps(work) for work in works]
-        return results(whole_partitions(self._session(), pickled, progress_dir))
+    def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
+        if not tasks:
+            return []
+        answers = results(each(self._session(), body, [pickle.dumps(task) for task in tasks], progress_dir))
+        return [answer for _, answer in sorted(answers, key=lambda pair: pair[0])]
 
     def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]:
         job = shuffle_job(works, parallelism=self._parallelism, progress_dir=progress_dir)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from headstone.log.directory import INDEX, LOG, TIME_INDEX, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, IndexBuilder, aborted_bytes
 from headstone.retention import keys
-from headstone.retention.passes import Entries, Indexer, Piece, PieceReader, PieceRewriter, Round, States
+from headstone.retention.passes import Entries, Indexer, Piece, PieceReader, PieceRewriter, Round, States, bounded_end
 from headstone.retention.survey import SegmentSurvey
 from headstone.spark import buckets
 from headstone.spark.progress import Meter
@@ -93,15 +94,17 @@ class GroupResult:
 class TaskResult:
     """What a task tells the driver; `tombstones_lost` are superseded ones that the rewrite never saw."""
 
-    partition: int
     groups: tuple[GroupResult, ...]
+    partition: int = 0
+    """Which of the works of the shuffle path this belongs to."""
     keys: int = 0
     tombstones_lost: int = 0
     seconds: float = 0.0
 
 
-def compact_whole(work: PartitionWork, partition: int, meter: Meter) -> TaskResult:
+def compact_whole(work: PartitionWork, meter: Meter) -> TaskResult:
     """Index, deduplicate and rewrite one partition whose keys fit into memory."""
+    started = time.monotonic()
     states = np.zeros(work.records, dtype=np.uint8)
     found = mark_all(work, states, meter)
     rewriter, reader = PieceRewriter(work.round), PieceReader()
@@ -109,7 +112,13 @@ def compact_whole(work: PartitionWork, partition: int, meter: Meter) -> TaskResu
     for group in work.groups:
         mine = states[group.record : group.record + group.records]
         groups.append(write_group(work, group, mine, rewriter, reader, meter))
-    return TaskResult(partition=partition, groups=tuple(groups), keys=found)
+    return TaskResult(groups=tuple(groups), keys=found, seconds=time.monotonic() - started)
+
+
+def bounded_map(task: tuple[list[SegmentSurvey], Round, int], meter: Meter) -> int:
+    """Where Kafka's bounded offset map is full: the end of the range that this compaction maps."""
+    segments, round_, keys_max = task
+    return bounded_end(segments, round_, keys_max)[0]
 
 
 def mark_all(work: PartitionWork, states: States, meter: Meter) -> int:
@@ -259,6 +268,7 @@ def newest_of_bucket(blobs: Sequence[bytes], starts: npt.NDArray[np.int64]) -> t
 
 
 def rewrite_group(work: PartitionWork, group: GroupWork, blobs: Sequence[bytes], meter: Meter) -> GroupResult:
+    """Third step: the survivors of this group from every bucket, applied."""
     states = np.zeros(group.records, dtype=np.uint8)
     for blob in blobs:
         buckets.apply(np.frombuffer(blob, dtype=np.uint32), states)

@@ -1,0 +1,249 @@
+"""`spark.read.format("kafka-log").load(PATH)`: every record of a log directory or backup, with where it lies.
+
+A row a record, control records included. Reads runs of segments as Arrow batches. The options `partitions` ("0,3") and
+`offsets` ("1000:2000", half-open) choose segments and batches before anything is decompressed; `pushFilters=true` takes
+them from the query's own filters. Spark applies filters again, so pruning may be coarse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from headstone.errors import UsageError
+from headstone.log.columns import (
+    BATCH_INDEX,
+    HEADER_TYPE,
+    KEY_AT,
+    KEY_SIZE,
+    OFFSET,
+    TIMESTAMP,
+    VALUE_AT,
+    VALUE_SIZE,
+    binary_column,
+    decode,
+    header_column,
+)
+from headstone.log.directory import find_partitions
+from headstone.log.layout import LOG_APPEND_TIME, TRANSACTIONAL
+from headstone.log.reading import Payloads
+from headstone.retention.passes import Piece, PieceReader
+from headstone.retention.policy import NO_LIMIT
+from headstone.retention.survey import SegmentSurvey
+from headstone.spark.planning import survey_all
+
+NAME = "kafka-log"
+SCHEMA = (
+    "topic string, partition int, offset long, timestamp timestamp, timestamp_ms long, timestamp_type string, "
+    "key binary, value binary, headers array<struct<key: string, value: binary>>, producer_id long, producer_epoch int, "
+    "sequence int, transactional boolean, control_type string, visibility string, segment string, batch_position long"
+)
+ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ms", pa.int64()),
+        ("timestamp_type", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADER_TYPE),
+        ("producer_id", pa.int64()),
+        ("producer_epoch", pa.int32()),
+        ("sequence", pa.int32()),
+        ("transactional", pa.bool_()),
+        ("control_type", pa.string()),
+        ("visibility", pa.string()),
+        ("segment", pa.string()),
+        ("batch_position", pa.int64()),
+    ]
+)
+SPLIT_BYTES = 64 << 20
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""The last millisecond of year 9999: later ones have a null `timestamp`, and their number in `timestamp_ms`."""
+
+VISIBILITY = pa.array(["committed", "committed", "aborted", "open", None, None], pa.string())
+"""By role: `transactions.DATA` to CONTROL_IDLE."""
+TIMESTAMP_TYPES = pa.array(["CreateTime", "LogAppendTime"], pa.string())
+CONTROL_TYPES = pa.array(
+    ["ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS", "UNKNOWN", None],
+    pa.string(),
+)
+UNKNOWN_CONTROL, NO_CONTROL = 7, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the pushed filters leave: [offset_start, offset_end), and partitions (None: all)."""
+
+    offset_start: int = 0
+    offset_end: int = NO_LIMIT
+    partitions: tuple[int, ...] | None = None
+
+
+@dataclass
+class SegmentPart(InputPartition):
+    topic: str
+    partition: int
+    segment: SegmentSurvey
+    wanted: Wanted
+
+
+class KafkaLogSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        path = self.options.get("path") or self.options.get("paths")
+        if not path:
+            raise UsageError('name a log directory or a partition directory: .load("PATH")')
+        takes_filters = str(self.options.get("pushFilters", "false")).lower() == "true"
+        return (PruningReader if takes_filters else KafkaLogReader)(path, chosen_by(self.options))
+
+
+class KafkaLogReader(DataSourceReader):
+    def __init__(self, path: str, wanted: Wanted) -> None:
+        self._paths = [path]
+        self._wanted = wanted
+
+    def partitions(self) -> Sequence[InputPartition]:
+        directories = find_partitions(self._paths)
+        if self._wanted.partitions is not None:
+            directories = [d for d in directories if d.partition in self._wanted.partitions]
+        parts: list[InputPartition] = []
+        for directory, (survey, _) in zip(directories, survey_all(directories), strict=True):
+            for segment in survey.segments:
+                parts += [
+                    SegmentPart(topic=directory.topic, partition=directory.partition, segment=run, wanted=self._wanted)
+                    for run in runs(segment, self._wanted)
+                ]
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SegmentPart)
+        payloads = Payloads()
+        for piece in PieceReader().pieces(partition.segment, backwards=False, with_crc=True):
+            batches = piece.chunk.batches
+            mine = (batches["last_offset"] >= partition.wanted.offset_start) & (
+                batches["base_offset"] < partition.wanted.offset_end
+            )
+            chosen = np.flatnonzero(mine & (batches["count"] > 0))
+            if chosen.size:
+                yield record_batch(partition, piece, chosen, payloads)
+
+
+class PruningReader(KafkaLogReader):
+    """Takes the query's filters; only on request, because Spark (seen in 4.3) keeps what one query pushed for every later
+    query of the same DataFrame: load anew for each query. Needs spark.sql.python.filterPushdown.enabled=true."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        for pushed in filters:
+            self._wanted = narrowed(self._wanted, pushed)
+            yield pushed
+
+
+def chosen_by(options: Mapping[str, str]) -> Wanted:
+    wanted = Wanted()
+    try:
+        if "partitions" in options:
+            wanted = replace(wanted, partitions=tuple(int(text) for text in options["partitions"].split(",")))
+        if "offsets" in options:
+            start, _, end = options["offsets"].partition(":")
+            wanted = replace(wanted, offset_start=int(start or 0), offset_end=int(end or NO_LIMIT))
+    except ValueError as error:
+        raise UsageError(f'options are partitions="0,3" and offsets="1000:2000": {error}') from error
+    return wanted
+
+
+def narrowed(wanted: Wanted, pushed: Filter) -> Wanted:
+    """wanted with one filter more; filters that say nothing about partition or offset change nothing."""
+    match pushed:
+        case EqualTo(attribute=("offset",), value=int(v)):
+            return replace(wanted, offset_start=max(wanted.offset_start, v), offset_end=min(wanted.offset_end, v + 1))
+        case GreaterThan(attribute=("offset",), value=int(v)):
+            return replace(wanted, offset_start=max(wanted.offset_start, v + 1))
+        case GreaterThanOrEqual(attribute=("offset",), value=int(v)):
+            return replace(wanted, offset_start=max(wanted.offset_start, v))
+        case LessThan(attribute=("offset",), value=int(v)):
+            return replace(wanted, offset_end=min(wanted.offset_end, v))
+        case LessThanOrEqual(attribute=("offset",), value=int(v)):
+            return replace(wanted, offset_end=min(wanted.offset_end, v + 1))
+        case EqualTo(attribute=("partition",), value=int(v)):
+            return replace(wanted, partitions=_both(wanted.partitions, (v,)))
+        case In(attribute=("partition",), value=values):
+            return replace(wanted, partitions=_both(wanted.partitions, tuple(values)))
+    return wanted
+
+
+def _both(before: tuple[int, ...] | None, now: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(v for v in now if isinstance(v, int) and (before is None or v in before))
+
+
+def runs(segment: SegmentSurvey, wanted: Wanted) -> Iterator[SegmentSurvey]:
+    """The segment cut into reads of about SPLIT_BYTES; none if no wanted offset is in it."""
+    if segment.batches == 0 or segment.next_offset <= wanted.offset_start or segment.base >= wanted.offset_end:
+        return
+    positions = segment.cuts["position"]
+    start = 0
+    while start < positions.size - 1:
+        end = int(np.searchsorted(positions, positions[start] + SPLIT_BYTES, side="left"))
+        end = min(max(end, start + 1), positions.size - 1)
+        yield replace(segment, cuts=segment.cuts[start : end + 1])
+        start = end
+
+
+def record_batch(part: SegmentPart, piece: Piece, chosen: Any, payloads: Payloads) -> pa.RecordBatch:
+    data, spans = decode(piece.chunk, chosen, payloads)
+    columns = np.ascontiguousarray(spans.T)
+    of_batch = columns[BATCH_INDEX]
+    batches = piece.chunk.batches[of_batch]
+    stamps = columns[TIMESTAMP]
+    sane = (stamps >= 0) & (stamps <= TIMESTAMP_MS_MAX)
+    log_append = batches["attributes"] & LOG_APPEND_TIME != 0
+    delta = (columns[OFFSET] - batches["base_offset"]).astype(np.int64)
+    sequence = np.where(batches["base_sequence"] < 0, -1, (batches["base_sequence"] + delta) & 0x7FFFFFFF)
+    kinds = batches["control_type"].astype(np.int64)
+    controls = np.where(kinds < 0, NO_CONTROL, np.minimum(kinds, UNKNOWN_CONTROL))
+    rows = spans.shape[0]
+    arrays = [
+        pa.repeat(pa.scalar(part.topic, pa.string()), rows),
+        pa.repeat(pa.scalar(part.partition, pa.int32()), rows),
+        pa.array(columns[OFFSET]),
+        pa.array(np.where(sane, stamps, 0) * 1000, mask=~sane).cast(pa.timestamp("us", tz="UTC")),
+        pa.array(stamps),
+        TIMESTAMP_TYPES.take(pa.array(log_append.astype(np.int8))),
+        binary_column(data, columns[KEY_AT], columns[KEY_SIZE]),
+        binary_column(data, columns[VALUE_AT], columns[VALUE_SIZE]),
+        header_column(data, spans),
+        pa.array(batches["producer_id"]),
+        pa.array(batches["producer_epoch"].astype(np.int32)),
+        pa.array(sequence.astype(np.int32)),
+        pa.array(batches["attributes"] & TRANSACTIONAL != 0),
+        CONTROL_TYPES.take(pa.array(controls)),
+        VISIBILITY.take(pa.array(piece.roles[of_batch])),
+        pa.repeat(pa.scalar(part.segment.file.path.rsplit("/", 1)[-1], pa.string()), rows),
+        pa.array(batches["position"] + piece.chunk.position),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW)
