@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,11 +99,22 @@ def story(seed: int, *, passes: int = 3, settings: Pass | None = None) -> Story:
     steps: list[Step] = []
     for _ in range(passes):
         steps += [_appended(chance) for _ in range(chance.randrange(4, 26))]
+        if chance.random() < 0.75:
+            steps += [replace(_marker(chance), producer_id=pid) for pid in open_in(steps)]
         steps.append(Roll())
         if chance.random() < 0.3:
             steps += [_appended(chance) for _ in range(chance.randrange(3))]
         steps.append(_cleaning(chance, expiration_ms) if settings is None else Cleaning(settings=settings, passes_ms=0))
     return Story(snapshots=chance.random() < 0.5, steps=tuple(steps))
+
+
+def open_in(steps: Sequence[Step]) -> list[int]:
+    """Producers whose transaction no marker has ended."""
+    is_open: dict[int, bool] = {}
+    for step in steps:
+        if isinstance(step, Marker) or (isinstance(step, Data) and step.kind == "transactional"):
+            is_open[step.producer_id] = isinstance(step, Data)
+    return [pid for pid, still in sorted(is_open.items()) if still]
 
 
 def _appended(chance: random.Random) -> Step:

@@ -33,10 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--out", type=Path, help="write a complete new log directory here")
     where.add_argument("--in-place", action="store_true", help="swap the new segments in, as a broker does")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done; writes nothing")
-    parser.add_argument("--eligible", action="store_true", help="only what the cleaner would choose now, filthiest first")
-    parser.add_argument("--force-offline", action="store_true", help="in place although the broker did not stop cleanly")
+    parser.add_argument(
+        "--eligible", action="store_true", help="only what the cleaner would choose now, filthiest first"
+    )
+    parser.add_argument(
+        "--force-offline", action="store_true", help="in place although the broker did not stop cleanly"
+    )
     parser.add_argument("--rules", choices=("kafka", "coordinated"), default="coordinated")
-    parser.add_argument("--dirty-from", type=offset, metavar="OFFSET", help="first dirty offset (default: the checkpoint)")
+    parser.add_argument(
+        "--dirty-from", type=offset, metavar="OFFSET", help="first dirty offset (default: the checkpoint)"
+    )
     parser.add_argument("--tombstones-below", type=offset, metavar="OFFSET", help="MTRO: older tombstones may go")
     parser.add_argument("--markers-below", type=offset, metavar="OFFSET", help="MXRO: older markers may go")
     parser.add_argument("--peer", type=Path, action="append", default=[], metavar="DIR",
@@ -100,4 +106,6 @@ def render(result: CompactionResult, output: str) -> None:
         print(partition.as_line())
     read = sum(partition.bytes_rewritten for partition in result.partitions)
     rate = read / 1e6 / result.seconds if result.seconds else 0.0
-    print(f"{len(result.partitions)} partitions, {read / 1e6:,.1f} MB read in {result.seconds:.1f} s ({rate:,.1f} MB/s)")
+    print(
+        f"{len(result.partitions)} partitions, {read / 1e6:,.1f} MB read in {result.seconds:.1f} s ({rate:,.1f} MB/s)"
+    )

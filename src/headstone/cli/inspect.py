@@ -65,9 +65,15 @@ def _facts(arguments: argparse.Namespace, directories: Sequence[PartitionDir], p
 
 
 def as_text(fact: dict[str, Any]) -> str:
-    transactions = ", ".join(f"producer {t['producer_id']} since offset {t['first_offset']}" for t in fact["open_transactions"])
+    transactions = ", ".join(
+        f"producer {t['producer_id']} since offset {t['first_offset']}" for t in fact["open_transactions"]
+    )
     horizons = fact["horizons"]
-    stamped = f"{horizons['batches']} batches, {horizons['first_ms']} to {horizons['last_ms']}" if horizons["batches"] else "none"
+    stamped = (
+        f"{horizons['batches']} batches, {horizons['first_ms']} to {horizons['last_ms']}"
+        if horizons["batches"]
+        else "none"
+    )
     lines = [
         f"{fact['partition']}",
         f"  offsets     [{fact['log_start']}, {fact['log_end']}), high watermark {fact['high_watermark']}, LSO {fact['lso']}",

@@ -31,7 +31,9 @@ def parser() -> argparse.ArgumentParser:
     for name, about in VERBS.items():
         module = importlib.import_module(f"headstone.cli.{name}")
         verb = verbs.add_parser(name, help=about, description=about + ".")
-        verb.add_argument("--output", choices=("text", "json"), default="text", help="what goes to stdout (default text)")
+        verb.add_argument(
+            "--output", choices=("text", "json"), default="text", help="what goes to stdout (default text)"
+        )
         module.add_arguments(verb)
         verb.set_defaults(run=module.run)
     return top

@@ -44,7 +44,9 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Spark")
     group.add_argument("--master", help="Spark master (default local[*])")
     group.add_argument("--spark-remote", metavar="URL", help="Spark Connect server, such as sc://host:15002")
-    group.add_argument("--spark-conf", metavar="K=V", action="append", default=[], help="a Spark setting; may be repeated")
+    group.add_argument(
+        "--spark-conf", metavar="K=V", action="append", default=[], help="a Spark setting; may be repeated"
+    )
 
 
 def spark_conf(arguments: argparse.Namespace) -> Mapping[str, str]:

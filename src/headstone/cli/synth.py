@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", choices=codecs.NAMES, default=codecs.NAMES[sample.codec])
     parser.add_argument("--tombstones", type=ratio, default=sample.tombstones, help="share of records")
     parser.add_argument("--headers", type=ratio, default=sample.headers, help="share of records with headers")
-    parser.add_argument("--transactions", type=ratio, default=sample.transactions, help="share of batches in transactions")
+    parser.add_argument(
+        "--transactions", type=ratio, default=sample.transactions, help="share of batches in transactions"
+    )
     parser.add_argument("--aborts", type=ratio, default=sample.aborts, help="share of transactions that abort")
     parser.add_argument("--producers", type=positive, default=sample.producers)
     parser.add_argument("--replicas", type=positive, default=sample.replicas, help="identical copies in DIR/replica-N")

@@ -77,7 +77,9 @@ def _encode(timestamps: Any, offsets: Any, key_pool: Any, key_starts: Any, key_s
     at = 0
     for r in range(timestamps.size):
         key_size, value_size = key_sizes[r], value_sizes[r]
-        size = 1 + varint_size(timestamps[r]) + varint_size(offsets[r]) + varint_size(key_size) + varint_size(value_size)
+        size = (
+            1 + varint_size(timestamps[r]) + varint_size(offsets[r]) + varint_size(key_size) + varint_size(value_size)
+        )
         size += max(key_size, 0) + max(value_size, 0) + header_sizes[r]
         at = write_varint(out, at, size)
         out[at] = 0

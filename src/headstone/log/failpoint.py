@@ -18,7 +18,7 @@ def reach(name: str) -> None:
     last = os.environ.get(VARIABLE)
     if last is None:
         return
-    global _reached
+    global _reached  # noqa: PLW0603
     _reached += 1
     if _reached == int(last):
         os.write(2, f"failpoint {_reached}: {name}\n".encode())

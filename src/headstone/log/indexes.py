@@ -37,7 +37,9 @@ class AbortedTxn:
 
 
 @kernel
-def _index_entries(state: Any, sizes: Any, last_offsets: Any, max_timestamps: Any, interval: Any, offset_out: Any, time_out: Any) -> Any:
+def _index_entries(
+    state: Any, sizes: Any, last_offsets: Any, max_timestamps: Any, interval: Any, offset_out: Any, time_out: Any
+) -> Any:
     """state: [position, position of last entry, max timestamp, its offset, last timestamp written]."""
     n_offset = 0
     n_time = 0
@@ -73,7 +75,9 @@ class IndexBuilder:
     def largest_timestamp(self) -> int:
         return int(self._state[2])
 
-    def append(self, sizes: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64], max_timestamps: npt.NDArray[np.int64]) -> None:
+    def append(
+        self, sizes: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64], max_timestamps: npt.NDArray[np.int64]
+    ) -> None:
         offset_out = np.zeros((sizes.size, 2), dtype=np.int64)
         time_out = np.zeros((sizes.size, 2), dtype=np.int64)
         n_offset, n_time = _index_entries(

@@ -18,7 +18,9 @@ from numba.extending import intrinsic
 kernel: Callable[[Any], Any] = njit(cache=True, nogil=True, boundscheck=True, error_model="numpy")
 """Bounds are checked: a bad length in a file must end in an error, never in a crash of the process (costs ~15 %)."""
 
-HAS_CRC_INSTRUCTION: bool = platform.machine() in ("x86_64", "AMD64") and bool(llvm.get_host_cpu_features().get("sse4.2"))
+HAS_CRC_INSTRUCTION: bool = platform.machine() in ("x86_64", "AMD64") and bool(
+    llvm.get_host_cpu_features().get("sse4.2")
+)
 CASTAGNOLI = 0x82F63B78
 
 
@@ -38,7 +40,7 @@ def _crc_tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
 TABLES = _crc_tables()
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     """Ask for the cache line of array[index]; a hint, never a fault."""
 
@@ -54,7 +56,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.intp), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_u64(typingctx: Any, data: Any, index: Any) -> Any:
     """Eight bytes at data[index:] in machine order; the caller has checked the bounds."""
 
@@ -68,7 +70,7 @@ def load_u64(typingctx: Any, data: Any, index: Any) -> Any:
     return types.uint64(data, types.intp), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def copy_bytes(typingctx: Any, target: Any, at: Any, source: Any, start: Any, size: Any) -> Any:
     """memcpy between two byte arrays; the caller has checked the bounds."""
 
@@ -86,7 +88,7 @@ def copy_bytes(typingctx: Any, target: Any, at: Any, source: Any, start: Any, si
     return types.void(target, types.intp, source, types.intp, types.intp), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _crc_u64(typingctx: Any, crc: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         i64 = ir.IntType(64)

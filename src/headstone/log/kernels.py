@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headstone.log.intrinsics import crc32c, kernel, load_u64
+from headstone.log.intrinsics import crc32c, kernel
 from headstone.log.layout import (
     ATTRIBUTES_AT,
     BASE_SEQUENCE_AT,
@@ -81,11 +81,11 @@ def put_be(data: Any, i: int, value: Any, size: int) -> None:
 
 
 @kernel
-def read_varint(data: Any, i: int, end: int) -> Any:
+def read_varint(data: Any, i: Any, end: Any) -> Any:
     """(value, next index); next is -1 if the bytes end or the number is longer than ten bytes."""
     if i < end and data[i] < 0x80:
-        byte = np.int64(data[i])
-        return (byte >> 1) ^ -(byte & 1), i + 1
+        single = np.int64(data[i])
+        return (single >> 1) ^ -(single & 1), i + 1
     value = np.uint64(0)
     shift = np.uint64(0)
     while i < end and shift < np.uint64(70):
@@ -174,7 +174,7 @@ def read_record(data: Any, i: int, end: int) -> Any:
 
 
 @kernel
-def _control_record(data: Any, i: int, end: int) -> Any:
+def _control_record(data: Any, i: Any, end: Any) -> Any:
     """(control type, coordinator epoch) of the first control record, type -3 if it is not one."""
     stop, _, _, key_at, key_size, value_at, value_size = read_record(data, i, end)
     if stop < 0 or key_size < 4 or be16(data, key_at) < 0:
@@ -220,7 +220,7 @@ def _check_header(data: Any, at: int, end: int, previous_last: Any, payload_max:
 
 
 @kernel
-def walk(data: Any, at: int, end: int, previous_last: Any, with_crc: bool, payload_max: Any, out: Any) -> Any:
+def walk(data: Any, at: Any, end: int, previous_last: Any, with_crc: bool, payload_max: Any, out: Any) -> Any:
     """Batches from `at` until `end` or until `out` is full: (batches, next position, error code)."""
     n = 0
     while at < end and n < out.size:
@@ -262,7 +262,9 @@ def walk(data: Any, at: int, end: int, previous_last: Any, with_crc: bool, paylo
 
 
 @kernel
-def put_header(out: Any, at: int, batch: Any, size: int, attributes: Any, base_timestamp: Any, max_timestamp: Any, count: int) -> None:
+def put_header(
+    out: Any, at: int, batch: Any, size: int, attributes: Any, base_timestamp: Any, max_timestamp: Any, count: int
+) -> None:
     """Header of a rebuilt batch at out[at:], records already behind it; CRC last."""
     put_be(out, at, batch.base_offset, 8)
     put_be(out, at + LENGTH_AT, size - LOG_OVERHEAD, 4)

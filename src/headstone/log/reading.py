@@ -43,9 +43,15 @@ FOUND = {
     kernels.BAD_COUNT: ("impossible record count or offset delta in the batch header", RECOVER),
     kernels.BAD_CODEC: ("unknown codec {codec}", "restore the file from a replica"),
     kernels.BAD_CONTROL: ("control batch without a readable control record", "restore the file from a replica"),
-    kernels.BAD_RECORD: ("record {record} of the batch does not fill its declared length", "restore the file from a replica"),
+    kernels.BAD_RECORD: (
+        "record {record} of the batch does not fill its declared length",
+        "restore the file from a replica",
+    ),
     kernels.TRAILING_BYTES: ("bytes left over behind the last record of the batch", "restore the file from a replica"),
-    kernels.BAD_RECORD_OFFSET: ("record {record} of the batch has an offset out of order", "restore the file from a replica"),
+    kernels.BAD_RECORD_OFFSET: (
+        "record {record} of the batch has an offset out of order",
+        "restore the file from a replica",
+    ),
 }
 
 
@@ -137,7 +143,7 @@ class ChunkReader:
             self._table = np.zeros(batches + batches // 4, dtype=BATCH)
         file.seek(start)
         data = self._buffer[:size]
-        got = file.readinto(memoryview(data))
+        got = file.readinto(data.data)
         if got != size:
             raise CorruptLog(
                 file=path, position=start + got, offset=NO_OFFSET, found="the file became shorter while it was read",
@@ -155,7 +161,9 @@ class Payloads:
     def __init__(self) -> None:
         self._arena = np.zeros(1 << 20, dtype=np.uint8)
 
-    def sections(self, chunk: Chunk, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def sections(
+        self, chunk: Chunk, chosen: npt.NDArray[np.int64]
+    ) -> tuple[Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """(data, starts, ends) for the chosen batch indexes; plain batches stay where they are if all are plain."""
         batches = chunk.batches
         starts = batches["position"][chosen] + HEADER_BYTES
@@ -164,7 +172,7 @@ class Payloads:
         if not packed.any():
             return chunk.data, starts, ends
         used = 0
-        view = memoryview(chunk.data)
+        view = chunk.data.data
         for k in range(chosen.size):
             payload = view[int(starts[k]) : int(ends[k])]
             section = self._unpack(chunk, int(chosen[k]), int(packed[k]), payload)

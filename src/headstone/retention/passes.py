@@ -123,7 +123,9 @@ class Indexer:
 
 def every_data_batch(piece: Piece) -> npt.NDArray[np.int64]:
     """Also aborted and open ones: for whoever counts records rather than keys."""
-    return np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED) | (piece.roles == ABORTED) | (piece.roles == OPEN))
+    return np.flatnonzero(
+        (piece.roles == DATA) | (piece.roles == COMMITTED) | (piece.roles == ABORTED) | (piece.roles == OPEN)
+    )
 
 
 class PieceRewriter:
@@ -165,7 +167,9 @@ def bounded_end(segments: list[SegmentSurvey], round_: Round, keys_max: int) -> 
     return latest + 1, used
 
 
-def _fill_piece(table: Any, used: int, limit: int, piece: Piece, entries: Entries, start: int, latest: int) -> tuple[int, int, bool]:
+def _fill_piece(
+    table: Any, used: int, limit: int, piece: Piece, entries: Entries, start: int, latest: int
+) -> tuple[int, int, bool]:
     batch_of = np.searchsorted(piece.ordinals, entries.ordinals, side="right") - 1
     for i in range(piece.chunk.batches.size):
         mine = slice(*np.searchsorted(batch_of, [i, i + 1]))

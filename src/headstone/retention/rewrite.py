@@ -218,7 +218,18 @@ class Rewriter:
         room = int((ends - starts).sum()) + int(chunk.batches["count"][chosen].sum()) * GROWTH_PER_RECORD
         self._scratch = _with_room(self._scratch, room)
         whole = squeeze_sections(
-            data, starts, ends, chosen, chunk.batches, states, ordinals, horizons, self._now_ms, self._scratch, spans, heads
+            data,
+            starts,
+            ends,
+            chosen,
+            chunk.batches,
+            states,
+            ordinals,
+            horizons,
+            self._now_ms,
+            self._scratch,
+            spans,
+            heads,
         )
         if not whole:
             raise _changed(chunk)

@@ -77,7 +77,9 @@ class OpenTxn:
 class Tracker:
     """Feed it every batch from the start of the log, in order; it gives each batch its role."""
 
-    def __init__(self, aborted: Sequence[AbortedTxn], open_txns: Sequence[OpenTxn], producer_ids: Iterable[int]) -> None:
+    def __init__(
+        self, aborted: Sequence[AbortedTxn], open_txns: Sequence[OpenTxn], producer_ids: Iterable[int]
+    ) -> None:
         self._entries = sorted(aborted, key=lambda entry: (entry.first_offset, entry.last_offset))
         known = {*producer_ids, *(e.producer_id for e in self._entries), *(o.producer_id for o in open_txns)}
         self._ids = np.array(sorted(known), dtype=np.int64)

@@ -54,7 +54,9 @@ class SampleSettings:
 
 def write_sample(directory: Path, settings: SampleSettings) -> list[Path]:
     """Log directories: `directory` itself, or a folder a replica in it."""
-    roots = [directory] if settings.replicas == 1 else [directory / f"replica-{n + 1}" for n in range(settings.replicas)]
+    roots = (
+        [directory] if settings.replicas == 1 else [directory / f"replica-{n + 1}" for n in range(settings.replicas)]
+    )
     first = roots[0]
     first.mkdir(parents=True, exist_ok=True)
     ends = {}

@@ -127,5 +127,7 @@ def apply(survivors: Any, states: Any) -> None:
     """Sets the state byte of every surviving record; the others stay superseded."""
     for i in range(survivors.size):
         word = survivors[i]
-        state = (word >> np.uint32(24)) & np.uint32(TOMBSTONE | HELD) | (word >> np.uint32(SURVIVOR_BITS)) & np.uint32(3)
+        state = (word >> np.uint32(24)) & np.uint32(TOMBSTONE | HELD) | (word >> np.uint32(SURVIVOR_BITS)) & np.uint32(
+            3
+        )
         states[word & np.uint32(SURVIVORS_MAX - 1)] = np.uint8(state)

@@ -240,7 +240,9 @@ def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:
     names = [directory.name for directory in directories]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(f"{twice[0]} was found in more than one input; compact the replicas one log directory at a time")
+        raise UsageError(
+            f"{twice[0]} was found in more than one input; compact the replicas one log directory at a time"
+        )
     for name in names:
         if (out / name).exists():
             raise UsageError(f"{out / name} exists already; name an empty --out directory")

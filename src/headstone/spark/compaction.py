@@ -217,7 +217,9 @@ def _run_stages(
     total = 2 * sum(work.size for work in works)
     with ProgressLine(progress_dir, bytes_total=total, enabled=request.progress):
         by_size = sorted(whole, key=lambda i: -works[i].size)
-        for i, answer in zip(by_size, engine.each(compact_whole, [works[i] for i in by_size], str(progress_dir)), strict=True):
+        for i, answer in zip(
+            by_size, engine.each(compact_whole, [works[i] for i in by_size], str(progress_dir)), strict=True
+        ):
             answers[i].append(answer)
         for answer in engine.split([works[i] for i in split], str(progress_dir)) if split else ():
             answers[split[answer.partition]].append(answer)

@@ -48,9 +48,7 @@ class InProcess:
 
         with ThreadPoolExecutor(self._threads) as pool:
             entries = list(pool.map(index, reversed(units)))
-            won = list(
-                pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], starts), range(BUCKETS))
-            )
+            won = list(pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], starts), range(BUCKETS)))
             groups = list(
                 pool.map(
                     lambda g: rewrite_group(work, work.groups[g], [blobs[g] for blobs, _, _ in won], Meter(None)),

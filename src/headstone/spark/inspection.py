@@ -89,7 +89,9 @@ class PartitionFacts:
         }
 
 
-def inspect(directories: Sequence[PartitionDir], policy: Policy, engine: Engine, progress_dir: str | None) -> list[PartitionFacts]:
+def inspect(
+    directories: Sequence[PartitionDir], policy: Policy, engine: Engine, progress_dir: str | None
+) -> list[PartitionFacts]:
     found = [
         candidate(directory, surveyed, policy, dirty_from=None, peers=())
         for directory, surveyed in zip(directories, survey_all(directories), strict=True)
@@ -108,9 +110,7 @@ def inspect_works(found: Candidate, hash_key: HashKey) -> list[InspectWork]:
     records = sum(segment.records for segment in found.survey.segments)
     shares = max(1, -(-keys.table_bytes(records) // TASK_MEMORY_BYTES))
     return [
-        InspectWork(
-            segments=found.survey.segments, lso=found.survey.lso, hash_key=hash_key, share=share, shares=shares
-        )
+        InspectWork(segments=found.survey.segments, lso=found.survey.lso, hash_key=hash_key, share=share, shares=shares)
         for share in range(shares)
     ]
 
@@ -133,7 +133,9 @@ def count_partition(work: InspectWork, meter: Meter) -> Counts:
         for piece in reader.pieces(segment, backwards=True, with_crc=True):
             states = np.zeros(piece.records, dtype=np.uint8)
             indexer.index(piece, states, chosen=np.flatnonzero((piece.roles == ABORTED) | (piece.roles == OPEN)))
-            entries = indexer.index(piece, states, chosen=np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED)))
+            entries = indexer.index(
+                piece, states, chosen=np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED))
+            )
             mine = entries.offsets < work.lso
             if work.shares > 1:
                 mine &= (entries.digests[:, 1] % np.uint64(work.shares)) == work.share

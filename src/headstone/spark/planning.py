@@ -61,7 +61,11 @@ def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[st
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
     snapshot, notes = _newest_snapshot(directory, files, high)
     survey = survey_partition(
-        files, log_start=start, high_watermark=high, snapshot=snapshot, indexed_aborted=_indexed_aborted(directory, files)
+        files,
+        log_start=start,
+        high_watermark=high,
+        snapshot=snapshot,
+        indexed_aborted=_indexed_aborted(directory, files),
     )
     if survey.aborted_lost:
         notes += (

@@ -69,7 +69,9 @@ class ProgressLine:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         if self._enabled:
             self._thread.join()
@@ -95,4 +97,5 @@ def describe(size: int, total_bytes: int, records: int, elapsed_s: float) -> str
     rate = size / elapsed_s
     left = f"{(total_bytes - size) / rate:.0f} s left" if rate > 0 else "starting"
     share = min(100, 100 * size // total_bytes)
-    return f"{share:3d} %  {size / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB  {records:,} records  {rate / 1e6:,.0f} MB/s  {left}"
+    done = f"{size / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB"
+    return f"{share:3d} %  {done}  {records:,} records  {rate / 1e6:,.0f} MB/s  {left}"

@@ -63,7 +63,9 @@ class PartitionReport:
             "markers_kept": count("markers after", 0),
             "markers_removed": count("markers before", 0) - count("markers after", 0),
             "aborted_removed": count("aborted", 0),
-            "reasons": {name: n for name, n in self.reasons.items() if n and " before" not in name and " after" not in name},
+            "reasons": {
+                name: n for name, n in self.reasons.items() if n and " before" not in name and " after" not in name
+            },
             "tombstones_below": self.mtro,
             "markers_below": self.mxro,
             "seconds": round(self.seconds, 3),

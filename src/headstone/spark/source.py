@@ -84,7 +84,17 @@ VISIBILITY = pa.array(["committed", "committed", "aborted", "open", None, None],
 """By role: `transactions.DATA` to CONTROL_IDLE."""
 TIMESTAMP_TYPES = pa.array(["CreateTime", "LogAppendTime"], pa.string())
 CONTROL_TYPES = pa.array(
-    ["ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS", "UNKNOWN", None],
+    [
+        "ABORT",
+        "COMMIT",
+        "LEADER_CHANGE",
+        "SNAPSHOT_HEADER",
+        "SNAPSHOT_FOOTER",
+        "KRAFT_VERSION",
+        "KRAFT_VOTERS",
+        "UNKNOWN",
+        None,
+    ],
     pa.string(),
 )
 UNKNOWN_CONTROL, NO_CONTROL = 7, 8
@@ -158,7 +168,7 @@ class PruningReader(KafkaLogReader):
     """Takes the query's filters; only on request, because Spark (seen in 4.3) keeps what one query pushed for every later
     query of the same DataFrame: load anew for each query. Needs spark.sql.python.filterPushdown.enabled=true."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for pushed in filters:
             self._wanted = narrowed(self._wanted, pushed)
             yield pushed

@@ -247,7 +247,9 @@ def index_unit(work: PartitionWork, unit: IndexUnit, bucket_count: int, meter: M
     return buckets.split(rows, bucket_count), lost
 
 
-def _survivors(entries: Entries, dirty: npt.NDArray[np.bool_], states: States, record: int) -> tuple[npt.NDArray[np.uint64], int]:
+def _survivors(
+    entries: Entries, dirty: npt.NDArray[np.bool_], states: States, record: int
+) -> tuple[npt.NDArray[np.uint64], int]:
     """Rows (digest, digest, word) of what is still in the race, newest first, plus what needs no race."""
     out = np.zeros((states.size, 3), dtype=np.uint64)
     n, lost = buckets.collect(entries.digests, dirty, entries.ordinals, states, record, out)

@@ -1,0 +1,85 @@
+"""The tour that `headstone demo` gives: three replicas of one topic, one of them away, compacted over three days.
+
+Day 1 compacts replicas 1 and 2. On day 2 their tombstones are past delete.retention.ms, but replica 3 still holds the
+deleted values, so they stay. On day 3 it has compacted as well, and they may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headstone.log.directory import find_partitions
+from headstone.retention.policy import DAY_MS, Policy
+from headstone.sim.synth import SampleSettings, write_sample
+from headstone.spark.compaction import CompactionRequest, Engine, compact
+from headstone.spark.inprocess import InProcess
+from headstone.spark.inspection import inspect
+from headstone.spark.report import PartitionReport
+
+SAMPLE = SampleSettings(
+    topic="orders", partitions=2, records=40_000, keys=8_000, transactions=0.3, tombstones=0.05, replicas=3,
+    segment_bytes=1 << 20,
+)  # fmt: skip
+FIRST_PASS_MS = SAMPLE.start_ms + DAY_MS
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """One compaction of the tour."""
+
+    day: int
+    replica: int
+    lesson: str
+
+
+STOPS = (
+    Stop(day=1, replica=1, lesson="older values go; tombstones are stamped and stay for delete.retention.ms"),
+    Stop(day=1, replica=2, lesson="replica 2 does the same on its own; replica 3 is away"),
+    Stop(day=3, replica=1, lesson="time has passed, but replica 3 still holds the values: MTRO is 0, tombstones stay"),
+    Stop(day=3, replica=3, lesson="replica 3 is back and compacts"),
+    Stop(day=5, replica=1, lesson="every replica is clean: now the tombstones may go"),
+)
+
+
+def tour(directory: Path, engine: Engine, say: Say) -> list[dict[str, object]]:
+    replicas = write_sample(directory, SAMPLE)
+    say(f"wrote {SAMPLE.partitions} partitions of topic {SAMPLE.topic!r} for 3 replicas under {directory}")
+    steps: list[dict[str, object]] = []
+    for stop in STOPS:
+        reports = _compact(replicas, stop, engine)
+        steps.append({"day": stop.day, "replica": stop.replica, "partitions": [r.as_json() for r in reports]})
+        say(f"\nday {stop.day}, replica {stop.replica}: {stop.lesson}")
+        for report in reports:
+            say("  " + _line(report))
+    return steps
+
+
+def live_keys(log_dir: Path) -> int:
+    facts = inspect(find_partitions([log_dir]), Policy(now_ms=0), InProcess(), None)
+    return sum(fact.counts.keys for fact in facts)
+
+
+def _compact(replicas: list[Path], stop: Stop, engine: Engine) -> list[PartitionReport]:
+    mine = replicas[stop.replica - 1]
+    request = CompactionRequest(
+        paths=(str(mine),),
+        out=None,
+        policy=Policy(now_ms=FIRST_PASS_MS + (stop.day - 1) * DAY_MS),
+        dirty_from=0,
+        peers=tuple(replica for replica in replicas if replica != mine),
+        progress=False,
+    )
+    return compact(request, engine, lambda text: None).partitions
+
+
+def _line(report: PartitionReport) -> str:
+    facts = report.as_json()
+    return (
+        f"{report.partition}: {report.bytes_before / 1e6:.1f} -> {report.bytes_after / 1e6:.1f} MB, "
+        f"{report.records_before:,} -> {report.records_after:,} records, MTRO {report.mtro}, "
+        f"tombstones {facts['tombstones_removed']:,} removed, {facts['tombstones_kept']:,} kept"
+    )

@@ -1,0 +1,1 @@
+"""Mutated log directories: made by seed, run through survey, inspection and compaction, judged with the oracle."""

@@ -1,0 +1,230 @@
+"""Owns one fuzz input from seed to verdict: make it, inspect it, compact it, and say what is wrong with the answer.
+
+An input is refused with a HeadstoneError and nothing written, or read right; anything else is a problem. Where the
+oracle and Headstone disagree about whether an input can be read, the verdict says who is right, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from headstone.errors import HeadstoneError
+from headstone.log import reading
+from headstone.log.directory import find_partitions
+from headstone.retention import survey
+from headstone.retention.policy import Policy, kafka_rules
+from headstone.spark import work
+from headstone.spark.compaction import CompactionRequest, compact
+from headstone.spark.inprocess import InProcess
+from headstone.spark.inspection import PartitionFacts, inspect
+from headstone.spark.report import PartitionReport
+from tests.fuzz import expected
+from tests.fuzz.expected import Reading, Refused, Unjudged
+from tests.fuzz.logs import DELETE_RETENTION_MS, NOW_MS, PARTITION, Files, small_log
+from tests.fuzz.mutations import mutate
+from tests.oracle.cleaner import Pass
+from tests.oracle.reader import apply, read_committed, view
+from tests.oracle.segments import Segment
+
+INPUTS_PER_LOG = 40
+UNTOUCHED_SHARE = 0.01
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    seed: int
+    files: Files
+    done: tuple[str, ...]
+    settings: Pass
+    path: str
+    small_chunks: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    seed: int
+    done: tuple[str, ...]
+    outcome: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+def make_input(seed: int) -> Input:
+    chance = random.Random(f"input {seed}")
+    files = dict(_log(seed // INPUTS_PER_LOG))
+    done = () if chance.random() < UNTOUCHED_SHARE else tuple(mutate(files, chance))
+    settings = Pass(
+        now_ms=NOW_MS,
+        delete_retention_ms=DELETE_RETENTION_MS,
+        segment_bytes=chance.choice((1, 500, 2**30)),
+        keys_max=chance.choice((None, None, None, 1, 3)),
+        producer_expiration_ms=chance.choice((2**63 - 1, 10)),
+        rules=chance.choice(("kafka", "coordinated")),
+        mtro=chance.choice((0, 5, 2**63 - 1)),
+        mxro=chance.choice((0, 5, 2**63 - 1)),
+    )
+    return Input(
+        seed=seed, files=files, done=done, settings=settings, path=("whole", "shuffle")[seed % 2],
+        small_chunks=chance.random() < 0.5,
+    )  # fmt: skip
+
+
+_made: dict[int, Files] = {}
+
+
+def _log(seed: int) -> Files:
+    """Neighbouring inputs share their log: it is dearer to make than to mutate."""
+    if seed not in _made:
+        _made.clear()
+        _made[seed] = small_log(seed)
+    return _made[seed]
+
+
+def judge(given: Input, place: Path) -> Verdict:
+    """Runs one input in `place`, which must not exist, and removes it again."""
+    verdict = Verdict(seed=given.seed, done=given.done)
+    logs, out = place / "in", place / "out"
+    write(given.files, logs)
+    cut_small(given.small_chunks)
+    try:
+        facts = _answer(lambda: _inspected(logs, given.settings), verdict)
+        report = _answer(lambda: _compacted(logs, out, given), verdict)
+        _check_sides(given, logs, out, report, verdict)
+        _compare(given, facts, report, out / PARTITION, verdict)
+    finally:
+        shutil.rmtree(place)
+    return verdict
+
+
+def cut_small(small: bool) -> None:
+    """Tables, chunks and units of a few batches, so that small logs have several."""
+    reading.TABLE_ROWS = 3 if small else 512
+    survey.CHUNK_BYTES = 300 if small else 2 << 20
+    work.UNIT_BYTES = 700 if small else 128 << 20
+
+
+def write(files: Files, directory: Path) -> None:
+    (directory / PARTITION).mkdir(parents=True)
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+
+
+def policy(settings: Pass) -> Policy:
+    common = Policy(
+        now_ms=settings.now_ms,
+        delete_retention_ms=settings.delete_retention_ms,
+        producer_id_expiration_ms=settings.producer_expiration_ms,
+        segment_bytes=settings.segment_bytes,
+        index_keys_max=settings.keys_max,
+        tombstones_below=settings.mtro,
+        markers_below=settings.mxro,
+    )
+    return kafka_rules(common) if settings.rules == "kafka" else common
+
+
+def _inspected(logs: Path, settings: Pass) -> PartitionFacts:
+    facts = inspect(find_partitions([logs]), policy(settings), InProcess(), None)[0]
+    json.dumps(facts.as_json())
+    return facts
+
+
+def _compacted(logs: Path, out: Path, given: Input) -> PartitionReport:
+    request = CompactionRequest(
+        paths=(str(logs),), out=out, policy=policy(given.settings), path=given.path, progress=False
+    )
+    return compact(request, InProcess(), lambda text: None).partitions[0]
+
+
+def _answer(question: Callable[[], Answer], verdict: Verdict) -> Answer | HeadstoneError:
+    try:
+        return question()
+    except HeadstoneError as error:
+        if not str(error).strip():
+            verdict.problems.append(f"{type(error).__name__} without a message")
+        return error
+
+
+def _check_sides(given: Input, logs: Path, out: Path, report: object, verdict: Verdict) -> None:
+    """The input is as it was; after a refusal the output is not there at all."""
+    left = {path.relative_to(logs).as_posix(): path.read_bytes() for path in logs.rglob("*") if path.is_file()}
+    if left != given.files:
+        changed = sorted(name for name in left.keys() | given.files.keys() if left.get(name) != given.files.get(name))
+        verdict.problems.append(f"the input changed: {changed}")
+    made = sorted(path.name for path in out.iterdir()) if out.exists() else []
+    if isinstance(report, HeadstoneError) and made:
+        verdict.problems.append(f"refused, but left {made}")
+    if any(name.startswith(".headstone") for name in made):
+        verdict.problems.append(f"left work files: {made}")
+
+
+def _compare(
+    given: Input, facts: PartitionFacts | HeadstoneError, report: PartitionReport | HeadstoneError, out: Path, verdict: Verdict
+) -> None:
+    try:
+        right = expected.read(given.files, given.settings)
+        result = expected.cleaned(right)
+    except Unjudged as why:
+        verdict.outcome = f"unjudged: {why}"
+        return
+    except Refused as why:
+        verdict.outcome = "both refuse" if isinstance(report, HeadstoneError) else "only the oracle refuses"
+        if not isinstance(report, HeadstoneError):
+            verdict.problems.append(f"compact accepts what the oracle refuses: {why}")
+        return
+    for name, answer in (("inspect", facts), ("compact", report)):
+        if isinstance(answer, HeadstoneError):
+            verdict.outcome = "only Headstone refuses"
+            verdict.problems.append(f"{name} refuses what the oracle accepts: {answer}")
+    if isinstance(report, HeadstoneError) or isinstance(facts, HeadstoneError):
+        return
+    verdict.outcome = "both accept"
+    found = read_output(out)
+    verdict.problems += differences(expected.after_retention(result, right.settings), found)
+    if report.dirty_end != result.next_dirty:
+        verdict.problems.append(f"next dirty offset is {report.dirty_end}, expected {result.next_dirty}")
+    verdict.problems += fact_differences(right, facts)
+
+
+def read_output(directory: Path) -> list[Segment]:
+    files = {f"{PARTITION}/{path.name}": path.read_bytes() for path in directory.iterdir()}
+    bases = sorted(int(name[-24:-4]) for name in files if name.endswith(".log"))
+    return [expected._segment(files, base) for base in bases]
+
+
+def differences(wanted: list[Segment], found: list[Segment]) -> list[str]:
+    """Of what a reader sees; compressed sizes are the codec's business, and with them index positions."""
+    if [segment.base for segment in wanted] != [segment.base for segment in found]:
+        return [f"segments {[s.base for s in found]}, expected {[s.base for s in wanted]}"]
+    problems = []
+    for right, mine in zip(wanted, found, strict=True):
+        if right.batches != mine.batches:
+            pairs = [(a, b) for a, b in zip(right.batches, mine.batches, strict=False) if a != b]
+            problems.append(
+                f"segment {right.base}: {len(mine.batches)} batches, expected {len(right.batches)}; first that differ: {pairs[:1]}"
+            )
+        if right.aborted != mine.aborted:
+            problems.append(f"segment {right.base}: .txnindex {mine.aborted}, expected {right.aborted}")
+    return problems
+
+
+def fact_differences(right: Reading, facts: PartitionFacts) -> list[str]:
+    told = facts.as_json()
+    table: dict[bytes, bytes] = {}
+    log = view(right.segments, right.producers, right.settings.high_watermark)
+    apply(table, read_committed(log)[0])
+    wanted = {
+        "records": sum(batch.count for batch in right.batches),
+        "batches": len(right.batches),
+        "header_only_batches": sum(batch.count == 0 for batch in right.batches),
+        "log_end": right.segments[-1].next_offset,
+        "high_watermark": right.settings.high_watermark,
+        "lso": log.lso,
+        "keys": len(table),
+    }
+    return [f"inspect says {name} {told[name]}, expected {value}" for name, value in wanted.items() if told[name] != value]
