@@ -83,7 +83,17 @@ def process(command: list[str]) -> Callable[[], float]:
 
 
 def cold(source: Path, target: Path) -> Callable[[], float]:
-    command = [sys.executable, "-m", "headstone.cli.main", "compact", str(source), "--out", str(target), "--rules", "kafka"]
+    command = [
+        sys.executable,
+        "-m",
+        "headstone.cli.main",
+        "compact",
+        str(source),
+        "--out",
+        str(target),
+        "--rules",
+        "kafka",
+    ]
     run = process([*command, "--now-ms", str(NOW_MS)])
 
     def fresh() -> float:
@@ -163,7 +173,9 @@ def main() -> int:
     if arguments.output == "json":
         print(json.dumps(result, indent=2))
         return 0
-    print(f"{result['bytes']:,} bytes, {arguments.codec}, {arguments.partitions} partitions x {arguments.segments} segments")
+    print(
+        f"{result['bytes']:,} bytes, {arguments.codec}, {arguments.partitions} partitions x {arguments.segments} segments"
+    )
     for group in ("seconds", "mb_per_s", "ratios"):
         for name, value in result[group].items():  # type: ignore[attr-defined]
             print(f"  {group:9} {name:34} {value:>10,}")

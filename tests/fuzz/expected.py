@@ -1,20 +1,38 @@
 """Owns what a log directory means, told by the oracle: the strict reading of its files, and one cleaning pass over it.
 
-Knows nothing of `headstone`. `Refused` carries why the directory cannot be read whole; `Unjudged` why the oracle has no
-opinion although it can be read.
+Knows nothing of `headstone`. `Refused` says why the directory cannot be read at all, `Unjudged` why the oracle has no
+opinion although it can be read. A batch that is damaged behind its header is `Damage`: whoever looks there must refuse.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tests.fuzz.logs import PARTITION, TOPIC_PARTITION, Files
 from tests.fuzz.mutations import DECOMPRESSION_ERRORS
-from tests.oracle.batches import Batch, parse_log, to_bytes
+from tests.oracle.batches import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    HORIZON,
+    LENGTH_BEFORE,
+    LOG_APPEND_TIME,
+    PREFIX_BYTES,
+    TRANSACTIONAL,
+    BadLog,
+    Batch,
+    crc32c,
+    parse_batch,
+    parse_record,
+    read_varint,
+)
 from tests.oracle.cleaner import CleanResult, Pass, clean
+from tests.oracle.compression import CODECS
 from tests.oracle.files import SnapshotEntry, read_checkpoint, read_snapshot, read_txn_index
 from tests.oracle.producers import InvalidTxnState, ProducerTable
 from tests.oracle.segments import AbortedTxn, Segment, make_segment
@@ -22,6 +40,7 @@ from tests.oracle.segments import AbortedTxn, Segment, make_segment
 LOG_NAME = re.compile(rf"{PARTITION}/(\d{{20}})\.log")
 UNFINISHED = (".cleaned", ".swap")
 INT64_MAX = 2**63 - 1
+INT32_MAX = 2**31 - 1
 MTIME_MS = 1_000_000
 
 
@@ -34,18 +53,34 @@ class Unjudged(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """`wrong_crc`, or else the records are wrong under a right checksum."""
+
+    segment: int
+    batch: Batch
+    wrong_crc: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A directory that was read whole, active segment last."""
+    """A directory as its headers tell it, active segment last; `damage` is empty if it can be read whole."""
 
     segments: list[Segment]
     producers: ProducerTable
     settings: Pass
-    indexed: list[AbortedTxn]
-    replayed: list[AbortedTxn]
+    aborted: list[AbortedTxn]
+    damage: list[Damage] = field(default_factory=list)
 
     @property
     def batches(self) -> list[Batch]:
         return [batch for segment in self.segments for batch in segment.batches]
+
+    def is_aborted(self, batch: Batch) -> bool:
+        return batch.transactional and not batch.control and any(
+            entry.producer_id == batch.producer_id and entry.first_offset <= batch.base_offset < entry.last_offset
+            for entry in self.aborted
+        )  # fmt: skip
 
 
 def read(files: Files, settings: Pass) -> Reading:
@@ -55,9 +90,10 @@ def read(files: Files, settings: Pass) -> Reading:
     bases = sorted(int(match[1]) for match in map(LOG_NAME.fullmatch, files) if match)
     if not bases:
         raise Refused("no .log file")
-    segments = [_segment(files, base) for base in bases]
-    _check_order(segments)
+    damage: list[Damage] = []
+    segments = [read_segment(files, base, damage) for base in bases]
     offsets = {name: _checkpoint(files, name) for name in ("replication-offset", "log-start-offset", "cleaner-offset")}
+    _check_order(segments)
     end = segments[-1].next_offset
     high = offsets["replication-offset"]
     start = offsets["log-start-offset"]
@@ -75,17 +111,15 @@ def read(files: Files, settings: Pass) -> Reading:
         table = ProducerTable(snapshot[1])
         _replay(table, segments, snapshot[0])
         table.completed = everything.completed
-    indexed = [entry for segment in segments for entry in segment.aborted]
-    return Reading(
-        segments=segments, producers=table, settings=settings, indexed=indexed, replayed=everything.aborted
-    )  # fmt: skip
+    _check_index(segments, everything.aborted)
+    segments = _with_lost_aborts(segments, everything.aborted)
+    aborted = [entry for segment in segments for entry in segment.aborted]
+    return Reading(segments=segments, producers=table, settings=settings, aborted=aborted, damage=damage)
 
 
 def cleaned(reading: Reading) -> CleanResult:
-    """One pass, aborted transactions taken from the log itself where `.txnindex` does not tell of them."""
-    segments = _with_lost_aborts(reading)
     try:
-        return clean(segments, reading.producers, reading.settings)
+        return clean(reading.segments, reading.producers, reading.settings)
     except (ValueError, struct.error, OverflowError) as error:
         raise Unjudged(f"the oracle does not clean it: {error}") from error
 
@@ -99,19 +133,72 @@ def after_retention(result: CleanResult, settings: Pass) -> list[Segment]:
     return segments
 
 
-def _segment(files: Files, base: int) -> Segment:
-    data = files[f"{PARTITION}/{base:020d}.log"]
+def read_segment(files: Files, base: int, damage: list[Damage]) -> Segment:
     try:
-        batches = parse_log(data)
-        aborted = read_txn_index(files.get(f"{PARTITION}/{base:020d}.txnindex", b""))
-        for batch in batches:
-            if batch.marker in ("ABORT", "COMMIT"):
-                _ = batch.coordinator_epoch
-    except (*DECOMPRESSION_ERRORS, MemoryError, OverflowError) as error:
+        batches = list(_batches(files[f"{PARTITION}/{base:020d}.log"], base, damage))
+    except BadLog as error:
         raise Refused(f"segment {base}: {error}") from error
-    if sum(len(to_bytes(batch)) for batch in batches) != len(data):
-        raise Refused(f"segment {base} ends in a partial batch")
+    try:
+        aborted = read_txn_index(files.get(f"{PARTITION}/{base:020d}.txnindex", b""))
+    except struct.error as error:
+        raise Refused(f"segment {base}: .txnindex: {error}") from error
+    except BadLog as error:
+        raise Unjudged(f"segment {base}: {error}") from error
     return make_segment(base=base, batches=batches, mtime_ms=MTIME_MS, aborted=list(aborted))
+
+
+def _batches(data: bytes, segment: int, damage: list[Damage]) -> list[Batch]:
+    batches, at = [], 0
+    while at < len(data):
+        if len(data) - at < PREFIX_BYTES:
+            raise BadLog("a partial batch at the end")
+        (length,) = struct.unpack_from(">i", data, at + 8)
+        if length < HEADER_BYTES - LENGTH_BEFORE or len(data) - at < LENGTH_BEFORE + length:
+            raise BadLog(f"batch length {length} at {at}")
+        one = data[at : at + LENGTH_BEFORE + length]
+        batches.append(_batch(one, segment, damage))
+        at += len(one)
+    return batches
+
+
+def _batch(data: bytes, segment: int, damage: list[Damage]) -> Batch:
+    try:
+        batch = parse_batch(data)
+        if batch.marker in ("ABORT", "COMMIT"):
+            _ = batch.coordinator_epoch
+    except MemoryError as error:
+        raise Unjudged("more than fits into memory") from error
+    except (*DECOMPRESSION_ERRORS, OverflowError) as error:
+        batch = _from_header(data)
+        wrong_crc = HEADER.unpack_from(data)[4] != crc32c(data[ATTRIBUTES_AT:])
+        damage.append(Damage(segment=segment, batch=batch, wrong_crc=wrong_crc, why=str(error)))
+    return batch
+
+
+def _from_header(data: bytes) -> Batch:
+    """What a walk over headers sees: no records but a marker's."""
+    base, _, leader, magic, _, bits, delta, base_ts, max_ts, pid, epoch, seq, count = HEADER.unpack_from(data)
+    if magic != 2 or bits & CODEC_MASK >= len(CODECS) or delta < 0 or count < 0:
+        raise BadLog(f"header of batch {base} is wrong")
+    records = ()
+    if bits & CONTROL and count:
+        try:
+            size, at = read_varint(data, HEADER_BYTES)
+            records = (parse_record(data[at : at + size], base, base_ts, None),)
+        except (ValueError, OverflowError, MemoryError) as error:
+            raise BadLog(f"control batch {base} has no readable record") from error
+    batch = Batch(
+        base_offset=base, last_offset_delta=delta, records=records, count=count, base_timestamp=base_ts,
+        max_timestamp=max_ts, leader_epoch=leader, codec=CODECS[bits & CODEC_MASK],
+        log_append_time=bool(bits & LOG_APPEND_TIME), transactional=bool(bits & TRANSACTIONAL),
+        control=bool(bits & CONTROL), horizon_ms=base_ts if bits & HORIZON else None, producer_id=pid,
+        producer_epoch=epoch, base_sequence=seq, raw=data,
+    )  # fmt: skip
+    try:
+        _ = batch.marker and batch.coordinator_epoch
+    except struct.error as error:
+        raise BadLog(f"control batch {base} has no readable record") from error
+    return batch
 
 
 def _check_order(segments: list[Segment]) -> None:
@@ -121,11 +208,16 @@ def _check_order(segments: list[Segment]) -> None:
             raise Refused(f"batch {batch.base_offset} lies below its segment {base}")
         if batch.last_offset > INT64_MAX:
             raise Refused(f"batch {batch.base_offset} ends beyond all offsets")
+        if batch.last_offset - base > INT32_MAX:
+            raise Refused(f"batch {batch.base_offset} lies beyond what the indexes of segment {base} can tell")
         if any(not -(2**63) <= record.timestamp <= INT64_MAX for record in batch.records):
             raise Unjudged("a timestamp that wraps around")
     for (_, earlier), (_, later) in pairwise(batches):
         if later.base_offset <= earlier.last_offset:
             raise Refused(f"batch {later.base_offset} begins inside or before batch {earlier.base_offset}")
+    for earlier, later in pairwise(segments):
+        if earlier.next_offset > later.base:
+            raise Refused(f"segment {earlier.base} reaches into segment {later.base}")
 
 
 def _checkpoint(files: Files, name: str) -> int | None:
@@ -155,12 +247,27 @@ def _replay(table: ProducerTable, segments: list[Segment], start: int) -> None:
         raise Unjudged(f"a leader would refuse it: {error}") from error
 
 
-def _with_lost_aborts(reading: Reading) -> list[Segment]:
-    known = {(entry.producer_id, entry.last_offset) for entry in reading.indexed}
-    lost = [entry for entry in reading.replayed if (entry.producer_id, entry.last_offset) not in known]
-    segments = []
-    for segment in reading.segments:
+def _check_index(segments: list[Segment], replayed: list[AbortedTxn]) -> None:
+    """A `.txnindex` that contradicts its log has no right meaning: Kafka believes it, against the markers."""
+    markers = [(batch, segment) for segment in segments for batch in segment.batches if batch.marker]
+    firsts = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in replayed}
+    for segment in segments:
+        for entry in segment.aborted:
+            mine = [b for b, _ in markers if b.producer_id == entry.producer_id and entry.first_offset <= b.last_offset]
+            ends = [b for b, s in markers if s is segment and b.last_offset == entry.last_offset and b.marker == "ABORT"]
+            first = firsts.get((entry.producer_id, entry.last_offset), entry.last_offset)
+            told = 0 <= entry.first_offset <= first and entry.lso <= entry.last_offset + 1
+            if not told or not ends or mine[:1] != ends:
+                raise Unjudged("a .txnindex that contradicts its log")
+
+
+def _with_lost_aborts(segments: list[Segment], replayed: list[AbortedTxn]) -> list[Segment]:
+    """Aborted transactions from the log itself where `.txnindex` does not tell of them."""
+    known = {(entry.producer_id, entry.last_offset) for segment in segments for entry in segment.aborted}
+    lost = [entry for entry in replayed if (entry.producer_id, entry.last_offset) not in known]
+    whole = []
+    for segment in segments:
         holds = {batch.last_offset for batch in segment.batches if batch.marker == "ABORT"}
         mine = [*segment.aborted, *(entry for entry in lost if entry.last_offset in holds)]
-        segments.append(replace(segment, aborted=tuple(sorted(mine, key=lambda entry: entry.last_offset))))
-    return segments
+        whole.append(replace(segment, aborted=tuple(sorted(mine, key=lambda entry: entry.last_offset))))
+    return whole

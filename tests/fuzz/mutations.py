@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from collections.abc import Callable
 from functools import cache
 
@@ -411,7 +412,7 @@ def _unpacked(batch: bytearray) -> bytes:
 
 
 DECOMPRESSION_ERRORS = (
-    ValueError, EOFError, OSError, RuntimeError, struct.error, zstandard.ZstdError, cramjam.DecompressionError,
+    ValueError, EOFError, OSError, RuntimeError, struct.error, zlib.error, zstandard.ZstdError, cramjam.DecompressionError,
 )  # fmt: skip
 
 

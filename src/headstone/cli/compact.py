@@ -67,7 +67,9 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
         if not peer.is_dir():
             raise UsageError(f"--peer {peer}: no such log directory")
     if arguments.rules == "coordinated" and not watermarks:
-        tell("no watermarks given (--tombstones-below, --markers-below or --peer): every tombstone and marker is kept")
+        tell(
+            "no watermarks (--tombstones-below, --markers-below or --peer): no tombstone or marker goes because of its age"
+        )
     return CompactionRequest(
         paths=tuple(arguments.paths),
         out=arguments.out,

@@ -118,6 +118,9 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
             os.replace(
                 attempt_path(str(work_dir), group.base, suffix, group.attempt), work_dir / numbered(group.base, suffix)
             )
+    finals = {numbered(group.base, suffix) for group in done.groups for suffix in group.suffixes}
+    for lost_attempt in [path for path in work_dir.iterdir() if path.name not in finals]:
+        lost_attempt.unlink()
     for base in done.carried:
         _copy_segment(directory, base, work_dir)
     kept_bases = {group.base for group in done.groups} | set(done.carried)

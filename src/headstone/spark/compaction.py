@@ -139,35 +139,31 @@ def _run(
     to_do = [c for c in chosen if not c.range.empty]
     with _work_dirs(request, found) as work_dirs:
         works = _works(to_do, request, hash_key, work_dirs, engine)
-        answers = _run_stages(works, request, engine, work_dirs["progress"]) if works else []
+        answers = _run_stages(works, request, engine) if works else []
         finished = [_finished(c, works, answers) for c in (found if request.out else chosen)]
         starts = _commit(finished, request, work_dirs)
     by_name = {done.found.directory.path: (done, start) for done, start in zip(finished, starts, strict=True)}
     reports = []
     for c in found:
         done, start = by_name.get(c.directory.path, (None, c.survey.log_start))
-        mine = [a for w, a in zip(works, answers, strict=True) if w.name == c.directory.name] if done else []
+        mine = [a for w, a in zip(works, answers, strict=True) if w.path == str(c.directory.path)] if done else []
         reports.append(partition_report(c, done, tuple(t for group in mine for t in group), start))
     return reports
 
 
 @contextmanager
-def _work_dirs(request: CompactionRequest, found: Sequence[Candidate]) -> Iterator[dict[str, Path]]:
-    """A folder a partition for unfinished outputs, and one for progress; gone afterwards, whatever happens."""
+def _work_dirs(request: CompactionRequest, found: Sequence[Candidate]) -> Iterator[dict[Path, Path]]:
+    """For each partition directory a folder for unfinished outputs; gone afterwards, whatever happens."""
     job = WORK_PREFIX + secrets.token_hex(6)
     if request.out is not None:
-        request.out.mkdir(parents=True, exist_ok=True)
-        root = request.out / job
-        root.mkdir()
-        places = {c.directory.name: root / c.directory.name for c in found}
-        made = [root]
+        places = {c.directory.path: request.out / job / c.directory.name for c in found}
+        made = [request.out / job]
     else:
-        places = {c.directory.name: c.directory.path / job for c in found}
+        places = {c.directory.path: c.directory.path / job for c in found}
         made = list(places.values())
-    for place in places.values():
-        place.mkdir()
-    places["progress"] = made[0] if request.out is not None else next(iter(places.values()))
     try:
+        for place in places.values():
+            place.mkdir(parents=True)
         yield places
     finally:
         for place in made:
@@ -178,13 +174,13 @@ def _works(
     to_do: Sequence[Candidate],
     request: CompactionRequest,
     hash_key: HashKey,
-    work_dirs: dict[str, Path],
+    work_dirs: dict[Path, Path],
     engine: Engine,
 ) -> list[PartitionWork]:
     rounds = [round_of(c, hash_key) for c in to_do]
     if request.policy.index_keys_max is not None and to_do:
         rounds = _bounded_rounds(to_do, rounds, request.policy.index_keys_max, hash_key, engine)
-    return [partition_work(c, r, work_dirs[c.directory.name]) for c, r in zip(to_do, rounds, strict=True)]
+    return [partition_work(c, r, work_dirs[c.directory.path]) for c, r in zip(to_do, rounds, strict=True)]
 
 
 def _bounded_rounds(
@@ -207,10 +203,10 @@ def takes_whole(work: PartitionWork, works: Sequence[PartitionWork], request: Co
     return memory <= request.task_memory_bytes and (work.size <= share * 1.5 or work.size < SHUFFLE_BYTES_MIN)
 
 
-def _run_stages(
-    works: Sequence[PartitionWork], request: CompactionRequest, engine: Engine, progress_dir: Path
-) -> list[list[TaskResult]]:
+def _run_stages(works: Sequence[PartitionWork], request: CompactionRequest, engine: Engine) -> list[list[TaskResult]]:
     """Results per work, in the order of works."""
+    work_dir = Path(works[0].work_dir)
+    progress_dir = work_dir if request.out is None else work_dir.parent
     whole = [i for i, work in enumerate(works) if takes_whole(work, works, request)]
     split = [i for i in range(len(works)) if i not in set(whole)]
     answers: list[list[TaskResult]] = [[] for _ in works]
@@ -228,16 +224,16 @@ def _run_stages(
 
 def _finished(found: Candidate, works: Sequence[PartitionWork], answers: Sequence[Sequence[TaskResult]]) -> Finished:
     for work, mine in zip(works, answers, strict=True):
-        if work.name == found.directory.name:
+        if work.path == str(found.directory.path):
             groups = sorted((group for task in mine for group in task.groups), key=lambda group: group.base)
             assert [group.base for group in groups] == [group.base for group in work.groups]
             return Finished(found=found, work=work, groups=tuple(groups), next_dirty=work.round.mapped_end)
     return Finished(found=found, work=None, groups=(), next_dirty=found.range.dirty_start)
 
 
-def _commit(finished: Sequence[Finished], request: CompactionRequest, work_dirs: dict[str, Path]) -> list[int]:
+def _commit(finished: Sequence[Finished], request: CompactionRequest, work_dirs: dict[Path, Path]) -> list[int]:
     if request.out is None:
         return [commit_in_place(done) for done in finished]
-    starts = [commit_to(request.out, done, work_dirs[done.found.directory.name]) for done in finished]
+    starts = [commit_to(request.out, done, work_dirs[done.found.directory.path]) for done in finished]
     write_new_checkpoints(request.out, list(zip(finished, starts, strict=True)))
     return starts

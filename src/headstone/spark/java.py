@@ -18,8 +18,8 @@ from headstone.errors import UsageError
 
 MAJOR_MIN = 17
 ADVICE = (
-    "install Java 17 or newer (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17), "
-    "or set JAVA_HOME to one"
+    "install Java 17 or newer (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
 ASK_SECONDS_MAX = 30
 

@@ -161,7 +161,7 @@ def partition_work(found: Candidate, round_: Round, work_dir: Path) -> Partition
         groups.append(GroupWork(segments=tuple(group), aborted=entries))
     dirty = [s for s in dirty_segments(found.survey, round_.dirty_start) if s.base < round_.mapped_end]
     return PartitionWork(
-        name=found.directory.name,
+        path=str(found.directory.path),
         round=round_,
         groups=tuple(groups),
         dirty_records=sum(segment.records for segment in dirty),

@@ -91,8 +91,10 @@ def spark_session(
 class StartingSession:
     """A session that starts on a thread while its owner plans; `get` waits for it, or raises why it did not start."""
 
-    def __init__(self, *, app_name: str, master: str | None, remote: str | None, conf: Mapping[str, str]) -> None:
-        self._session = spark_session(app_name=app_name, master=master, remote=remote, conf=conf)
+    def __init__(
+        self, *, app_name: str, master: str | None, remote: str | None, conf: Mapping[str, str], archive: bool = True
+    ) -> None:
+        self._session = spark_session(app_name=app_name, master=master, remote=remote, conf=conf, archive=archive)
         self._opened = ExitStack()
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
         self._starting: Future[SparkSession] | None = None

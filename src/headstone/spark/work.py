@@ -54,7 +54,8 @@ class GroupWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionWork:
-    name: str
+    path: str
+    """The partition directory."""
     round: Round
     groups: tuple[GroupWork, ...]
     dirty_records: int

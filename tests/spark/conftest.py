@@ -1,0 +1,33 @@
+"""One classic local session for all tests of this folder, and sample logs that are made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headstone.log import codecs
+from headstone.sim.synth import SampleSettings, write_sample
+from headstone.spark.session import spark_session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    conf = {"spark.sql.python.filterPushdown.enabled": "true"}
+    with spark_session(app_name="headstone tests", master="local[2]", conf=conf) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three partitions with transactions, tombstones and headers, one for each of three codecs, in one log directory."""
+    root = tmp_path_factory.mktemp("sample") / "logs"
+    for number, codec in enumerate((codecs.NONE, codecs.LZ4, codecs.ZSTD)):
+        settings = SampleSettings(
+            topic=f"t{number}", records=12_000, keys=3_000, codec=codec, transactions=0.4, segment_bytes=300_000,
+            seed=number,
+        )  # fmt: skip
+        write_sample(root, settings)
+    return root

@@ -1,0 +1,81 @@
+"""The stages on real Spark give, byte for byte, what the same bodies give in this process."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headstone.errors import CorruptLog
+from headstone.retention.policy import Policy, kafka_rules
+from headstone.spark import work
+from headstone.spark.compaction import CompactionRequest, CompactionResult, Engine, compact
+from headstone.spark.inprocess import InProcess
+from headstone.spark.stages import OnSpark
+
+NOW_MS = 1_800_000_000_000
+POLICIES = {
+    "kafka": kafka_rules(Policy(now_ms=NOW_MS, segment_bytes=500_000)),
+    "coordinated": Policy(now_ms=NOW_MS, segment_bytes=500_000, tombstones_below=6_000, markers_below=6_000),
+    "bounded": kafka_rules(Policy(now_ms=NOW_MS, segment_bytes=500_000, index_keys_max=1_500)),
+}
+
+
+def run(source: Path, out: Path, engine: Engine, path: str, policy: Policy) -> CompactionResult:
+    request = CompactionRequest(paths=(str(source),), out=out, policy=policy, path=path, progress=False, dirty_from=0)
+    return compact(request, engine, lambda text: None)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def comparable(result: CompactionResult) -> list[object]:
+    return [replace(report, seconds=0.0) for report in result.partitions]
+
+
+@pytest.mark.parametrize("path", ["whole", "shuffle"])
+@pytest.mark.parametrize("rules", sorted(POLICIES))
+def test_spark_writes_what_one_process_writes(
+    rules: str, path: str, sample: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "UNIT_BYTES", 200_000)
+    here = run(sample, tmp_path / "here", InProcess(), "whole", POLICIES[rules])
+    there = run(sample, tmp_path / "there", OnSpark(lambda: spark, parallelism=2), path, POLICIES[rules])
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+    tombstones = [(r.as_json()["tombstones_kept"], r.as_json()["tombstones_removed"]) for r in there.partitions]
+    assert tombstones == [(r.as_json()["tombstones_kept"], r.as_json()["tombstones_removed"]) for r in here.partitions]
+    assert [(r.keys, r.records_after, r.dirty_end) for r in there.partitions] == [
+        (r.keys, r.records_after, r.dirty_end) for r in here.partitions
+    ]
+
+
+def test_a_second_pass_continues_from_the_first(sample: Path, tmp_path: Path, spark: SparkSession) -> None:
+    engine = OnSpark(lambda: spark, parallelism=2)
+    run(sample, tmp_path / "1", engine, "whole", POLICIES["kafka"])
+    later = replace(POLICIES["kafka"], now_ms=NOW_MS + 90_000_000)
+    here = run(tmp_path / "1", tmp_path / "2", engine, "shuffle", later)
+    assert sum(r.reasons["expired tombstone"] for r in here.partitions) > 0
+    again = run(tmp_path / "1", tmp_path / "3", InProcess(), "whole", later)
+    assert files(tmp_path / "3") == files(tmp_path / "2")
+    assert [r.records_after for r in again.partitions] == [r.records_after for r in here.partitions]
+
+
+@pytest.mark.parametrize("path", ["whole", "shuffle"])
+def test_a_damaged_batch_stops_the_job_with_its_place_and_nothing_written(
+    path: str, sample: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    source = tmp_path / "damaged"
+    shutil.copytree(sample, source)
+    victim = sorted((source / "t0-0").glob("*.log"))[1]
+    content = bytearray(victim.read_bytes())
+    content[100] ^= 1
+    victim.write_bytes(content)
+    with pytest.raises(CorruptLog) as raised:
+        run(source, tmp_path / "out", OnSpark(lambda: spark, parallelism=2), path, POLICIES["kafka"])
+    assert (raised.value.file, raised.value.position) == (str(victim), 0)
+    assert "CRC" in raised.value.found
+    assert list((tmp_path / "out").iterdir()) == []

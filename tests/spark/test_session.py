@@ -1,0 +1,272 @@
+"""Sessions start quietly, end with their JVM, and obey the caller's settings; Java is found or asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from headstone.errors import UsageError
+from headstone.spark.java import Java, class_archive, require_java
+from headstone.spark.session import QUICK_JVM, StartingSession, start_conf
+from tests.spark.standalone import standalone
+
+JAVA = Java(path=Path("/usr/bin/java"), version="17.0.15+6")
+
+# Each program is its own process: what a session leaves behind in one would hide what the next one needs.
+PROGRAM = """
+import os, sys
+from pyspark import SparkContext
+from headstone.spark.session import StartingSession, spark_session
+
+def same(batches):
+    yield from batches
+
+def rows(spark, count=3):
+    return sorted(row.id for row in spark.range(count).mapInArrow(same, "id long").collect())
+
+def jvm():
+    return SparkContext._gateway.proc.pid
+"""
+
+
+def run(body: str, cache: Path, *arguments: str) -> list[str]:
+    """The program's lines; it must succeed and say nothing on stderr."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM + textwrap.dedent(body), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout.splitlines()
+
+
+def fake_java(home: Path, script: str, release: str = "") -> Path:
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    if release:
+        (home / "release").write_text(release)
+    return java
+
+
+def test_two_local_sessions_follow_each_other_in_silence_and_leave_no_jvm(tmp_path: Path) -> None:
+    assert (
+        run(
+            """
+        for _ in range(2):
+            with spark_session(app_name="quiet", archive=False) as spark:
+                print(rows(spark), spark.conf.get("spark.master"))
+                pid = jvm()
+            print("gone" if not os.path.exists(f"/proc/{pid}") else "still there")
+        """,
+            tmp_path,
+        )
+        == ["[0, 1, 2] local[*]", "gone"] * 2
+    )
+
+
+def test_a_failing_body_still_ends_the_jvm(tmp_path: Path) -> None:
+    assert run(
+        """
+        try:
+            with spark_session(app_name="failing", master="local[1]", archive=False) as spark:
+                pid = jvm()
+                raise LookupError("of the body")
+        except LookupError as error:
+            print(error, os.path.exists(f"/proc/{pid}"))
+        """,
+        tmp_path,
+    ) == ["of the body False"]
+
+
+def test_a_session_may_start_while_its_owner_works(tmp_path: Path) -> None:
+    assert run(
+        """
+        with StartingSession(app_name="starting", master="local[2]", remote=None, conf={}, archive=False) as starting:
+            starting.begin()
+            print(rows(starting.get()), starting.get() is starting.get())
+        print(SparkContext._gateway)
+        """,
+        tmp_path,
+    ) == ["[0, 1, 2] True", "None"]
+
+
+def test_why_a_session_did_not_start_reaches_the_one_who_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with (
+        StartingSession(app_name="no java", master=None, remote=None, conf={}) as starting,
+        pytest.raises(UsageError, match="no bin/java"),
+    ):
+        starting.get()
+
+
+def test_the_first_run_leaves_an_archive_that_the_second_maps(tmp_path: Path) -> None:
+    program = """
+        with spark_session(app_name="archive", master="local[1]") as spark:
+            rows(spark)
+            print(*[a for a in open(f"/proc/{jvm()}/cmdline").read().split(chr(0)) if a.startswith("-XX:") and "Archive" in a])
+            print(any(".jsa" in line for line in open(f"/proc/{jvm()}/maps") if "headstone" in line))
+    """
+    (made, mapped_first) = run(program, tmp_path)
+    (archive,) = (tmp_path / "headstone").iterdir()
+    assert made.startswith(f"-XX:ArchiveClassesAtExit={archive.with_suffix('')}.")
+    assert mapped_first == "False"
+    assert run(program, tmp_path) == [f"-XX:SharedArchiveFile={archive}", "True"]
+
+
+def test_an_archive_that_cannot_be_kept_is_done_without(tmp_path: Path) -> None:
+    cache = tmp_path / "a file"
+    cache.write_text("")
+    assert run(
+        """
+        with spark_session(app_name="no archive", master="local[1]") as spark:
+            print(rows(spark))
+        """,
+        cache,
+    ) == ["[0, 1, 2]"]
+
+
+def test_an_in_process_connect_server_runs_the_same_job() -> None:
+    # Not `run`: pyspark itself launches this JVM, and its greeting goes to stderr.
+    body = textwrap.dedent(
+        """
+        with spark_session(app_name="connect", remote="local[2]") as spark:
+            print(type(spark).__module__, rows(spark))
+        print(SparkContext._gateway)
+        """
+    )
+    ended = subprocess.run([sys.executable, "-c", PROGRAM + body], capture_output=True, text=True, check=False)
+    assert ended.stdout.splitlines() == ["pyspark.sql.connect.session [0, 1, 2]", "None"], ended.stderr
+
+
+def test_a_standalone_cluster_runs_the_same_job(tmp_path: Path) -> None:
+    with standalone(tmp_path / "work") as url:
+        lines = run(
+            """
+            conf = {"spark.executorEnv.HOST_KIND": "executor", "spark.cores.max": "2"}
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+            with spark_session(app_name="standalone", master=sys.argv[1], conf=conf) as spark:
+                def kinds(batches):
+                    import pyarrow
+                    for _ in batches:
+                        yield pyarrow.RecordBatch.from_pydict({"kind": [os.environ.get("HOST_KIND", "driver")]})
+                found = spark.range(0, 8, 1, 4).mapInArrow(kinds, "kind string").collect()
+                print(sorted({row.kind for row in found}), len(found))
+            """,
+            tmp_path,
+            url,
+        )
+    assert lines == ["['executor'] 4"]
+    assert not (tmp_path / "headstone").exists()
+
+
+def test_the_callers_conf_wins_over_every_local_setting() -> None:
+    ours = start_conf("app", "local[*]", {}, QUICK_JVM)
+    assert ours["spark.driver.memory"] == "2g"
+    assert ours["spark.driver.bindAddress"] == "127.0.0.1"
+    assert ours["spark.driver.extraJavaOptions"].split() == list(QUICK_JVM)
+    theirs = {name: "theirs" for name in ours if name != "spark.master"} | {"spark.sql.ansi.enabled": "false"}
+    assert start_conf("app", "local[*]", theirs, QUICK_JVM) == theirs | {"spark.master": "local[*]"}
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host:443", "local-cluster[2,1,1024]"])
+def test_a_cluster_gets_nothing_that_is_meant_for_this_machine(master: str) -> None:
+    assert start_conf("app", master, {"spark.executor.memory": "4g"}, QUICK_JVM) == {
+        "spark.app.name": "app",
+        "spark.executor.memory": "4g",
+        "spark.log.level": "ERROR",
+        "spark.master": master,
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def test_an_archive_belongs_to_one_java_one_set_of_jars_and_one_set_of_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    (jars / "a.jar").write_bytes(b"a")
+    first = class_archive(JAVA, jars, ["-x"])
+    assert first == class_archive(JAVA, jars, ["-x"])
+    others = [class_archive(Java(path=JAVA.path, version="21"), jars, ["-x"]), class_archive(JAVA, jars, ["-y"])]
+    (jars / "a.jar").write_bytes(b"ab")
+    others.append(class_archive(JAVA, jars, ["-x"]))
+    assert len({archive.path for archive in [first, *others] if archive}) == 4
+
+
+def test_only_a_whole_draft_takes_the_archives_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    archive = class_archive(JAVA, tmp_path, [])
+    assert archive is not None
+    assert archive.options(make=False) == []
+    assert archive.options(make=True) == [f"-XX:ArchiveClassesAtExit={archive.draft}"]
+    for whole in (False, True):
+        archive.draft.write_bytes(b"classes")
+        archive.publish(whole=whole)
+        assert (archive.draft.exists(), archive.path.exists()) == (False, whole)
+    assert archive.options(make=True) == [f"-XX:SharedArchiveFile={archive.path}"]
+
+
+@pytest.mark.parametrize("cache", ["with space", "it's"])
+def test_no_archive_where_spark_would_split_its_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    assert class_archive(JAVA, tmp_path, []) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "major"), [("17.0.15+6-Debian-1deb12u1", 17), ("21", 21), ("22-ea", 22), ("1.8.0_402", 8)]
+)
+def test_java_versions_are_read_as_they_have_been_written(version: str, major: int) -> None:
+    assert Java(path=JAVA.path, version=version).major == major
+
+
+def test_java_home_goes_before_path_and_is_not_started_when_it_says_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java = fake_java(tmp_path, "exit 1", 'JAVA_VERSION="21.0.2"\nJAVA_RUNTIME_VERSION="21.0.2+13-LTS"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert require_java() == Java(path=java, version="21.0.2+13-LTS")
+
+
+def test_java_on_path_is_asked_when_no_file_says_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = fake_java(tmp_path, """echo 'openjdk version "17.0.1" 2021-10-19' >&2""")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(java.parent))
+    assert require_java() == Java(path=java, version="17.0.1")
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("""echo 'java version "1.8.0_402"' >&2""", "is Java 1.8.0_402, and Spark needs 17"),
+        ("echo 'Unable to locate a Java Runtime.' >&2; exit 1", "Unable to locate a Java Runtime"),
+    ],
+)
+def test_a_java_that_will_not_do_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, found: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, script).parent.parent))
+    with pytest.raises(UsageError) as raised:
+        require_java()
+    message = str(raised.value)
+    assert found in message
+    assert "apt-get install openjdk-17-jre-headless" in message
+    assert "brew install openjdk@17" in message
+
+
+def test_no_java_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="none on PATH: install Java 17"):
+        require_java()
