@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", default=sample.topic)
     parser.add_argument("--partitions", type=positive, default=sample.partitions)
     parser.add_argument("--records", type=positive, default=sample.records, help="a partition (default %(default)s)")
-    parser.add_argument("--keys", type=positive, default=sample.keys, help="distinct keys to draw from")
+    parser.add_argument("--keys", type=offset, default=sample.keys, help="distinct keys to draw from; 0: all different")
     parser.add_argument("--value-bytes-min", type=offset, default=sample.value_bytes_min)
     parser.add_argument("--value-bytes-max", type=positive, default=sample.value_bytes_max)
     parser.add_argument("--batch-bytes", type=positive, default=sample.batch_bytes)

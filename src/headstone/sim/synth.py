@@ -29,7 +29,8 @@ RECORD_FIXED_BYTES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSettings:
-    """transactions, aborts, tombstones, headers are shares from 0 to 1; keys is the number of distinct keys drawn from."""
+    """transactions, aborts, tombstones, headers are shares from 0 to 1; keys is the number of distinct keys to draw from,
+    0 gives each record a key of its own."""
 
     topic: str = "sample"
     partitions: int = 1
@@ -134,7 +135,7 @@ class _Writer:
 
     def _columns(self, count: int) -> Columns:
         s, rng = self.settings, self.rng
-        drawn = rng.integers(0, s.keys, size=count)
+        drawn = rng.integers(0, s.keys, size=count) if s.keys else self.offset + np.arange(count)
         sizes = rng.integers(s.value_bytes_min, s.value_bytes_max + 1, size=count)
         starts = rng.integers(0, POOL_BYTES - s.value_bytes_max, size=count)
         sizes = np.where(rng.random(count) < s.tombstones, -1, sizes)

@@ -86,11 +86,16 @@ def deleted_by_retention(done: Finished) -> list[int]:
     )
 
 
+def changes(done: Finished) -> bool:
+    """Whether there is anything to commit in place: new segments, segments to delete, or a checkpoint to reset."""
+    return done.work is not None or bool(done.found.range.reset) or bool(deleted_by_retention(done))
+
+
 def commit_in_place(done: Finished) -> int:
     """Swaps the outputs in; returns the log start offset afterwards."""
     directory = done.found.directory
-    _snapshot_at_end(done, directory.path)
     if done.work is not None and done.groups:
+        _snapshot_at_end(done, directory.path)
         _stage_cleaned(done, directory.path)
         new = [group.base for group in done.groups]
         extra = uncovered_base([(g.base, g.next_offset) for g in done.groups], done.rewritten_bases)

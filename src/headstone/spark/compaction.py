@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from headstone.retention.ranges import dirty_segments
 from headstone.spark.commit import (
     WORK_PREFIX,
     Finished,
+    changes,
     commit_in_place,
     commit_to,
     refuse_existing,
@@ -88,7 +89,7 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
         for c in found:
             tell_choice(c, request, tell)
         if request.dry_run:
-            result.partitions = [partition_report(c, None, (), c.range.dirty_start) for c in found]
+            result.partitions = [partition_report(c, None, (), c.survey.log_start, chosen=c in chosen) for c in found]
         else:
             result.partitions = _run(found, chosen, request, engine)
     result.seconds = time.monotonic() - started
@@ -140,15 +141,19 @@ def _run(
     with _work_dirs(request, found) as work_dirs:
         works = _works(to_do, request, hash_key, work_dirs, engine)
         answers = _run_stages(works, request, engine) if works else []
-        finished = [_finished(c, works, answers) for c in (found if request.out else chosen)]
+        finished = [_finished(c, works, answers) for c in found]
         starts = _commit(finished, request, work_dirs)
-    by_name = {done.found.directory.path: (done, start) for done, start in zip(finished, starts, strict=True)}
-    reports = []
-    for c in found:
-        done, start = by_name.get(c.directory.path, (None, c.survey.log_start))
-        mine = [a for w, a in zip(works, answers, strict=True) if w.path == str(c.directory.path)] if done else []
-        reports.append(partition_report(c, done, tuple(t for group in mine for t in group), start))
-    return reports
+    tasks = {work.path: tuple(mine) for work, mine in zip(works, answers, strict=True)}
+    return [
+        partition_report(
+            done.found,
+            done,
+            tasks.get(str(done.found.directory.path), ()),
+            start,
+            chosen=done.found in chosen,
+        )
+        for done, start in zip(finished, starts, strict=True)
+    ]
 
 
 @contextmanager
@@ -217,8 +222,10 @@ def _run_stages(works: Sequence[PartitionWork], request: CompactionRequest, engi
             by_size, engine.each(compact_whole, [works[i] for i in by_size], str(progress_dir)), strict=True
         ):
             answers[i].append(answer)
+        started = time.monotonic()
         for answer in engine.split([works[i] for i in split], str(progress_dir)) if split else ():
-            answers[split[answer.partition]].append(answer)
+            mine = answers[split[answer.partition]]
+            mine.append(replace(answer, seconds=0.0 if mine else time.monotonic() - started))
     return answers
 
 
@@ -233,7 +240,7 @@ def _finished(found: Candidate, works: Sequence[PartitionWork], answers: Sequenc
 
 def _commit(finished: Sequence[Finished], request: CompactionRequest, work_dirs: dict[Path, Path]) -> list[int]:
     if request.out is None:
-        return [commit_in_place(done) for done in finished]
+        return [commit_in_place(done) if changes(done) else done.found.survey.log_start for done in finished]
     starts = [commit_to(request.out, done, work_dirs[done.found.directory.path]) for done in finished]
     write_new_checkpoints(request.out, list(zip(finished, starts, strict=True)))
     return starts

@@ -94,8 +94,10 @@ class ProgressLine:
 
 
 def describe(size: int, total_bytes: int, records: int, elapsed_s: float) -> str:
+    if size == 0:
+        return f"starting Spark; {total_bytes / 1e6:,.0f} MB to read ({elapsed_s:.0f} s)"
     rate = size / elapsed_s
-    left = f"{(total_bytes - size) / rate:.0f} s left" if rate > 0 else "starting"
+    left = f"{(total_bytes - size) / rate:.0f} s left"
     share = min(100, 100 * size // total_bytes)
     done = f"{size / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB"
     return f"{share:3d} %  {done}  {records:,} records  {rate / 1e6:,.0f} MB/s  {left}"

@@ -86,8 +86,9 @@ class PartitionReport:
 
 
 def partition_report(
-    found: Candidate, done: Finished | None, tasks: tuple[TaskResult, ...], log_start: int
+    found: Candidate, done: Finished | None, tasks: tuple[TaskResult, ...], log_start: int, *, chosen: bool
 ) -> PartitionReport:
+    """done is None for a dry run: then everything is as it was."""
     survey = found.survey
     before = sum(segment.size for segment in survey.segments)
     records = sum(segment.records for segment in survey.segments)
@@ -101,7 +102,7 @@ def partition_report(
     reasons = [sum(group.reasons[i] for group in groups) for i in range(len(verdicts.REASONS))] if groups else []
     return PartitionReport(
         partition=found.directory.name,
-        chosen=done is not None,
+        chosen=chosen,
         reason=found.eligibility.reason,
         dirty_ratio=found.eligibility.dirty_ratio,
         dirty_start=found.range.dirty_start,

@@ -1,0 +1,170 @@
+"""The command line as a user has it: processes, JSON on stdout, exit codes, messages that say what to do."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headstone.cli.main import main
+from tests.oracle.files import read_partition
+from tests.oracle.notation import History
+
+NOW = "5000"
+
+
+def headstone(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headstone.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False)
+
+
+def write_log(root: Path, notation: str, name: str = "orders-0") -> Path:
+    history = History()
+    history.append(notation)
+    history.write_partition(root, name)
+    return root
+
+
+def snapshot_of(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_compact_out_answers_json_and_leaves_a_log_directory(tmp_path: Path) -> None:
+    source = write_log(tmp_path / "in", "N[a,b] N[a] T[b] P1[c] C1 | N[d]")
+    done = headstone(
+        "compact", source, "--out", tmp_path / "out", "--rules", "kafka", "--now-ms", NOW, "--output", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    partition = json.loads(done.stdout)["partitions"][0]
+    wanted = {
+        "partition": "orders-0", "dirty_start": 0, "dirty_end": 6, "records_before": 7, "records_after": 5, "keys": 3,
+        "tombstones_kept": 1, "tombstones_removed": 0, "markers_kept": 1, "markers_removed": 0, "aborted_removed": 0,
+    }  # fmt: skip
+    assert {name: partition[name] for name in wanted} == wanted
+    segments = read_partition(tmp_path / "out" / "orders-0")
+    assert [[r.offset for b in s.batches for r in b.records] for s in segments] == [[2, 3, 4, 5], [6]]
+    assert (tmp_path / "out" / "cleaner-offset-checkpoint").read_text() == "0\n1\norders 0 6\n"
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "cleaner-offset-checkpoint", "orders-0", "recovery-point-offset-checkpoint",
+    ]  # fmt: skip
+
+
+def test_compact_in_place_of_a_cleanly_stopped_broker(tmp_path: Path) -> None:
+    source = write_log(tmp_path / "in", "N[a] N[a] | N[b]")
+    (source / "meta.properties").write_text("version=1\n")
+    refused = headstone("compact", source, "--in-place", "--rules", "kafka", "--now-ms", NOW)
+    assert refused.returncode == 2
+    assert "--force-offline" in refused.stderr
+    assert [s.base for s in read_partition(source / "orders-0")] == [0, 2]
+    (source / ".kafka_cleanshutdown").write_text("{}")
+    done = headstone("compact", source, "--in-place", "--rules", "kafka", "--now-ms", NOW)
+    assert done.returncode == 0, done.stderr
+    assert [[r.offset for b in s.batches for r in b.records] for s in read_partition(source / "orders-0")] == [[1], [2]]
+
+
+def test_a_running_brokers_directory_is_refused(tmp_path: Path) -> None:
+    source = write_log(tmp_path / "in", "N[a] N[a] |")
+    before = snapshot_of(source)
+    with open(source / ".lock", "w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        refused = headstone("compact", source, "--in-place", "--force-offline")
+        assert refused.returncode == 2
+        assert "stop it first" in refused.stderr
+    (source / ".lock").unlink()
+    assert snapshot_of(source) == before
+
+
+def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(tmp_path: Path) -> None:
+    source = write_log(tmp_path / "in", "N[a] T[a] | N[b]")
+    first = headstone("compact", source, "--out", tmp_path / "1", "--now-ms", NOW, "--delete-retention-ms", "1")
+    assert first.returncode == 0, first.stderr
+    assert "no watermarks" in first.stderr
+    later = ["--now-ms", "9000", "--dirty-from", "0", "--output", "json"]
+    kept = headstone("compact", tmp_path / "1", "--out", tmp_path / "2", *later)
+    assert json.loads(kept.stdout)["partitions"][0]["reasons"]["tombstone: above MTRO"] == 1
+    gone = headstone("compact", tmp_path / "1", "--out", tmp_path / "3", *later, "--tombstones-below", "2")
+    assert json.loads(gone.stdout)["partitions"][0]["reasons"]["expired tombstone"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["compact", "{log}"], "say where the result goes"),
+        (["compact", "{log}", "--out", "{log}", "--rules", "kafka"], "exists already"),
+        (["compact", "{missing}", "--out", "{out}"], "no such directory"),
+        (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--markers-below", "3"], "--rules coordinated"),
+        (["compact", "{log}", "--out", "{out}", "--spark-conf", "x"], "expected K=V"),
+        (["inspect", "{missing}"], "no such directory"),
+        (["synth", "{log}"], "is not empty"),
+    ],
+)
+def test_wrong_usage_is_two_with_a_sentence(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "in", "N[a] |")
+    places = {"log": log, "missing": tmp_path / "nowhere", "out": tmp_path / "out"}
+    code = main([argument.format(**places) for argument in arguments])
+    assert code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_dry_run_and_eligible_say_why_without_writing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "in", "N[a] N[a] | N[b]")
+    (log / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 2\n")
+    before = snapshot_of(log)
+    assert main(["compact", str(log), "--in-place", "--dry-run", "--eligible", "--rules", "kafka"]) == 0
+    assert "not chosen: no cleanable bytes: first dirty offset 2" in capsys.readouterr().err
+    assert snapshot_of(log) == before
+
+
+def test_inspect_counts_what_a_reader_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "in", "N[a,b] T[b] P1[a] A1 P2[c]/zstd C2 | U P3[d]")
+    assert main(["inspect", str(log), "--output", "json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["partitions"][0]
+    wanted = {
+        "partition": "orders-0", "log_start": 0, "log_end": 9, "high_watermark": 9, "lso": 8, "records": 9, "keys": 2,
+        "tombstones": 1, "markers": 2, "aborted_records": 1, "header_only_batches": 0, "batches": 8, "segments": 2,
+        "codecs": ["none", "zstd"], "open_transactions": [{"producer_id": 3, "first_offset": 8}], "first_dirty": 0,
+    }  # fmt: skip
+    assert {name: facts[name] for name in wanted} == wanted
+
+
+def test_inspect_of_a_torn_tail_names_file_position_and_offset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "in", "N[a] N[b]")
+    victim = log / "orders-0" / ("0" * 20 + ".log")
+    content = victim.read_bytes()
+    victim.write_bytes(content[:-3])
+    assert main(["inspect", str(log)]) == 2
+    said = capsys.readouterr().err
+    assert str(victim) in said
+    assert f"position {len(content) // 2}, offset 1" in said
+    assert "torn tail" in said
+
+
+def test_synth_is_deterministic(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        assert main(["synth", str(tmp_path / name), "--records", "500", "--transactions", "0.5", "--seed", "7"]) == 0
+    assert snapshot_of(tmp_path / "1") == snapshot_of(tmp_path / "2")
+
+
+def test_interrupted_in_the_middle_leaves_the_old_log_and_no_work_files(tmp_path: Path) -> None:
+    assert main(["synth", str(tmp_path / "in"), "--records", "3000"]) == 0
+    before = snapshot_of(tmp_path / "in")
+    command = [sys.executable, "-m", "headstone.cli.main", "compact", str(tmp_path / "in"), "--in-place"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not any(tmp_path.rglob(".headstone-*")) and time.monotonic() < deadline and process.poll() is None:
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 3
+    assert snapshot_of(tmp_path / "in") == before
