@@ -89,7 +89,10 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
         for c in found:
             tell_choice(c, request, tell)
         if request.dry_run:
-            result.partitions = [partition_report(c, None, (), c.survey.log_start, chosen=c in chosen) for c in found]
+            result.partitions = [
+                partition_report(c, None, (), c.survey.log_start, chosen=any(c is other for other in chosen))
+                for c in found
+            ]
         else:
             result.partitions = _run(found, chosen, request, engine)
     result.seconds = time.monotonic() - started
@@ -143,6 +146,7 @@ def _run(
         answers = _run_stages(works, request, engine) if works else []
         finished = [_finished(c, works, answers) for c in found]
         starts = _commit(finished, request, work_dirs)
+    names = {c.directory.path for c in chosen}
     tasks = {work.path: tuple(mine) for work, mine in zip(works, answers, strict=True)}
     return [
         partition_report(
@@ -150,7 +154,7 @@ def _run(
             done,
             tasks.get(str(done.found.directory.path), ()),
             start,
-            chosen=done.found in chosen,
+            chosen=done.found.directory.path in names,
         )
         for done, start in zip(finished, starts, strict=True)
     ]

@@ -142,7 +142,9 @@ def _connected(app_name: str, remote: str, conf: Mapping[str, str]) -> Iterator[
     in_process = is_local(remote)
     if in_process:
         require_java()
-    spark = SparkSession.builder.appName(app_name).remote(remote).config(map=dict(conf)).getOrCreate()
+    builder = SparkSession.builder.appName(app_name).remote(remote).config(map=dict(conf))
+    with _environment(_local_environment(conf) if in_process else {}):
+        spark = builder.getOrCreate()
     try:
         yield spark
     finally:
