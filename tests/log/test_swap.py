@@ -14,6 +14,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ STEPS_MAX = 400
 NOW_MS = 100_000
 BROKER = (("meta.properties", "version=1\n"), (".kafka_cleanshutdown", "{}"))
 BROKER_FILES = ("meta.properties", ".kafka_cleanshutdown", ".lock")
+SHARED_MEMORY = Path("/dev/shm")
 FORK = multiprocessing.get_context("fork")
 
 
@@ -254,25 +256,33 @@ def check_after_kill(logs: Path, scenario: Scenario, may: Outcomes, step: str) -
     shutil.rmtree(logs)
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that can be had: what a kill leaves behind is the same there, and fsync costs nothing."""
+    root = Path(tempfile.mkdtemp(dir=SHARED_MEMORY)) if os.access(SHARED_MEMORY, os.W_OK) else tmp_path
+    yield root
+    shutil.rmtree(root)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Kernels are loaded once, before anything forks."""
     for name in ("kafka", "coordinated"):
-        place = tmp_path_factory.mktemp("warm")
-        SCENARIOS[name].write(place)
-        run_compaction(place, SCENARIOS[name])
+        logs = tmp_path_factory.mktemp("warm")
+        SCENARIOS[name].write(logs)
+        run_compaction(logs, SCENARIOS[name])
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new(name: str, tmp_path: Path) -> None:
+def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new(name: str, place: Path) -> None:
     scenario = SCENARIOS[name]
-    may = outcomes(scenario, tmp_path)
+    may = outcomes(scenario, place)
     assert may.old != may.new
     for first in range(1, STEPS_MAX, CHILDREN * 4):
         steps = range(first, first + CHILDREN * 4)
-        cases = [(tmp_path / f"killed-{step}", step) for step in steps]
+        cases = [(place / f"killed-{step}", step) for step in steps]
         for logs, _ in cases:
-            shutil.copytree(tmp_path / "old", logs)
+            shutil.copytree(place / "old", logs)
         died = killed_at(cases, scenario)
         for logs, step in cases:
             check_after_kill(logs, scenario, may, f"{name}, killed before step {step}")
@@ -283,21 +293,21 @@ def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new(name: str
 
 
 @pytest.mark.parametrize("name", ["kafka", "trailing batches vanish"])
-def test_a_recovery_killed_at_any_step_is_finished_by_the_next(name: str, tmp_path: Path) -> None:
+def test_a_recovery_killed_at_any_step_is_finished_by_the_next(name: str, place: Path) -> None:
     scenario = SCENARIOS[name]
-    may = outcomes(scenario, tmp_path)
+    may = outcomes(scenario, place)
     doubly = []
     for step in range(1, STEPS_MAX):
-        logs = tmp_path / f"killed-{step}"
-        shutil.copytree(tmp_path / "old", logs)
+        logs = place / f"killed-{step}"
+        shutil.copytree(place / "old", logs)
         if not killed_at([(logs, step)], scenario)[0]:
             break
-        copy = tmp_path / "counted"
+        copy = place / "counted"
         shutil.copytree(logs, copy)
         steps = len(recover(copy / NAME))
         shutil.rmtree(copy)
         for second in range(1, steps + 1):
-            twice = tmp_path / f"killed-{step}-{second}"
+            twice = place / f"killed-{step}-{second}"
             shutil.copytree(logs, twice)
             doubly.append((twice, second))
     assert doubly
@@ -386,12 +396,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_leaves_the_old_log_and_the_next_run_finishes(small_disk: Path, tmp_path: Path) -> None:
-    may = outcomes(FULL, tmp_path)
+def test_a_full_disk_leaves_the_old_log_and_the_next_run_finishes(small_disk: Path, place: Path) -> None:
+    may = outcomes(FULL, place)
     full = 0
     for pages in range(60):
         logs = small_disk / "logs"
-        shutil.copytree(tmp_path / "old", logs)
+        shutil.copytree(place / "old", logs)
         ballast = small_disk / "ballast"
         room = os.statvfs(small_disk).f_bavail - pages
         ballast.write_bytes(bytes(max(room, 0) * PAGE_BYTES))
@@ -421,10 +431,10 @@ def _child_with_small_files(logs: Path, size_max: int) -> None:
 
 
 @pytest.mark.parametrize("size_max", [0, 20, 60, 200, 300])
-def test_a_file_that_cannot_grow_leaves_the_old_log(size_max: int, tmp_path: Path) -> None:
-    may = outcomes(FULL, tmp_path)
-    logs = tmp_path / "limited"
-    shutil.copytree(tmp_path / "old", logs)
+def test_a_file_that_cannot_grow_leaves_the_old_log(size_max: int, place: Path) -> None:
+    may = outcomes(FULL, place)
+    logs = place / "limited"
+    shutil.copytree(place / "old", logs)
     child = FORK.Process(target=_child_with_small_files, args=(logs, size_max))
     child.start()
     child.join()

@@ -86,6 +86,9 @@ def read_varint(data: Any, i: Any, end: Any) -> Any:
     if i < end and data[i] < 0x80:
         single = np.int64(data[i])
         return (single >> 1) ^ -(single & 1), i + 1
+    if i + 1 < end and data[i + 1] < 0x80:
+        double = np.int64(data[i] & 0x7F) | (np.int64(data[i + 1]) << 7)
+        return (double >> 1) ^ -(double & 1), i + 2
     value = np.uint64(0)
     shift = np.uint64(0)
     while i < end and shift < np.uint64(70):

@@ -1,0 +1,296 @@
+"""What can be wrong with a `.log` file: the error names file, position, offset and finding, and `compact` then writes nothing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headstone.errors import CorruptLog
+from headstone.log.reading import walk_segment
+from headstone.retention.policy import Policy, kafka_rules
+from headstone.spark.compaction import CompactionRequest, compact
+from headstone.spark.inprocess import InProcess
+from tests.oracle.batches import Batch, Record, crc32c, encode, encode_record, to_bytes
+from tests.oracle.compression import CODECS, compress
+from tests.oracle.notation import History
+
+BATCH_BYTES = 71
+"""Of each of the batches below; the third one starts at twice this position."""
+THIRD_AT = 2 * BATCH_BYTES
+LENGTH_AT, MAGIC_AT, CRC_AT, ATTRIBUTES_AT, DELTA_AT, COUNT_AT = 8, 16, 17, 21, 23, 57
+
+
+def log() -> bytearray:
+    """Six batches of one record each, at offsets 0 to 5."""
+    history = History()
+    history.append("N[a] N[b] N[a] N[c] N[d] N[e]")
+    parts = [to_bytes(batch) for batch in history.segments[0].batches]
+    assert {len(part) for part in parts} == {BATCH_BYTES}
+    return bytearray(b"".join(parts))
+
+
+def put(data: bytearray, at: int, layout: str, value: int, *, seal: bool = True) -> bytes:
+    """Sets a field of the third batch; `seal` makes its checksum right again."""
+    struct.pack_into(layout, data, THIRD_AT + at, value)
+    if seal:
+        body = bytes(data[THIRD_AT + ATTRIBUTES_AT : THIRD_AT + BATCH_BYTES])
+        struct.pack_into(">I", data, THIRD_AT + CRC_AT, crc32c(body))
+    return bytes(data)
+
+
+def with_records(body: bytes, *, count: int = 1, codec: str = "none", control: bool = False) -> bytes:
+    """The third batch with another record section, its length and checksum right."""
+    data = bytes(log())
+    empty = Batch(base_offset=2, last_offset_delta=1, records=(), count=0, base_timestamp=1002, max_timestamp=1002)
+    head = bytearray(encode(empty) + body)
+    struct.pack_into(">i", head, LENGTH_AT, len(head) - 12)
+    struct.pack_into(">h", head, ATTRIBUTES_AT, CODECS.index(codec) | (0x20 if control else 0))
+    struct.pack_into(">i", head, COUNT_AT, count)
+    struct.pack_into(">I", head, CRC_AT, crc32c(bytes(head[ATTRIBUTES_AT:])))
+    fourth = bytearray(data[3 * BATCH_BYTES :])
+    for number in range(3):
+        struct.pack_into(">q", fourth, number * BATCH_BYTES, 10 + number)
+    return data[:THIRD_AT] + bytes(head) + bytes(fourth)
+
+
+def record(offset: int = 2, key: bytes = b"a") -> bytes:
+    made = Record(offset=offset, timestamp=1002, key=key, value=b"v2")
+    batch = Batch(base_offset=2, last_offset_delta=1, records=(made,), count=1, base_timestamp=1002, max_timestamp=1002)
+    return encode_record(batch, made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corruption:
+    name: str
+    data: Callable[[], bytes]
+    found: str
+    position: int = THIRD_AT
+    offset: int = 2
+    in_header: bool = True
+    """Seen by a walk over headers, before any record is read."""
+
+
+def flipped() -> bytes:
+    data = log()
+    data[THIRD_AT + 65] ^= 0x01
+    return bytes(data)
+
+
+CORRUPTIONS = [
+    Corruption(
+        name="torn in the middle of the last batch",
+        data=lambda: bytes(log()[:-1]),
+        found="torn tail: the batch says 71 bytes but 70 are left in the file",
+        position=5 * BATCH_BYTES, offset=5,
+    ),
+    Corruption(
+        name="torn inside the header of the last batch",
+        data=lambda: bytes(log()[: 5 * BATCH_BYTES + 16]),
+        found="torn tail: the batch says 71 bytes but 16 are left in the file",
+        position=5 * BATCH_BYTES, offset=5,
+    ),
+    Corruption(
+        name="length beyond the file",
+        data=lambda: put(log(), LENGTH_AT, ">i", 10_000, seal=False),
+        found="torn tail: the batch says 10012 bytes but 284 are left in the file",
+    ),
+    Corruption(
+        name="length below a header",
+        data=lambda: put(log(), LENGTH_AT, ">i", 48, seal=False),
+        found="wrong length: the batch says 60 bytes, less than a batch header",
+    ),
+    Corruption(
+        name="negative length",
+        data=lambda: put(log(), LENGTH_AT, ">i", -5, seal=False),
+        found="wrong length: the batch says 7 bytes, less than a batch header",
+    ),
+    Corruption(
+        name="magic 0",
+        data=lambda: put(log(), MAGIC_AT, ">b", 0, seal=False),
+        found="record format v0: only v2 (Kafka 0.11 and later) is supported",
+    ),
+    Corruption(
+        name="magic 1",
+        data=lambda: put(log(), MAGIC_AT, ">b", 1, seal=False),
+        found="record format v1: only v2 (Kafka 0.11 and later) is supported",
+    ),
+    Corruption(
+        name="offsets go backwards",
+        data=lambda: put(log(), 0, ">q", 1, seal=False),
+        found="offsets go backwards: base offset 1 after offset 1",
+        offset=1,
+    ),
+    Corruption(
+        name="negative offset delta",
+        data=lambda: put(log(), DELTA_AT, ">i", -1),
+        found="impossible record count or offset delta in the batch header",
+    ),
+    Corruption(
+        name="negative record count",
+        data=lambda: put(log(), COUNT_AT, ">i", -1),
+        found="impossible record count or offset delta in the batch header",
+    ),
+    Corruption(
+        name="more records than offsets",
+        data=lambda: put(log(), COUNT_AT, ">i", 2),
+        found="impossible record count or offset delta in the batch header",
+    ),
+    Corruption(
+        name="records in a batch that says it has none",
+        data=lambda: put(log(), COUNT_AT, ">i", 0),
+        found="impossible record count or offset delta in the batch header",
+    ),
+    Corruption(
+        name="unknown codec",
+        data=lambda: put(log(), ATTRIBUTES_AT, ">h", 5),
+        found="unknown codec 5",
+    ),
+    Corruption(
+        name="control batch with a key that is no control key",
+        data=lambda: with_records(record(key=b"abc"), control=True),
+        found="control batch without a readable control record",
+    ),
+    Corruption(name="wrong checksum", data=flipped, found="wrong CRC-32C: the batch is not what the broker wrote", in_header=False),
+    Corruption(
+        name="record longer than its batch",
+        data=lambda: with_records(record()[:-2]),
+        found="record 0 of the batch does not fill its declared length", in_header=False,
+    ),
+    Corruption(
+        name="record that ends before its length",
+        data=lambda: with_records(bytes([record()[0] + 2]) + record()[1:] + b"\0"),
+        found="record 0 of the batch does not fill its declared length", in_header=False,
+    ),
+    Corruption(
+        name="bytes after the last record",
+        data=lambda: with_records(record() + b"\0"),
+        found="bytes left over behind the last record of the batch", in_header=False,
+    ),
+    Corruption(
+        name="two records at one offset",
+        data=lambda: with_records(record() + record(), count=2),
+        found="record 1 of the batch has an offset out of order", in_header=False,
+    ),
+    Corruption(
+        name="record outside its batch",
+        data=lambda: with_records(record(offset=4)),
+        found="record 0 of the batch has an offset out of order", in_header=False,
+    ),
+    Corruption(
+        name="compressed batch with too few records",
+        data=lambda: with_records(compress("gzip", record()), count=2, codec="gzip"),
+        found="record 1 of the batch does not fill its declared length", in_header=False,
+    ),
+]  # fmt: skip
+EACH = pytest.mark.parametrize("wrong", CORRUPTIONS, ids=[c.name for c in CORRUPTIONS])
+
+
+def compacted(root: Path, out: Path | None, path: str = "whole") -> None:
+    policy = kafka_rules(Policy(now_ms=10**6))
+    request = CompactionRequest(paths=(str(root),), out=out, policy=policy, path=path, progress=False)
+    compact(request, InProcess(), lambda text: None)
+
+
+def spoiled_partition(root: Path, data: bytes) -> Path:
+    """The broken file is the first segment; a sound one is active behind it."""
+    history = History()
+    history.append("+100 N[a] | N[z]")
+    directory = history.write_partition(root, "t-0")
+    file = directory / "00000000000000000000.log"
+    file.write_bytes(data)
+    return file
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("wrong", [c for c in CORRUPTIONS if c.in_header], ids=[c.name for c in CORRUPTIONS if c.in_header])
+def test_a_walk_reports_the_first_batch_that_is_wrong(wrong: Corruption, tmp_path: Path) -> None:
+    file = tmp_path / "00000000000000000000.log"
+    file.write_bytes(wrong.data())
+    seen: list[int] = []
+    with pytest.raises(CorruptLog) as caught:
+        for table in walk_segment(str(file), previous=-1):
+            seen += table["position"].tolist()
+    error = caught.value
+    assert (error.file, error.position, error.offset, error.found) == (str(file), wrong.position, wrong.offset, wrong.found)
+    assert seen == list(range(0, wrong.position, BATCH_BYTES))
+
+
+@EACH
+@pytest.mark.parametrize("path", ["whole", "shuffle"])
+def test_compaction_of_a_broken_log_writes_nothing(wrong: Corruption, path: str, tmp_path: Path) -> None:
+    file = spoiled_partition(tmp_path / "in", wrong.data())
+    before = contents(tmp_path)
+    with pytest.raises(CorruptLog) as caught:
+        compacted(tmp_path / "in", tmp_path / "out", path)
+    error = caught.value
+    assert (error.file, error.position, error.offset, error.found) == (str(file), wrong.position, wrong.offset, wrong.found)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("wrong", CORRUPTIONS[-7:], ids=[c.name for c in CORRUPTIONS[-7:]])
+def test_compaction_in_place_of_a_broken_log_leaves_it_as_it_was(wrong: Corruption, tmp_path: Path) -> None:
+    spoiled_partition(tmp_path, wrong.data())
+    before = contents(tmp_path)
+    with pytest.raises(CorruptLog):
+        compacted(tmp_path, None)
+    assert contents(tmp_path) == before
+    assert [path.name for path in (tmp_path / "t-0").iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_compressed_data_that_does_not_decompress_is_reported_with_its_batch(codec: str, tmp_path: Path) -> None:
+    file = spoiled_partition(tmp_path / "in", with_records(compress(codec, record())[:-3], codec=codec))
+    before = contents(tmp_path)
+    with pytest.raises(CorruptLog, match=rf"{codec} data that does not decompress") as caught:
+        compacted(tmp_path / "in", tmp_path / "out")
+    assert (caught.value.file, caught.value.position, caught.value.offset) == (str(file), THIRD_AT, 2)
+    assert contents(tmp_path) == before
+
+
+def test_a_second_segment_may_not_begin_below_the_end_of_the_first(tmp_path: Path) -> None:
+    file = spoiled_partition(tmp_path / "in", bytes(log()))
+    second = file.with_name("00000000000000000003.log")
+    second.write_bytes(bytes(log()[3 * BATCH_BYTES :]))
+    with pytest.raises(CorruptLog, match="offsets go backwards: base offset 3 after offset 5") as caught:
+        compacted(tmp_path / "in", tmp_path / "out")
+    assert (caught.value.file, caught.value.position, caught.value.offset) == (str(second), 0, 3)
+
+
+def test_a_batch_below_the_base_of_its_segment_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "00000000000000000003.log"
+    file.write_bytes(bytes(log()))
+    with pytest.raises(CorruptLog, match="offsets go backwards: base offset 0 after offset 2"):
+        list(walk_segment(str(file), previous=2))
+
+
+def test_the_message_says_where_what_and_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "x.log"
+    file.write_bytes(bytes(log()[:-1]))
+    with pytest.raises(CorruptLog) as caught:
+        list(walk_segment(str(file), previous=-1))
+    assert str(caught.value) == (
+        f"{file}, position 355, offset 5: torn tail: the batch says 71 bytes but 70 are left in the file; "
+        "start the broker once so that it recovers the log, or restore the file from a replica"
+    )
+
+
+def test_an_empty_file_has_no_batches(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(b"")
+    assert list(walk_segment(str(tmp_path / "x.log"), previous=-1)) == []
+
+
+def test_a_walk_with_checksums_finds_the_batch_that_a_walk_without_passes_over(tmp_path: Path) -> None:
+    file = tmp_path / "x.log"
+    file.write_bytes(flipped())
+    assert np.concatenate(list(walk_segment(str(file), previous=-1))).size == 6
+    with pytest.raises(CorruptLog, match="wrong CRC-32C") as caught:
+        list(walk_segment(str(file), previous=-1, with_crc=True))
+    assert (caught.value.position, caught.value.offset) == (THIRD_AT, 2)
