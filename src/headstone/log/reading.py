@@ -113,6 +113,14 @@ def walk_segment(path: str, *, previous: int, with_crc: bool = False) -> Iterato
             raise corrupt(path, data, at, end, error, file_position=at, previous=previous)
 
 
+def next_offset(path: str, base: int) -> int:
+    """One past the last offset of a segment file; its base if it is empty."""
+    following = base
+    for table in walk_segment(path, previous=base - 1):
+        following = int(table[-1]["last_offset"]) + 1
+    return following
+
+
 @dataclass(slots=True, kw_only=True)
 class Chunk:
     """Whole batches of one file: `batches` positions are those in `data`; `position` is that of data[0] in the file."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from headstone.log.checkpoints import sync_directory
 from headstone.log.directory import CLEANED, DELETED, LOG, SEGMENT_SUFFIXES, SNAPSHOT, SWAP, numbered
 from headstone.log.failpoint import reach
-from headstone.log.reading import walk_segment
+from headstone.log.reading import next_offset
 
 _ANY_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot))(\.cleaned|\.swap|\.deleted)?")
 
@@ -43,7 +43,7 @@ def recover(directory: Path) -> list[str]:
     logs = [file for file in swaps if file.suffix == LOG]
     if logs:
         start = min(file.offset for file in logs)
-        end = max(_next_offset(file) for file in logs)
+        end = max(next_offset(str(file.path), file.offset) for file in logs)
         replaced = {file.offset for file in logs}
         old = [f for f in _files(directory) if f.stage == "" and (start <= f.offset < end or f.offset in replaced)]
         _remove(directory, old, done)
@@ -109,13 +109,6 @@ def _files(directory: Path) -> list[_File]:
         if match:
             found.append(_File(path=directory / name, offset=int(match[1]), suffix=match[2], stage=match[3] or ""))
     return found
-
-
-def _next_offset(file: _File) -> int:
-    following = file.offset
-    for table in walk_segment(str(file.path), previous=file.offset - 1):
-        following = int(table[-1]["last_offset"]) + 1
-    return following
 
 
 def _rename(path: Path, target: Path) -> None:

@@ -179,6 +179,6 @@ def judge(batches: Any, roles: Any, kept: Any, ordinals: Any, states: Any, now_m
         else:
             actions[i] = REBUILD
             horizons[i] = new_horizon if stamp else (batch.base_timestamp if has_horizon else -1)
-            reasons[STAMPED] += stamp
+            reasons[STAMPED] += stamp and new_horizon >= 0
         if plain and actions[i] != DROP:
             reasons[MADE_PLAIN] += 1

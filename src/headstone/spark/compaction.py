@@ -145,8 +145,8 @@ def _run(
         works = _works(to_do, request, hash_key, work_dirs, engine)
         answers = _run_stages(works, request, engine) if works else []
         finished = [_finished(c, works, answers) for c in found]
-        starts = _commit(finished, request, work_dirs)
-    names = {c.directory.path for c in chosen}
+        names = {c.directory.path for c in chosen}
+        starts = _commit(finished, request, work_dirs, names)
     tasks = {work.path: tuple(mine) for work, mine in zip(works, answers, strict=True)}
     return [
         partition_report(
@@ -242,9 +242,17 @@ def _finished(found: Candidate, works: Sequence[PartitionWork], answers: Sequenc
     return Finished(found=found, work=None, groups=(), next_dirty=found.range.dirty_start)
 
 
-def _commit(finished: Sequence[Finished], request: CompactionRequest, work_dirs: dict[Path, Path]) -> list[int]:
+def _commit(
+    finished: Sequence[Finished], request: CompactionRequest, work_dirs: dict[Path, Path], chosen: set[Path]
+) -> list[int]:
+    """Log start offsets afterwards. Retention and checkpoint resets concern also what was not chosen."""
     if request.out is None:
-        return [commit_in_place(done) if changes(done) else done.found.survey.log_start for done in finished]
+        return [
+            commit_in_place(done)
+            if done.found.directory.path in chosen or changes(done)
+            else done.found.survey.log_start
+            for done in finished
+        ]
     starts = [commit_to(request.out, done, work_dirs[done.found.directory.path]) for done in finished]
     write_new_checkpoints(request.out, list(zip(finished, starts, strict=True)))
     return starts

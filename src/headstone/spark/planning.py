@@ -23,7 +23,7 @@ from headstone.log.directory import (
     snapshot_offsets,
 )
 from headstone.log.indexes import AbortedTxn, read_aborted
-from headstone.log.reading import SegmentFile
+from headstone.log.reading import SegmentFile, next_offset
 from headstone.log.snapshots import ProducerEntry, read_snapshot
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import Round
@@ -59,7 +59,7 @@ def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[st
     files = list_segments(directory)
     high = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
-    snapshot, notes = _newest_snapshot(directory, files, high)
+    snapshot, notes = _newest_snapshot(directory, files)
     survey = survey_partition(
         files,
         log_start=start,
@@ -76,12 +76,16 @@ def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[st
 
 
 def _newest_snapshot(
-    directory: PartitionDir, files: Sequence[SegmentFile], high_watermark: int | None
+    directory: PartitionDir, files: Sequence[SegmentFile]
 ) -> tuple[tuple[int, list[ProducerEntry]] | None, tuple[str, ...]]:
-    """Newest readable snapshot; one above the high watermark would hide transactions that are not replicated yet."""
+    """Newest readable snapshot inside the log: one above its end tells of records that were truncated since."""
+    offsets = [offset for offset in snapshot_offsets(directory) if offset > files[0].base]
+    if not offsets:
+        return None, ()
+    log_end = next_offset(files[-1].path, files[-1].base)
     notes: tuple[str, ...] = ()
-    for offset in reversed(snapshot_offsets(directory)):
-        if offset <= files[0].base or (high_watermark is not None and offset > high_watermark):
+    for offset in reversed(offsets):
+        if offset > log_end:
             continue
         path = directory.path / numbered(offset, SNAPSHOT)
         try:

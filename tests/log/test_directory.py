@@ -1,0 +1,200 @@
+"""Names of partition directories and files, what is passed over, and the lock that a broker would hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headstone.errors import UsageError
+from headstone.log.directory import (
+    PartitionDir,
+    as_partition,
+    exclusive,
+    find_partitions,
+    list_segments,
+    snapshot_offsets,
+    was_stopped_cleanly,
+)
+from headstone.log.reading import SegmentFile
+from headstone.retention.policy import Policy
+from headstone.spark.compaction import CompactionRequest, compact
+from headstone.spark.inprocess import InProcess
+from tests.oracle.notation import History
+
+HOLD_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "a+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def folder(root: Path, name: str, *names: str) -> Path:
+    path = root / name
+    path.mkdir(parents=True)
+    for file in names or ("00000000000000000000.log",):
+        (path / file).write_bytes(b"")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("orders-0", ("orders", 0)),
+        ("a-b-12", ("a-b", 12)),
+        ("__consumer_offsets-49", ("__consumer_offsets", 49)),
+        ("x.y_z-007", ("x.y_z", 7)),
+        ("orders", None),
+        ("orders-", None),
+        ("orders-x", None),
+        ("-1", None),
+        ("orders-0.0123456789abcdef0123456789abcdef-delete", None),
+        ("orders-0.0123456789abcdef0123456789abcdef-future", None),
+        ("orders-0.0123456789abcdef0123456789abcdef-stray", None),
+        (".headstone-0123", None),
+    ],
+)
+def test_the_partition_is_what_follows_the_last_dash(name: str, expected: tuple[str, int] | None, tmp_path: Path) -> None:
+    found = as_partition(folder(tmp_path, name))
+    assert (None if found is None else found.topic_partition) == expected
+
+
+def test_a_file_with_the_name_of_a_partition_is_none(tmp_path: Path) -> None:
+    (tmp_path / "orders-0").write_text("")
+    assert as_partition(tmp_path / "orders-0") is None
+
+
+def test_a_log_directory_gives_its_partitions_and_a_partition_itself(tmp_path: Path) -> None:
+    one, two = folder(tmp_path, "a-0"), folder(tmp_path, "a-1")
+    folder(tmp_path, "a-2.0123456789abcdef0123456789abcdef-delete")
+    folder(tmp_path, "lost+found")
+    expected = [PartitionDir(path=one, topic="a", partition=0), PartitionDir(path=two, topic="a", partition=1)]
+    assert find_partitions([tmp_path]) == expected
+    assert find_partitions([two]) == expected[1:]
+    assert find_partitions([one, tmp_path, one]) == expected
+
+
+def test_a_log_directory_may_itself_be_called_like_a_partition(tmp_path: Path) -> None:
+    root = tmp_path / "kafka-1"
+    inner = folder(root, "a-0")
+    assert find_partitions([root]) == [PartitionDir(path=inner, topic="a", partition=0)]
+
+
+def test_nothing_to_find_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(UsageError, match="no partition found"):
+        find_partitions([tmp_path / "x"])
+    with pytest.raises(UsageError, match="no such directory"):
+        find_partitions([tmp_path / "y"])
+
+
+def partition(path: Path) -> PartitionDir:
+    found = as_partition(path)
+    assert found is not None
+    return found
+
+
+def test_segments_come_in_the_order_of_offsets_with_the_sizes_of_their_files(tmp_path: Path) -> None:
+    history = History()
+    history.append("N[a]@7000 | +99999999999 N[b]@9000 | N[c]")
+    path = history.write_partition(tmp_path, "t-0", snapshots=True)
+    (path / "00000000000000000000.index").write_bytes(bytes(16))
+    for name in ("5.log", "00000000000000000009.log.deleted", "00000000000000000009.index", "leader-epoch-checkpoint.tmp"):
+        (path / name).write_bytes(b"x")
+    bases = (0, 1, 100_000_000_001)
+    sizes = [(path / f"{base:020d}.log").stat().st_size for base in bases]
+    assert list_segments(partition(path)) == [
+        SegmentFile(base=base, path=str(path / f"{base:020d}.log"), size=size, mtime_ms=mtime, index_bytes=index, time_index_bytes=times)
+        for base, size, mtime, index, times in zip(bases, sizes, (7000, 9000, 100_000_001_001), (16, 0, 0), (12, 12, 12), strict=True)
+    ]  # fmt: skip
+    assert snapshot_offsets(partition(path)) == [1, 100_000_000_001]
+
+
+def test_missing_indexes_have_no_bytes(tmp_path: Path) -> None:
+    (found,) = list_segments(partition(folder(tmp_path, "t-0", "00000000000000000005.log")))
+    assert (found.base, found.index_bytes, found.time_index_bytes) == (5, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.log.swap", "00000000000000000000.index.cleaned"])
+def test_an_interrupted_swap_is_not_read_over(name: str, tmp_path: Path) -> None:
+    path = folder(tmp_path, "t-0", "00000000000000000000.log", name)
+    with pytest.raises(UsageError, match="an interrupted compaction was left here"):
+        list_segments(partition(path))
+
+
+def test_a_directory_without_segments_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no \.log file"):
+        list_segments(partition(folder(tmp_path, "t-0", "00000000000000000000.index")))
+
+
+def compacted_in_place(root: Path, *, force_offline: bool = False) -> list[str]:
+    told: list[str] = []
+    request = CompactionRequest(
+        paths=(str(root),), out=None, policy=Policy(now_ms=10**6), progress=False, force_offline=force_offline
+    )
+    compact(request, InProcess(), told.append)
+    return told
+
+
+def written(root: Path) -> dict[str, bytes]:
+    history = History()
+    history.append("N[a] N[a] | N[z]")
+    history.write_partition(root, "t-0")
+    return contents(root)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_directory_whose_lock_another_process_holds_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_bytes(b"")
+    before = written(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:  # fmt: skip
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UsageError, match=r"a running broker or another compaction holds \.lock; stop it first"):
+            compacted_in_place(tmp_path, force_offline=True)
+        assert contents(tmp_path) == before
+        holder.stdin.write(b"\n")
+        holder.stdin.close()
+    assert holder.returncode == 0
+    compacted_in_place(tmp_path, force_offline=True)
+    assert contents(tmp_path) != before
+
+
+def test_the_lock_is_held_meanwhile_and_only_a_brokers_stays(tmp_path: Path) -> None:
+    with exclusive(tmp_path):
+        assert (tmp_path / ".lock").exists()
+    assert not (tmp_path / ".lock").exists()
+    (tmp_path / ".lock").write_bytes(b"")
+    with exclusive(tmp_path):
+        pass
+    assert (tmp_path / ".lock").exists()
+
+
+def test_a_broker_that_did_not_stop_cleanly_must_be_forced(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    before = written(tmp_path)
+    assert not was_stopped_cleanly(tmp_path)
+    with pytest.raises(UsageError, match="did not stop cleanly"):
+        compacted_in_place(tmp_path)
+    assert {name: data for name, data in contents(tmp_path).items() if name != ".lock"} == before
+    told = compacted_in_place(tmp_path, force_offline=True)
+    assert [line for line in told if line.startswith("warning")] == [
+        f"warning: {tmp_path}: no clean shutdown; going on because of --force-offline"
+    ]
+    assert contents(tmp_path) != before
+
+
+def test_a_broker_that_stopped_cleanly_is_compacted_in_place(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    (tmp_path / ".kafka_cleanshutdown").write_text("{}")
+    before = written(tmp_path)
+    compacted_in_place(tmp_path)
+    assert contents(tmp_path) != before
