@@ -17,7 +17,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 .PHONY: help demo test bench format clean install java
 
 help:
-	@echo "make demo     compact a sample topic on local Spark and show the four corruptions, and how they are prevented"
+	@echo "make demo     compact three replicas of a sample topic on local Spark, and show what may go when"
 	@echo "make test     linters, types, layers, then every test"
 	@echo "make bench    measure compaction"
 	@echo "make format   rewrite the sources in the house format"
@@ -35,7 +35,7 @@ test: java install
 	$(if $(SPARK_TESTS_FOUND),$(BIN)/python -m pytest $(SPARK_TESTS_FOUND))
 
 bench: java install
-	@$(BIN)/python benchmarks/compact.py
+	@for codec in none lz4 zstd; do $(BIN)/python benchmarks/compact.py --codec $$codec || exit 1; done
 
 format: install
 	$(BIN)/ruff check --fix
@@ -47,10 +47,12 @@ clean:
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml $(BIN)/python
+$(INSTALLED): pyproject.toml $(BIN)/python | java
 	@echo "Installing Headstone and its tools into $(VENV) (some minutes the first time)" >&2
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "Compiling kernels and making Spark's start shorter (once)" >&2
+	@$(BIN)/python -m headstone.cli.warmup
 	@touch $@
 
 $(BIN)/python:

@@ -28,9 +28,9 @@ SEGMENT_START = 10**12
 def segment(seed: int) -> Segment:
     """Batches of many sizes, offsets with holes, times that go up and down."""
     chance, offset, batches = random.Random(seed), SEGMENT_START, []
-    for _ in range(chance.choice((0, 1, 40))):
+    for _ in range(chance.choice((0, 1, 40, 40, 40))):
         offset += chance.choice((0, 0, 3))
-        stamp = chance.choice((-1, 0, 5, 10**6)) + chance.randrange(50)
+        stamp = chance.choice((-1, len(batches), 100 * len(batches)))
         value = chance.randbytes(chance.choice((10, 900, 5000)))
         record = Record(offset=offset, timestamp=stamp, key=b"k", value=value)
         batches.append(

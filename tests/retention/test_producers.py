@@ -193,7 +193,6 @@ def test_an_emptied_marker_stays_while_its_producer_is_active() -> None:
     assert ours == expected == [(1, 0), (2, 1), (3, 1), (4, 1)]
 
 
-@pytest.mark.xfail(reason="the snapshot at the log's end is passed over where it is above the high watermark")
 def test_an_emptied_marker_stays_while_its_producer_is_active_and_the_end_is_not_replicated() -> None:
     ours, expected = left_after_passes(high_watermark=4, passes=4)
     assert ours == expected == [(1, 0), (2, 1), (3, 1), (4, 1)]

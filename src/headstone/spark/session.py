@@ -34,6 +34,10 @@ LOCAL_CONF = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.memory": "2g",
+    "spark.python.daemon.module": "headstone.spark.daemon",
+    # Plans are a range and some Python: compiling them costs more than it gains.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
 # The JVM only moves blobs between tasks. On two busy cores neither the second compiler nor a parallel collector was
@@ -69,7 +73,7 @@ def spark_session(
     master: str | None = None,
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
-    archive: bool = True,
+    archive: bool = False,
 ) -> Iterator[SparkSession]:
     """A session on `remote` (Spark Connect), or on `master` (default local[*]); `conf` wins over every setting here.
 
@@ -93,7 +97,7 @@ class StartingSession:
     """A session that starts on a thread while its owner plans; `get` waits for it, or raises why it did not start."""
 
     def __init__(
-        self, *, app_name: str, master: str | None, remote: str | None, conf: Mapping[str, str], archive: bool = True
+        self, *, app_name: str, master: str | None, remote: str | None, conf: Mapping[str, str], archive: bool = False
     ) -> None:
         self._session = spark_session(app_name=app_name, master=master, remote=remote, conf=conf, archive=archive)
         self._opened = ExitStack()
