@@ -9,13 +9,12 @@ counts; 1 if not.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from headstone.spark.session import spark_session
 
 TABLE = """
     SELECT topic, partition, key, newest.value, newest.offset
@@ -44,13 +43,10 @@ def sample(directory: Path) -> Path:
 def main(log_directory: Path) -> int:
     facts = json.loads(headstone("inspect", "--output", "json", str(log_directory)))
     expected = sum(partition["keys"] for partition in facts["partitions"])
-    # Spark looks for data sources with the Python of its workers: it must be the one that has headstone.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2"}
-    spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
-    spark.read.format("kafka-log").load(str(log_directory)).createOrReplaceTempView("log")
-    table = spark.sql(TABLE).collect()
-    spark.stop()
+    # Any SparkSession will do where PYSPARK_PYTHON has headstone; this one starts quickly and quietly.
+    with spark_session(app_name="backup_sql", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"}) as spark:
+        spark.read.format("kafka-log").load(str(log_directory)).createOrReplaceTempView("log")
+        table = spark.sql(TABLE).collect()
     for row in table[:3]:
         print(f"partition {row.partition}, offset {row.offset}: {bytes(row.key)!r} = {bytes(row.value)[:24]!r}")
     found = len(table)

@@ -14,9 +14,7 @@ from tests.oracle.files import read_partition
 from tests.oracle.notation import History
 
 CASES = [
-    (path.stem, case)
-    for path in sorted(Path(__file__).parent.glob("*.case"))
-    for case in parse_cases(path.read_text())
+    (path.stem, case) for path in sorted(Path(__file__).parent.glob("*.case")) for case in parse_cases(path.read_text())
 ]
 
 

@@ -106,12 +106,13 @@ def read(files: Files, settings: Pass) -> Reading:
     everything = ProducerTable()
     _replay(everything, segments, 0)
     table = everything
-    snapshot = _newest_snapshot(files, bases[0], high)
+    snapshot = _newest_snapshot(files, bases[0], end)
     if snapshot is not None:
         table = ProducerTable(snapshot[1])
         _replay(table, segments, snapshot[0])
         table.completed = everything.completed
     _check_index(segments, everything.aborted)
+    _check_sense(segments, settings)
     segments = _with_lost_aborts(segments, everything.aborted)
     aborted = [entry for segment in segments for entry in segment.aborted]
     return Reading(segments=segments, producers=table, settings=settings, aborted=aborted, damage=damage)
@@ -168,6 +169,8 @@ def _batch(data: bytes, segment: int, damage: list[Damage]) -> Batch:
             _ = batch.coordinator_epoch
     except MemoryError as error:
         raise Unjudged("more than fits into memory") from error
+    except UnicodeDecodeError as error:
+        raise Unjudged("a header name that is not UTF-8, which Kafka does not mind") from error
     except (*DECOMPRESSION_ERRORS, OverflowError) as error:
         batch = _from_header(data)
         wrong_crc = HEADER.unpack_from(data)[4] != crc32c(data[ATTRIBUTES_AT:])
@@ -227,10 +230,10 @@ def _checkpoint(files: Files, name: str) -> int | None:
         raise Refused(f"{name}-checkpoint: {error}") from error
 
 
-def _newest_snapshot(files: Files, first: int, high: int | None) -> tuple[int, list[SnapshotEntry]] | None:
+def _newest_snapshot(files: Files, first: int, end: int) -> tuple[int, list[SnapshotEntry]] | None:
     offsets = sorted((int(name[-29:-9]) for name in files if re.search(r"/\d{20}\.snapshot$", name)), reverse=True)
     for offset in offsets:
-        if offset <= first or (high is not None and offset > high):
+        if not first < offset <= end:
             continue
         try:
             return offset, read_snapshot(files[f"{PARTITION}/{offset:020d}.snapshot"])
@@ -254,11 +257,25 @@ def _check_index(segments: list[Segment], replayed: list[AbortedTxn]) -> None:
     for segment in segments:
         for entry in segment.aborted:
             mine = [b for b, _ in markers if b.producer_id == entry.producer_id and entry.first_offset <= b.last_offset]
-            ends = [b for b, s in markers if s is segment and b.last_offset == entry.last_offset and b.marker == "ABORT"]
+            ends = [
+                b for b, s in markers if s is segment and b.last_offset == entry.last_offset and b.marker == "ABORT"
+            ]
             first = firsts.get((entry.producer_id, entry.last_offset), entry.last_offset)
             told = 0 <= entry.first_offset <= first and entry.lso <= entry.last_offset + 1
             if not told or not ends or mine[:1] != ends:
                 raise Unjudged("a .txnindex that contradicts its log")
+
+
+def _check_sense(segments: list[Segment], settings: Pass) -> None:
+    """What no broker writes, so that Kafka's rules were not made for it."""
+    for batch in [batch for segment in segments for batch in segment.batches]:
+        if batch.producer_id < 0 and (batch.transactional or batch.control):
+            raise Unjudged("a transactional batch without a producer")
+        if batch.marker and batch.records[0].timestamp != batch.max_timestamp:
+            raise Unjudged("a marker of two times")
+    aborted = [entry for segment in segments for entry in segment.aborted]
+    if any(entry.last_offset < (settings.log_start or 0) for entry in aborted):
+        raise Unjudged("aborted transactions below the log start, which nobody reads")
 
 
 def _with_lost_aborts(segments: list[Segment], replayed: list[AbortedTxn]) -> list[Segment]:

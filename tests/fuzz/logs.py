@@ -58,12 +58,15 @@ class _Writer:
     def _data(self, kind: str) -> None:
         keys = ""
         if kind != "U":
-            words = [self.chance.choice(("", "", "", "~")) + self.chance.choice(KEYS + "_") for _ in range(self.chance.randint(1, 4))]
+            words = [self._word() for _ in range(self.chance.randint(1, 4))]
             keys = "[" + ",".join(words) + "]"
         time = f"@{self.chance.randint(0, 5_000)}" if self.chance.random() < 0.2 else ""
         append_time = "/lat" if self.chance.random() < 0.1 else ""
         term = parse_term(kind + keys + time + self.chance.choice(CODECS) + append_time)
         self.history.append_batch(self._with_headers(self.history.make_batch(term)))
+
+    def _word(self) -> str:
+        return self.chance.choice(("", "", "", "~")) + self.chance.choice(KEYS + "_")
 
     def _with_headers(self, batch: Batch) -> Batch:
         if self.chance.random() < 0.7:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 MEMORY_BYTES_MAX = 1536 << 20
 """What a worker may take beyond what it has when it is warm."""
 BLOCK = 50
@@ -109,7 +109,9 @@ class _Worker:
 
     def _start(self) -> None:
         self.pipe, theirs = self._context.Pipe()
-        self.process = self._context.Process(target=_work, args=(theirs, self._seed, self._since, self._place), daemon=True)
+        self.process = self._context.Process(
+            target=_work, args=(theirs, self._seed, self._since, self._place), daemon=True
+        )
         self._seed.value = -1
         self.process.start()
         theirs.close()
@@ -175,6 +177,21 @@ def _work(pipe: Connection, seed: Any, since: Any, place: Path) -> None:
         found.inputs = end - first
         found.rss_bytes_max = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         pipe.send(found)
+
+
+def exit_code_of(body: Callable[[Path], None], place: Path) -> int | None:
+    """Runs `body(place)` in a warm process of bounded memory; 0 if it came to its end."""
+    process = multiprocessing.get_context("spawn").Process(target=_run_bounded, args=(body, place), daemon=True)
+    process.start()
+    process.join(SECONDS_MAX)
+    process.kill()
+    return process.exitcode
+
+
+def _run_bounded(body: Callable[[Path], None], place: Path) -> None:
+    warm_up(place / "warm")
+    _limit_memory()
+    body(place)
 
 
 def warm_up(place: Path) -> None:

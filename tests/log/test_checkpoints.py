@@ -70,7 +70,9 @@ def test_a_file_that_cannot_be_right_names_its_line(content: bytes, line: int, f
     path.write_bytes(content)
     with pytest.raises(UsageError) as caught:
         read_offsets(path)
-    assert str(caught.value) == f"{path}, line {line}: {found}; restore the file, or remove it to do without its offsets"
+    assert (
+        str(caught.value) == f"{path}, line {line}: {found}; restore the file, or remove it to do without its offsets"
+    )
 
 
 def test_leader_epochs_are_read_and_written_as_the_oracle_does(tmp_path: Path) -> None:

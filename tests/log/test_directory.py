@@ -57,7 +57,9 @@ def folder(root: Path, name: str, *names: str) -> Path:
         ("orders-0.0123456789abcdef0123456789abcdef-stray", None),
     ],
 )
-def test_the_partition_is_what_follows_the_last_dash(name: str, expected: tuple[str, int] | None, tmp_path: Path) -> None:
+def test_the_partition_is_what_follows_the_last_dash(
+    name: str, expected: tuple[str, int] | None, tmp_path: Path
+) -> None:
     found = as_partition(folder(tmp_path, name))
     assert (None if found is None else found.topic_partition) == expected
 
@@ -102,14 +104,21 @@ def test_segments_come_in_the_order_of_offsets_with_the_sizes_of_their_files(tmp
     history.append("N[a]@7000 | +999999999 N[b]@9000 | N[c]")
     path = history.write_partition(tmp_path, "t-0", snapshots=True)
     (path / "00000000000000000000.index").write_bytes(bytes(16))
-    for name in ("5.log", "00000000000000000009.log.deleted", "00000000000000000009.index", "leader-epoch-checkpoint.tmp"):
+    for name in (
+        "5.log",
+        "00000000000000000009.log.deleted",
+        "00000000000000000009.index",
+        "leader-epoch-checkpoint.tmp",
+    ):
         (path / name).write_bytes(b"x")
     bases = (0, 1, 1_000_000_001)
-    sizes = [(path / f"{base:020d}.log").stat().st_size for base in bases]
+    logs = [path / f"{base:020d}.log" for base in bases]
     assert list_segments(partition(path)) == [
-        SegmentFile(base=base, path=str(path / f"{base:020d}.log"), size=size, mtime_ms=mtime, index_bytes=index, time_index_bytes=times)
-        for base, size, mtime, index, times in zip(bases, sizes, (7000, 9000, 1_000_001_001), (16, 0, 0), (12, 12, 12), strict=True)
-    ]  # fmt: skip
+        SegmentFile(
+            base=base, path=str(log), size=log.stat().st_size, mtime_ms=mtime_ms, index_bytes=index, time_index_bytes=12
+        )
+        for base, log, mtime_ms, index in zip(bases, logs, (7000, 9000, 1_000_001_001), (16, 0, 0), strict=True)
+    ]
     assert snapshot_offsets(partition(path)) == [1, 1_000_000_001]
 
 
@@ -153,7 +162,8 @@ def contents(root: Path) -> dict[str, bytes]:
 def test_a_directory_whose_lock_another_process_holds_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_bytes(b"")
     before = written(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:  # fmt: skip
+    command = [sys.executable, "-c", HOLD_LOCK, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdin is not None
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"

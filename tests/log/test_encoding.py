@@ -15,7 +15,9 @@ from headstone.log.reading import PAYLOAD_BYTES_MAX
 from tests.oracle.batches import Batch, Record, encode, parse_batch, parse_log, sized, varint
 from tests.oracle.notation import History
 
-NUMBERS = sorted({sign * (2**bits + step) for bits in range(63) for step in (-1, 0, 1) for sign in (1, -1)} | {2**63 - 1, -(2**63)})
+NUMBERS = sorted(
+    {sign * (2**bits + step) for bits in range(63) for step in (-1, 0, 1) for sign in (1, -1)} | {2**63 - 1, -(2**63)}
+)
 
 
 def random_records(chance: random.Random, base: int, base_timestamp: int) -> tuple[Record, ...]:
@@ -75,7 +77,15 @@ def test_the_oracle_reads_what_we_write(seed: int, codec: int) -> None:
 
 def test_log_append_time_is_a_bit_of_the_batch() -> None:
     record = Record(offset=0, timestamp=50, key=b"k", value=b"v")
-    batch = Batch(base_offset=0, last_offset_delta=0, records=(record,), count=1, base_timestamp=20, max_timestamp=50, log_append_time=True)
+    batch = Batch(
+        base_offset=0,
+        last_offset_delta=0,
+        records=(record,),
+        count=1,
+        base_timestamp=20,
+        max_timestamp=50,
+        log_append_time=True,
+    )
     assert parse_batch(ours(batch)) == batch
 
 
@@ -85,7 +95,11 @@ def test_a_marker_is_the_one_that_the_oracle_writes(commit: bool) -> None:
     history.append("+6 C9e2@77" if commit else "+6 A9e2@77")
     made = marker_bytes(commit=commit, offset=6, timestamp=77, producer_id=9, producer_epoch=2, leader_epoch=4)
     assert (len(made), made.tobytes()) == (78, encode(history.segments[0].batches[0]))
-    other = parse_batch(marker_bytes(commit=commit, offset=6, timestamp=77, producer_id=9, producer_epoch=2, coordinator_epoch=-8).tobytes())
+    other = parse_batch(
+        marker_bytes(
+            commit=commit, offset=6, timestamp=77, producer_id=9, producer_epoch=2, coordinator_epoch=-8
+        ).tobytes()
+    )
     assert (other.marker, other.coordinator_epoch) == ("COMMIT" if commit else "ABORT", -8)
 
 
@@ -118,7 +132,8 @@ def test_a_walk_meets_the_same_batches_as_the_oracles_parser(codec: int) -> None
     assert walk(view, 0, view.size, -1, True, PAYLOAD_BYTES_MAX, table) == (6, view.size, OK)
     parsed = parse_log(data)
     assert [(b.base_offset, b.last_offset, b.count, b.producer_id, b.max_timestamp) for b in parsed] == [
-        (row["base_offset"], row["last_offset"], row["count"], row["producer_id"], row["max_timestamp"]) for row in table
+        (row["base_offset"], row["last_offset"], row["count"], row["producer_id"], row["max_timestamp"])
+        for row in table
     ]
 
 

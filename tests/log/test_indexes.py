@@ -34,7 +34,14 @@ def segment(seed: int) -> Segment:
         value = chance.randbytes(chance.choice((10, 900, 5000)))
         record = Record(offset=offset, timestamp=stamp, key=b"k", value=value)
         batches.append(
-            Batch(base_offset=offset, last_offset_delta=2, records=(record,), count=1, base_timestamp=stamp, max_timestamp=stamp)
+            Batch(
+                base_offset=offset,
+                last_offset_delta=2,
+                records=(record,),
+                count=1,
+                base_timestamp=stamp,
+                max_timestamp=stamp,
+            )
         )
         offset += 3
     return make_segment(base=SEGMENT_START, batches=batches, mtime_ms=0)
@@ -96,7 +103,9 @@ def test_the_time_index_finds_the_first_batch_of_a_running_maximum(seed: int, tm
 
 
 def test_an_entry_is_made_only_after_more_than_the_interval() -> None:
-    sizes, lasts, stamps = (np.array(values, dtype=np.int64) for values in ([10, 10, 10, 10], [0, 1, 2, 3], [5, 4, 9, 9]))
+    sizes, lasts, stamps = (
+        np.array(values, dtype=np.int64) for values in ([10, 10, 10, 10], [0, 1, 2, 3], [5, 4, 9, 9])
+    )
     builder = IndexBuilder(0, interval_bytes=20)
     builder.append(sizes, lasts, stamps)
     assert builder.offset_index() == files.write_index(0, ((3, 30),))

@@ -1,4 +1,4 @@
-"""What can be wrong with a `.log` file: the error names file, position, offset and finding, and `compact` then writes nothing."""
+"""What can be wrong with a `.log` file: an error names file, position, offset and finding; `compact` then writes nothing."""
 
 from __future__ import annotations
 
@@ -155,7 +155,11 @@ CORRUPTIONS = [
         data=lambda: with_records(record(key=b"abc"), control=True),
         found="control batch without a readable control record",
     ),
-    Corruption(name="wrong checksum", data=flipped, found="wrong CRC-32C: the batch is not what the broker wrote", in_header=False),
+    Corruption(
+        name="wrong checksum",
+        data=flipped,
+        found="wrong CRC-32C: the batch is not what the broker wrote", in_header=False,
+    ),
     Corruption(
         name="record longer than its batch",
         data=lambda: with_records(record()[:-2]),
@@ -214,16 +218,23 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("wrong", [c for c in CORRUPTIONS if c.in_header], ids=[c.name for c in CORRUPTIONS if c.in_header])
+@pytest.mark.parametrize(
+    "wrong", [c for c in CORRUPTIONS if c.in_header], ids=[c.name for c in CORRUPTIONS if c.in_header]
+)
 def test_a_walk_reports_the_first_batch_that_is_wrong(wrong: Corruption, tmp_path: Path) -> None:
     file = tmp_path / "00000000000000000000.log"
     file.write_bytes(wrong.data())
     seen: list[int] = []
+    tables = walk_segment(str(file), previous=-1)
     with pytest.raises(CorruptLog) as caught:
-        for table in walk_segment(str(file), previous=-1):
-            seen += table["position"].tolist()
+        seen.extend(position for table in tables for position in table["position"].tolist())
     error = caught.value
-    assert (error.file, error.position, error.offset, error.found) == (str(file), wrong.position, wrong.offset, wrong.found)
+    assert (error.file, error.position, error.offset, error.found) == (
+        str(file),
+        wrong.position,
+        wrong.offset,
+        wrong.found,
+    )
     assert seen == list(range(0, wrong.position, BATCH_BYTES))
 
 
@@ -235,7 +246,12 @@ def test_compaction_of_a_broken_log_writes_nothing(wrong: Corruption, path: str,
     with pytest.raises(CorruptLog) as caught:
         compacted(tmp_path / "in", tmp_path / "out", path)
     error = caught.value
-    assert (error.file, error.position, error.offset, error.found) == (str(file), wrong.position, wrong.offset, wrong.found)
+    assert (error.file, error.position, error.offset, error.found) == (
+        str(file),
+        wrong.position,
+        wrong.offset,
+        wrong.found,
+    )
     assert contents(tmp_path) == before
     assert is_absent_or_empty(tmp_path / "out")
 

@@ -1,4 +1,4 @@
-"""Producer snapshots: the oracle's bytes, and each way in which a file can be wrong. A bad one is passed over for an older one."""
+"""Producer snapshots: the oracle's bytes, each way in which a file can be wrong, and that a bad one is passed over."""
 
 from __future__ import annotations
 
@@ -88,4 +88,6 @@ def test_an_unreadable_snapshot_is_passed_over_for_an_older_one(tmp_path: Path) 
     without, notes = survey_directory(directory)
     assert without.producers.entries() == whole.producers.entries()
     assert without.lso == whole.lso == 3
-    assert notes == (f"{newest}, position 0, offset -1: wrong CRC-32C in a producer snapshot; an older snapshot will be used instead",)
+    assert notes == (
+        f"{newest}, position 0, offset -1: wrong CRC-32C in a producer snapshot; an older snapshot will be used instead",
+    )

@@ -210,10 +210,11 @@ class Teller:
         base = self.history.next_offset
         stamps = [-1 if step.timeless else self.clock_ms - late for _, _, late, _ in step.records]
         latest = self.clock_ms + 7 if step.log_append_time else max(stamps)
+        seen = [latest] * len(stamps) if step.log_append_time else stamps
         records = tuple(
-            Record(offset=base + i, timestamp=latest if step.log_append_time else stamps[i], key=key, value=value, headers=headers)
+            Record(offset=base + i, timestamp=seen[i], key=key, value=value, headers=headers)
             for i, (key, value, _, headers) in enumerate(step.records)
-        )  # fmt: skip
+        )
         batch = Batch(
             base_offset=base,
             last_offset_delta=len(records) - 1,

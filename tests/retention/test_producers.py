@@ -179,7 +179,9 @@ def left_after_passes(high_watermark: int, passes: int) -> tuple[list[tuple[int,
         files = Files(root, "whole", in_place=True)
         for number in range(passes):
             files.write(history)
-            settings = Pass(now_ms=10_000 + number * 10, dirty_start=0, high_watermark=high_watermark, delete_retention_ms=1)
+            settings = Pass(
+                now_ms=10_000 + number * 10, dirty_start=0, high_watermark=high_watermark, delete_retention_ms=1
+            )
             expected = clean(history.segments, history.producers, settings).segments
             files.compact(settings)
             found = read_partition(files.partition)

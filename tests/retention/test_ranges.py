@@ -1,4 +1,4 @@
-"""The cleaner's arithmetic: range, dirty ratio, lags, groups, and what retention deletes. Cases M1 to M14, A19, A22 of Kafka's tests."""
+"""The cleaner's arithmetic: range, dirty ratio, lags, groups, what retention deletes. M1 to M14, A19, A22 of the facts."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ T0 = 1_700_000_000_000
 INT32_MAX = 2**31 - 1
 
 
-def segment(base: int, *, size: int = 100, timestamp: int = T0, mtime_ms: int = 0, index: int = 0, times: int = 0) -> SegmentSurvey:
-    file = SegmentFile(
-        base=base, path="", size=size, mtime_ms=mtime_ms, index_bytes=index, time_index_bytes=times
-    )
+def segment(
+    base: int, *, size: int = 100, timestamp: int = T0, mtime_ms: int = 0, index: int = 0, times: int = 0
+) -> SegmentSurvey:
+    file = SegmentFile(base=base, path="", size=size, mtime_ms=mtime_ms, index_bytes=index, time_index_bytes=times)
     return SegmentSurvey(
         file=file, records=1, batches=1, record=0, first_batch_timestamp=timestamp, largest_timestamp=timestamp,
         next_offset=base + 1, header_only=0, codecs=(0,), cuts=np.zeros(0, dtype=CUT),
     )  # fmt: skip
 
 
-def partition(segments: list[SegmentSurvey], *, end: int, start: int | None = None, lso: int | None = None) -> PartitionSurvey:
+def partition(
+    segments: list[SegmentSurvey], *, end: int, start: int | None = None, lso: int | None = None
+) -> PartitionSurvey:
     return PartitionSurvey(
         segments=tuple(segments), log_start=segments[0].base if start is None else start, log_end=end, high_watermark=end,
         lso=end if lso is None else lso, producers=ProducerState(high_watermark=end), open_txns=(), aborted=(),
@@ -94,7 +96,9 @@ def test_a_log_of_one_segment_is_never_eligible() -> None:
 def test_the_range_ends_at_the_segment_that_holds_the_high_watermark() -> None:
     """M9, with Kafka's rounding down."""
     survey = partition(bases(0, 15, 30, 45, 60), end=75, lso=50)
-    assert clean_range(survey, NOW, checkpoint=None) == CleanRange(dirty_start=0, uncleanable=45, limit="LSO 50", reset=None)
+    assert clean_range(survey, NOW, checkpoint=None) == CleanRange(
+        dirty_start=0, uncleanable=45, limit="LSO 50", reset=None
+    )
 
 
 def test_the_range_ends_at_the_active_segment() -> None:
@@ -143,7 +147,13 @@ def test_the_whole_of_a_pause_by_lag_cleans_nothing() -> None:
 def test_undecided_data_is_not_cleaned() -> None:
     """M14: open at 0; then decided but the marker is in a later segment; then all of it."""
     survey = partition(bases(0, 3, 4), end=5)
-    assert [bounds(replace(survey, lso=lso), NOW, None) for lso in (0, 2, 3, 4, 5)] == [(0, 0), (0, 0), (0, 3), (0, 4), (0, 4)]
+    assert [bounds(replace(survey, lso=lso), NOW, None) for lso in (0, 2, 3, 4, 5)] == [
+        (0, 0),
+        (0, 0),
+        (0, 3),
+        (0, 4),
+        (0, 4),
+    ]
 
 
 def test_the_range_never_ends_below_the_first_dirty_offset() -> None:
@@ -217,7 +227,9 @@ def test_the_filthiest_log_is_taken_first() -> None:
         (root / "cleaner-offset-checkpoint").write_text(write_checkpoint({("t", 0): 99, ("t", 1): 3, ("t", 2): 3}))
         told: list[str] = []
         policy = kafka_rules(Policy(now_ms=10**6, min_cleanable_dirty_ratio=0.05))
-        request = CompactionRequest(paths=(str(root),), out=None, policy=policy, progress=False, eligible_only=True, dry_run=True)
+        request = CompactionRequest(
+            paths=(str(root),), out=None, policy=policy, progress=False, eligible_only=True, dry_run=True
+        )
         ranked = compact(request, InProcess(), told.append).partitions
     assert [report.partition for report in ranked] == ["t-0", "t-2", "t-1"]
     assert [report.dirty_start for report in ranked] == [0, 3, 3]
@@ -265,7 +277,14 @@ def gone(policy: Policy, *, log_start: int = 0, log_end: int = 40, high_watermar
 
 
 def test_segments_wholly_below_the_log_start_go_under_any_policy() -> None:
-    assert [gone(NOW, log_start=start) for start in (0, 9, 10, 29, 30, 40)] == [[], [], [0], [0, 10], [0, 10, 20], [0, 10, 20]]
+    assert [gone(NOW, log_start=start) for start in (0, 9, 10, 29, 30, 40)] == [
+        [],
+        [],
+        [0],
+        [0, 10],
+        [0, 10, 20],
+        [0, 10, 20],
+    ]
 
 
 def test_retention_by_time_takes_the_oldest_segments_whole() -> None:
@@ -294,7 +313,13 @@ def test_retention_without_delete_in_the_policy_is_off() -> None:
 
 def test_nothing_at_or_above_the_high_watermark_is_deleted() -> None:
     aged = replace(DELETE, retention_ms=0, now_ms=T0 + HOUR_MS)
-    assert [gone(aged, high_watermark=high) for high in (9, 10, 25, 39, 40)] == [[], [0], [0, 10], [0, 10, 20], [0, 10, 20, 30]]
+    assert [gone(aged, high_watermark=high) for high in (9, 10, 25, 39, 40)] == [
+        [],
+        [0],
+        [0, 10],
+        [0, 10, 20],
+        [0, 10, 20, 30],
+    ]
 
 
 def test_a_horizon_that_overflows_is_none() -> None:
@@ -303,7 +328,9 @@ def test_a_horizon_that_overflows_is_none() -> None:
     assert horizon_after(NO_LIMIT - 9, 10) == -1
 
 
-def kept_by_retention(root: Path, policy: Policy, log_start: int | None) -> tuple[list[int], int, dict[str, dict[tuple[str, int], int]]]:
+def kept_by_retention(
+    root: Path, policy: Policy, log_start: int | None
+) -> tuple[list[int], int, dict[str, dict[tuple[str, int], int]]]:
     history = History()
     history.append(f"N[a]@{T0} | N[b]@{T0 + 10} | N[a]@{T0 + 20} | N[c]@{T0 + 30}")
     history.write_partition(root, "t-0")

@@ -15,7 +15,18 @@ import pytest
 from tests.oracle.batches import Record
 from tests.oracle.cleaner import Pass
 from tests.oracle.reader import CrossingReader, LogView, read_committed, read_uncommitted, view
-from tests.retention.stories import DAY_MS, FOREVER, Cleaning, Files, Marker, Step, Story, Teller, quick_directory, story
+from tests.retention.stories import (
+    DAY_MS,
+    FOREVER,
+    Cleaning,
+    Files,
+    Marker,
+    Step,
+    Story,
+    Teller,
+    quick_directory,
+    story,
+)
 
 SEEDS = range(40)
 BATCHES_MAX = 12
@@ -38,9 +49,7 @@ def with_settings(step: Step, passes_ms: int | None = None, **changes: object) -
 
 def committed_only(made: Story) -> Story:
     """read_uncommitted delivers what is aborted later, which a compaction takes away; so nothing is."""
-    return replace(
-        made, steps=tuple(replace(s, decision="COMMIT") if isinstance(s, Marker) else s for s in made.steps)
-    )
+    return replace(made, steps=tuple(replace(s, decision="COMMIT") if isinstance(s, Marker) else s for s in made.steps))
 
 
 @dataclass(slots=True)
@@ -163,14 +172,15 @@ def test_a_reader_behind_the_watermarks_misses_nothing_however_late_it_is(seed: 
     assert crossed == untouched
 
 
+def is_harmed(seed: int) -> bool:
+    made = told(seed, rules="kafka", delete_retention_ms=0, passes_ms=3 * DAY_MS, keys_max=None, lag_ms=0)
+    crossed, untouched = tables_after_crossing(seed, made, committed=True, watermark=no_watermark)
+    return crossed != untouched
+
+
 def test_a_reader_that_is_late_by_kafkas_rules_does_miss_tombstones() -> None:
     """Else the properties above would hold of any compaction."""
-    harmed = 0
-    for seed in range(60):
-        made = told(seed, rules="kafka", delete_retention_ms=0, passes_ms=3 * DAY_MS, keys_max=None, lag_ms=0)
-        crossed, untouched = tables_after_crossing(seed, made, committed=True, watermark=no_watermark)
-        harmed += crossed != untouched
-    assert harmed > 0
+    assert any(is_harmed(seed) for seed in range(60))
 
 
 def test_forever_is_a_retention_like_any_other() -> None:

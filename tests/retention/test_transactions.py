@@ -17,13 +17,23 @@ from headstone.retention.transactions import (
     Tracker,
     merged_aborted,
 )
-from tests.oracle.batches import Batch
-from tests.oracle.cleaner import header_only
+from tests.oracle.batches import Batch, Record
+from tests.oracle.cleaner import Pass, header_only
+from tests.oracle.files import read_partition
+from tests.oracle.notation import History
 from tests.oracle.producers import ProducerTable
 from tests.oracle.tracker import TransactionTracker
+from tests.retention.stories import Files, quick_directory
 from tests.retention.walked import batches_of, random_batches, walked
 
-NAMES = {DATA: "data", COMMITTED: "committed", ABORTED: "aborted", OPEN: "open", CONTROL_NEEDED: "needed", CONTROL_IDLE: "idle"}
+NAMES = {
+    DATA: "data",
+    COMMITTED: "committed",
+    ABORTED: "aborted",
+    OPEN: "open",
+    CONTROL_NEEDED: "needed",
+    CONTROL_IDLE: "idle",
+}
 END = 2**63 - 1
 
 
@@ -139,3 +149,38 @@ def test_entries_that_only_the_log_tells_of_are_added_to_those_of_the_index() ->
     lost = AbortedTxn(producer_id=2, first_offset=1, last_offset=4, lso=5)
     assert merged_aborted([indexed], [same_marker, lost]) == ([lost, indexed], 1)
     assert merged_aborted([indexed], [same_marker]) == ([indexed], 0)
+
+
+def leader_change(offset: int) -> Batch:
+    """As in the metadata log of KRaft: control, but of no producer."""
+    record = Record(offset=offset, timestamp=5, key=bytes.fromhex("00000002"), value=b"x")
+    return Batch(
+        base_offset=offset,
+        last_offset_delta=0,
+        records=(record,),
+        count=1,
+        base_timestamp=5,
+        max_timestamp=5,
+        control=True,
+    )
+
+
+NO_PRODUCERS = pytest.param(
+    "N[a]", marks=pytest.mark.xfail(reason="a table of headers without producer ids is passed over")
+)
+
+
+@pytest.mark.parametrize("others", [NO_PRODUCERS, "I1[a]", "P1[a] C1"])
+def test_control_records_of_no_producer_are_not_data(others: str) -> None:
+    history = History()
+    for _ in range(2):
+        history.append_batch(leader_change(history.next_offset))
+        history.append(others)
+    history.append("| N[z]")
+    controls = [b.base_offset for b in history.segments[0].batches if b.control and b.producer_id < 0]
+    with quick_directory() as root:
+        files = Files(root, "whole", in_place=True)
+        files.write(history)
+        files.compact(Pass(now_ms=10_000, dirty_start=0, high_watermark=history.next_offset))
+        left = [batch for segment in read_partition(files.partition) for batch in segment.batches]
+    assert [b.base_offset for b in left if b.control and b.producer_id < 0] == controls

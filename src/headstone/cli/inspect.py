@@ -66,7 +66,7 @@ def _facts(arguments: argparse.Namespace, directories: Sequence[PartitionDir], p
 
 def as_text(fact: dict[str, Any]) -> str:
     transactions = ", ".join(
-        f"producer {t['producer_id']} since offset {t['first_offset']}" for t in fact["open_transactions"]
+        f"producer {t['producer_id']} since offset {t['first_offset']}" for t in fact["open_transaction_list"]
     )
     horizons = fact["horizons"]
     stamped = (

@@ -1,4 +1,7 @@
-"""Options that several verbs share: clocks, retentions, Spark. Parsing only; the meaning is in `retention/policy.py`."""
+"""Options that several verbs share: clocks, retentions, Spark.
+
+Parsing only; what the values mean is in `retention/policy.py` and `spark/session.py`.
+"""
 
 from __future__ import annotations
 

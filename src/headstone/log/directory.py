@@ -111,7 +111,7 @@ def _segment(path: Path, base: int) -> SegmentFile:
 
 
 def is_broker_directory(log_dir: Path) -> bool:
-    return (log_dir / checkpoints.META_PROPERTIES).exists() or (log_dir / checkpoints.LOCK).exists()
+    return (log_dir / checkpoints.META_PROPERTIES).exists()
 
 
 def was_stopped_cleanly(log_dir: Path) -> bool:
@@ -133,5 +133,5 @@ def exclusive(log_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if not existed and not (log_dir / checkpoints.META_PROPERTIES).exists():
+            if not existed and not is_broker_directory(log_dir):
                 lock.unlink(missing_ok=True)

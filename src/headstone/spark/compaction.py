@@ -82,8 +82,8 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
     with ExitStack() as stack:
         if request.out is None and not request.dry_run:
             _hold_in_place(directories, request.force_offline, stack, tell)
-        elif request.out is not None:
-            refuse_existing(request.out, directories)
+        elif request.out is not None and not request.dry_run:
+            _hold_out(request.out, directories, stack)
         found = _candidates(directories, request, tell)
         chosen = [c for c in found if not request.eligible_only or c.eligibility.eligible]
         for c in found:
@@ -105,6 +105,14 @@ def tell_choice(found: Candidate, request: CompactionRequest, tell: Tell) -> Non
         tell(f"{name}: {note}")
     if request.eligible_only or request.dry_run:
         tell(f"{name}: {'chosen' if found.eligibility.eligible else 'not chosen'}: {found.eligibility.reason}")
+
+
+def _hold_out(out: Path, directories: Sequence[PartitionDir], stack: ExitStack) -> None:
+    """The output directory is ours alone; what a killed run left in it goes."""
+    refuse_existing(out, directories)
+    out.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(exclusive(out))
+    remove_work_dirs(out)
 
 
 def _hold_in_place(directories: Sequence[PartitionDir], force: bool, stack: ExitStack, tell: Tell) -> None:

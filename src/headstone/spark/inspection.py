@@ -76,7 +76,8 @@ class PartitionFacts:
             "segments": len(survey.segments),
             "bytes": sum(segment.size for segment in survey.segments),
             "codecs": [codecs.NAMES[codec] for codec in used],
-            "open_transactions": [
+            "open_transactions": len(survey.open_txns),
+            "open_transaction_list": [
                 {"producer_id": txn.producer_id, "first_offset": txn.first_offset} for txn in survey.open_txns
             ],
             "aborted_transactions": len(survey.aborted),

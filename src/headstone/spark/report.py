@@ -1,4 +1,7 @@
-"""What a compaction did, as numbers: the JSON of `compact` and the lines a cleaner operator recognises."""
+"""What a compaction did, as numbers: the JSON of `compact` and the lines a cleaner operator recognises.
+
+Owns what each count covers. Reads results; decides and writes nothing.
+"""
 
 from __future__ import annotations
 
