@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python)
 
 # Tests in these folders start Spark, which wants the machine for itself; the others run in parallel.
-SPARK_TESTS := tests/spark tests/cli
+SPARK_TESTS := tests/spark tests/cli tests/examples
 SPARK_TESTS_FOUND := $(sort $(dir $(wildcard $(addsuffix /test_*.py,$(SPARK_TESTS)))))
 
 # An active virtual environment or another Spark must not leak into ours.

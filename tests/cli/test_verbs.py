@@ -131,7 +131,8 @@ def test_inspect_counts_what_a_reader_would(tmp_path: Path, capsys: pytest.Captu
     wanted = {
         "partition": "orders-0", "log_start": 0, "log_end": 9, "high_watermark": 9, "lso": 8, "records": 9, "keys": 2,
         "tombstones": 1, "markers": 2, "aborted_records": 1, "header_only_batches": 0, "batches": 8, "segments": 2,
-        "codecs": ["none", "zstd"], "open_transactions": 1, "open_transaction_list": [{"producer_id": 3, "first_offset": 8}], "first_dirty": 0,
+        "codecs": ["none", "zstd"], "open_transactions": 1, "first_dirty": 0,
+        "open_transaction_list": [{"producer_id": 3, "first_offset": 8}],
     }  # fmt: skip
     assert {name: facts[name] for name in wanted} == wanted
 

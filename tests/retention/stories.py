@@ -92,8 +92,8 @@ class Story:
     steps: tuple[Step, ...]
 
 
-def story(seed: int, *, passes: int = 3, settings: Pass | None = None) -> Story:
-    """With `settings` every cleaning is that one; else each has its own, but for the expiration of producers."""
+def story(seed: int, *, passes: int = 3) -> Story:
+    """Each cleaning has its own settings, but for the expiration of producers; some come twice in a row."""
     chance = random.Random(seed)
     expiration_ms = chance.choice((FOREVER, DAY_MS, 60_000, 1))
     steps: list[Step] = []
@@ -104,7 +104,10 @@ def story(seed: int, *, passes: int = 3, settings: Pass | None = None) -> Story:
         steps.append(Roll())
         if chance.random() < 0.3:
             steps += [_appended(chance) for _ in range(chance.randrange(3))]
-        steps.append(_cleaning(chance, expiration_ms) if settings is None else Cleaning(settings=settings, passes_ms=0))
+        cleaning = _cleaning(chance, expiration_ms)
+        steps.append(cleaning)
+        if chance.random() < 0.3:
+            steps.append(replace(cleaning, dirty_share=0.0, passes_ms=chance.choice((0, 1, 999, 1000, DAY_MS))))
     return Story(snapshots=chance.random() < 0.5, steps=tuple(steps))
 
 

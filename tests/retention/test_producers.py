@@ -164,6 +164,11 @@ def test_every_marker_of_the_current_epoch_is_held_while_no_batch_is_known() -> 
     assert headers_kept("P1[a] A1e1 C1e1 C2e5 C2e6", uncleanable=99) == [0, 1, 1, 0, 1]
 
 
+def test_data_of_the_current_epoch_is_not_held_by_its_epoch() -> None:
+    """A late marker of an older epoch takes the producer back to it, without any batch that would be its last."""
+    assert headers_kept("P1e1[a] A1e2 C1e1", uncleanable=99) == [NOT_KEPT, NOT_KEPT, LAST_OF_PRODUCER]
+
+
 def test_slots_of_ids_that_are_not_there_are_negative() -> None:
     ids = np.array([1, 5, 9], dtype=np.int64)
     assert slots_of(ids, np.array([9, 0, 5, 7, 10, -1], dtype=np.int64)).tolist() == [2, -1, 1, -1, -1, -1]

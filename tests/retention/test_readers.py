@@ -28,7 +28,7 @@ from tests.retention.stories import (
     story,
 )
 
-SEEDS = range(40)
+SEEDS = range(25)
 BATCHES_MAX = 12
 
 
@@ -45,6 +45,12 @@ def with_settings(step: Step, passes_ms: int | None = None, **changes: object) -
         return step
     waited = step.passes_ms if passes_ms is None else passes_ms
     return replace(step, settings=replace(step.settings, **changes), passes_ms=waited)  # type: ignore[arg-type]
+
+
+def insistent(made: Story) -> Story:
+    """Every cleaning three times over the whole log: what may go by then, goes."""
+    steps = ((replace(s, dirty_share=0.0),) * 3 if isinstance(s, Cleaning) else (s,) for s in made.steps)
+    return replace(made, steps=tuple(step for some in steps for step in some))
 
 
 def committed_only(made: Story) -> Story:
@@ -126,7 +132,7 @@ def test_a_fresh_reader_of_uncommitted_data_finds_the_newest_record_of_every_key
 def tables_after_crossing(
     seed: int, made: Story, *, committed: bool, watermark: Callable[[CrossingReader], int | None]
 ) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """A reader that goes on a little before each pass and to the end after the last; and one that met no pass."""
+    """A reader that goes on a little before some passes and to the end after the last; and one that met no pass."""
     chance = random.Random(seed)
     reader, untouched = CrossingReader(committed=committed), CrossingReader(committed=committed)
     with quick_directory() as root:
@@ -135,7 +141,7 @@ def tables_after_crossing(
             if not isinstance(step, Cleaning):
                 twins.append(step)
                 continue
-            reader.read(twins.compacted(), chance.randrange(BATCHES_MAX))
+            reader.read(twins.compacted(), chance.choice((0, 0, chance.randrange(BATCHES_MAX))))
             twins.clean(step, watermark=watermark(reader))
         reader.read(twins.compacted())
         untouched.read(twins.full())
@@ -153,7 +159,7 @@ def position(reader: CrossingReader) -> int | None:
 @pytest.mark.parametrize("rules", ["kafka", "coordinated"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_reader_back_within_delete_retention_misses_nothing(seed: int, rules: str) -> None:
-    made = told(seed, rules=rules, delete_retention_ms=DAY_MS, passes_ms=1000)
+    made = insistent(told(seed, rules=rules, delete_retention_ms=DAY_MS, passes_ms=1000))
     crossed, untouched = tables_after_crossing(seed, made, committed=True, watermark=no_watermark)
     assert crossed == untouched
 
@@ -167,20 +173,20 @@ def test_a_reader_of_uncommitted_data_back_within_delete_retention_misses_nothin
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_reader_behind_the_watermarks_misses_nothing_however_late_it_is(seed: int) -> None:
-    made = told(seed, rules="coordinated", delete_retention_ms=0, passes_ms=3 * DAY_MS, keys_max=None, lag_ms=0)
+    made = insistent(told(seed, rules="coordinated", delete_retention_ms=0, passes_ms=1, keys_max=None, lag_ms=0))
     crossed, untouched = tables_after_crossing(seed, made, committed=True, watermark=position)
     assert crossed == untouched
 
 
 def is_harmed(seed: int) -> bool:
-    made = told(seed, rules="kafka", delete_retention_ms=0, passes_ms=3 * DAY_MS, keys_max=None, lag_ms=0)
+    made = insistent(told(seed, rules="kafka", delete_retention_ms=0, passes_ms=1, keys_max=None, lag_ms=0))
     crossed, untouched = tables_after_crossing(seed, made, committed=True, watermark=no_watermark)
     return crossed != untouched
 
 
 def test_a_reader_that_is_late_by_kafkas_rules_does_miss_tombstones() -> None:
     """Else the properties above would hold of any compaction."""
-    assert any(is_harmed(seed) for seed in range(60))
+    assert sum(is_harmed(seed) for seed in range(10)) > 1
 
 
 def test_forever_is_a_retention_like_any_other() -> None:

@@ -20,6 +20,7 @@ from headstone.cli.options import (
     tell,
 )
 from headstone.errors import UsageError
+from headstone.log.directory import as_partition
 from headstone.spark.compaction import TASK_MEMORY_BYTES, CompactionRequest, CompactionResult, compact
 from headstone.spark.session import StartingSession
 from headstone.spark.stages import OnSpark
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force-offline", action="store_true", help="in place although the broker did not stop cleanly"
     )
-    parser.add_argument("--rules", choices=("kafka", "coordinated"), default="coordinated")
+    parser.add_argument("--rules", choices=("kafka", "coordinated"), default="coordinated",
+                        help="tombstones and markers go by time alone, or by time and watermarks (default)")  # fmt: skip
     parser.add_argument(
         "--dirty-from", type=offset, metavar="OFFSET", help="first dirty offset (default: the checkpoint)"
     )
@@ -64,18 +66,17 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
     if arguments.peer and (arguments.tombstones_below is not None or arguments.markers_below is not None):
         raise UsageError("--peer computes the watermarks; leave out --tombstones-below and --markers-below")
     for peer in arguments.peer:
-        if not peer.is_dir():
-            raise UsageError(f"--peer {peer}: no such log directory")
+        _check_peer(peer, arguments.paths)
     if arguments.rules == "coordinated" and not watermarks:
         tell(
             "no watermarks (--tombstones-below, --markers-below or --peer): no tombstone or marker goes because of its age"
         )
     return CompactionRequest(
         paths=tuple(arguments.paths),
-        out=arguments.out,
+        out=arguments.out.resolve() if arguments.out else None,
         policy=policy(arguments),
         dirty_from=arguments.dirty_from,
-        peers=tuple(arguments.peer),
+        peers=tuple(peer.resolve() for peer in arguments.peer),
         eligible_only=arguments.eligible,
         force_offline=arguments.force_offline,
         dry_run=arguments.dry_run,
@@ -85,6 +86,15 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
     )
 
 
+def _check_peer(peer: Path, paths: list[str]) -> None:
+    if not peer.is_dir():
+        raise UsageError(f"--peer {peer}: no such log directory")
+    if as_partition(peer.resolve()) is not None:
+        raise UsageError(f"--peer {peer} is a partition directory; name the log directory that holds it")
+    if peer.resolve() in {Path(path).resolve() for path in paths}:
+        raise UsageError(f"--peer {peer} is what is compacted; name the other replicas")
+
+
 def run(arguments: argparse.Namespace) -> int:
     wanted = request(arguments)
     conf = spark_conf(arguments)
@@ -92,9 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
         app_name="headstone compact", master=arguments.master, remote=arguments.spark_remote, conf=conf
     )
     with starting:
-        if not wanted.dry_run:
-            starting.begin()
-        result = compact(wanted, OnSpark(starting.get, parallelism=wanted.parallelism), tell)
+        engine = OnSpark(starting.get, parallelism=wanted.parallelism, begin=starting.begin)
+        result = compact(wanted, engine, tell)
     render(result, arguments.output)
     return 0
 
@@ -107,7 +116,6 @@ def render(result: CompactionResult, output: str) -> None:
     for partition in result.partitions:
         print(partition.as_line())
     read = sum(partition.bytes_rewritten for partition in result.partitions)
-    rate = read / 1e6 / result.seconds if result.seconds else 0.0
-    print(
-        f"{len(result.partitions)} partitions, {read / 1e6:,.1f} MB read in {result.seconds:.1f} s ({rate:,.1f} MB/s)"
-    )
+    if read:
+        rate = read / 1e6 / result.seconds
+        print(f"{read / 1e6:,.1f} MB read in {result.seconds:.1f} s with Spark's start ({rate:,.1f} MB/s)")

@@ -75,7 +75,7 @@ def as_text(fact: dict[str, Any]) -> str:
         else "none"
     )
     lines = [
-        f"{fact['partition']}",
+        f"{fact['partition']}  ({fact['directory']})",
         f"  offsets     [{fact['log_start']}, {fact['log_end']}), high watermark {fact['high_watermark']}, LSO {fact['lso']}",
         f"  size        {fact['bytes'] / 1e6:,.1f} MB, {fact['segments']} segments, {fact['batches']:,} batches "
         f"({fact['header_only_batches']} header-only), codecs {', '.join(fact['codecs']) or 'none'}",

@@ -75,7 +75,8 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--segment-bytes", type=positive, default=1 << 30)
     group.add_argument("--segment-index-bytes", type=positive, default=10 << 20)
     group.add_argument("--index-interval-bytes", type=offset, default=4096)
-    group.add_argument("--cleanup-policy", choices=("compact", "compact,delete", "delete,compact"), default="compact")
+    group.add_argument("--cleanup-policy", choices=("compact", "compact,delete", "delete,compact"), default="compact",
+                       metavar="POLICY", help="compact (default) or compact,delete")  # fmt: skip
     group.add_argument("--retention-ms", type=limit, default=7 * DAY_MS, help="with compact,delete")
     group.add_argument("--retention-bytes", type=limit, default=-1, help="with compact,delete")
 

@@ -1,7 +1,7 @@
 """The tour that `headstone demo` gives: three replicas of one topic, one of them away, compacted over three days.
 
-Day 1 compacts replicas 1 and 2. On day 2 their tombstones are past delete.retention.ms, but replica 3 still holds the
-deleted values, so they stay. On day 3 it has compacted as well, and they may go.
+Day 1 compacts replicas 1 and 2. On day 3 their tombstones are past delete.retention.ms, but replica 3 still holds the
+deleted values, so they stay. Then it compacts as well, and on day 5 they may go.
 """
 
 from __future__ import annotations
@@ -81,5 +81,5 @@ def _line(report: PartitionReport) -> str:
     return (
         f"{report.partition}: {report.bytes_before / 1e6:.1f} -> {report.bytes_after / 1e6:.1f} MB, "
         f"{report.records_before:,} -> {report.records_after:,} records, MTRO {report.mtro}, "
-        f"tombstones {facts['tombstones_removed']:,} removed, {facts['tombstones_kept']:,} kept"
+        f"tombstones {report.reasons['expired tombstone']:,} expired, {facts['tombstones_kept']:,} kept"
     )

@@ -47,6 +47,8 @@ Tell = Callable[[str], None]
 class Engine(Protocol):
     """Runs the stages: on Spark (`stages.OnSpark`) or in this process (`inprocess.InProcess`)."""
 
+    def begin(self) -> None: ...
+
     def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None) -> list[Any]: ...
 
     def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]: ...
@@ -84,6 +86,8 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
             _hold_in_place(directories, request.force_offline, stack, tell)
         elif request.out is not None and not request.dry_run:
             _hold_out(request.out, directories, stack)
+        if not request.dry_run:
+            engine.begin()
         found = _candidates(directories, request, tell)
         chosen = [c for c in found if not request.eligible_only or c.eligibility.eligible]
         for c in found:

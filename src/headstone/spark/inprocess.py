@@ -32,6 +32,9 @@ class InProcess:
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
 
+    def begin(self) -> None:
+        """Threads need no start."""
+
     def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
         with ThreadPoolExecutor(self._threads) as pool:
             return list(pool.map(lambda task: body(task, Meter(progress_dir)), tasks))

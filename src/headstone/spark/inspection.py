@@ -60,6 +60,7 @@ class PartitionFacts:
         used = sorted({codec for segment in survey.segments for codec in segment.codecs})
         return {
             "partition": self.found.directory.name,
+            "directory": str(self.found.directory.path),
             "log_start": survey.log_start,
             "log_end": survey.log_end,
             "high_watermark": survey.high_watermark,

@@ -131,11 +131,16 @@ def candidate(
     watermarks = None
     if peers:
         watermarks = peer_watermarks(directory, survey, peers)
+        absent = [peer for peer in peers if as_partition(peer / directory.name) is None]
+        notes += tuple(f"--peer {peer} has no {directory.name}: it counts as 0, nothing may go" for peer in absent)
         policy = replace(policy, tombstones_below=watermarks.mtro, markers_below=watermarks.mxro)
-    checkpoint = dirty_from
-    if checkpoint is None:
-        checkpoint = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
-    clean = clean_range(survey, policy, checkpoint=checkpoint)
+    known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
+    trusted = max(survey.log_start, known or 0)
+    if dirty_from is not None and trusted < dirty_from <= survey.log_end:
+        notes += (
+            f"--dirty-from {dirty_from} takes offsets {trusted} to {dirty_from} to be clean; nothing has checked that",
+        )
+    clean = clean_range(survey, policy, checkpoint=known if dirty_from is None else dirty_from)
     return Candidate(
         directory=directory, survey=survey, policy=policy, range=clean, watermarks=watermarks,
         eligibility=eligibility(survey, clean, policy), notes=notes + ((clean.reset,) if clean.reset else ()),

@@ -41,6 +41,8 @@ class PartitionReport:
     mtro: int
     mxro: int
     seconds: float
+    dirty_planned: tuple[int, int] | None = None
+    """Only in a dry run: the range that would be cleaned, if there is one."""
 
     def as_json(self) -> dict[str, Any]:
         count = self.reasons.get
@@ -75,8 +77,16 @@ class PartitionReport:
         }
 
     def as_line(self) -> str:
+        if self.dirty_planned is not None:
+            start, end = self.dirty_planned
+            return f"{self.partition}: would clean [{start}, {end}): {self.reason}"
         if self.bytes_rewritten == 0:
-            return f"{self.partition}: nothing to clean: {self.reason}"
+            again = (
+                f"; --dirty-from {self.log_start} goes over the clean part again"
+                if self.dirty_start > self.log_start
+                else ""
+            )
+            return f"{self.partition}: nothing to clean: {self.reason}{again}"
         rate = self.bytes_rewritten / MB / self.seconds if self.seconds else 0.0
         less = 100 * (1 - self.bytes_after / self.bytes_before) if self.bytes_before else 0.0
         return (
@@ -85,6 +95,17 @@ class PartitionReport:
             f"{self.keys:,} keys, index {100 * self.index_utilisation:.1f} % used, "
             f"{self.records_before:,} -> {self.records_after:,} records, "
             f"{self.bytes_before / MB:,.1f} -> {self.bytes_after / MB:,.1f} MB ({less:.1f} % size reduction)"
+            f"\n  {self._removals()}"
+        )
+
+    def _removals(self) -> str:
+        facts = self.as_json()
+        count = self.reasons.get
+        waiting = count("tombstone: above MTRO", 0) + count("marker: above MXRO", 0)
+        held = f"; {waiting:,} past their time wait for MTRO {self.mtro} or MXRO {self.mxro}" if waiting else ""
+        return (
+            f"tombstones: {count('expired tombstone', 0):,} expired, {facts['tombstones_kept']:,} kept; "
+            f"markers: {facts['markers_removed']:,} expired, {facts['markers_kept']:,} kept{held}"
         )
 
 
@@ -125,4 +146,7 @@ def partition_report(
         mtro=found.policy.tombstones_below,
         mxro=found.policy.markers_below,
         seconds=sum(task.seconds for task in tasks),
+        dirty_planned=(found.range.dirty_start, found.range.uncleanable)
+        if done is None and not found.range.empty
+        else None,
     )

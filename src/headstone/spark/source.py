@@ -161,7 +161,13 @@ class KafkaLogReader(DataSourceReader):
             )
             chosen = np.flatnonzero(mine & (batches["count"] > 0))
             if chosen.size:
-                yield record_batch(partition, piece, chosen, payloads)
+                yield within(record_batch(partition, piece, chosen, payloads), partition.wanted)
+
+
+def within(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    offsets = batch.column("offset").to_numpy()
+    mine = (offsets >= wanted.offset_start) & (offsets < wanted.offset_end)
+    return batch if mine.all() else batch.filter(pa.array(mine))
 
 
 class PruningReader(KafkaLogReader):

@@ -240,9 +240,17 @@ def results(frame: DataFrame) -> list[Any]:
 class OnSpark:
     """The stages on a Spark session, which may still be starting: it is asked for only when a stage runs."""
 
-    def __init__(self, session: Callable[[], SparkSession], *, parallelism: int) -> None:
+    def __init__(
+        self, session: Callable[[], SparkSession], *, parallelism: int, begin: Callable[[], None] | None = None
+    ) -> None:
         self._session = session
         self._parallelism = parallelism
+        self._begin = begin
+
+    def begin(self) -> None:
+        """Stages will follow: a session that starts on a thread may start now."""
+        if self._begin is not None:
+            self._begin()
 
     def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
         if not tasks:

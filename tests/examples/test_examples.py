@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 RUNNERS = {".py": [sys.executable], ".sh": ["bash"]}
 FOUND = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in RUNNERS)
 SECONDS_MAX = 600
