@@ -95,6 +95,12 @@ CORRUPTIONS = [
         position=5 * BATCH_BYTES, offset=5,
     ),
     Corruption(
+        name="torn before the offset of the last batch can be read",
+        data=lambda: bytes(log()[: 5 * BATCH_BYTES + 5]),
+        found="torn tail: the batch says 12 bytes but 5 are left in the file",
+        position=5 * BATCH_BYTES, offset=5,
+    ),
+    Corruption(
         name="length beyond the file",
         data=lambda: put(log(), LENGTH_AT, ">i", 10_000, seal=False),
         found="torn tail: the batch says 10012 bytes but 284 are left in the file",

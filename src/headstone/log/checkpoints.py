@@ -7,6 +7,7 @@ numbers mean to a compaction.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -114,10 +115,9 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 def _integer(path: Path, line: int, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise _malformed(path, line, f"{text!r} is not a number") from error
+    if not re.fullmatch(r"-?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:
+        raise _malformed(path, line, f"{text!r} is not a number of 64 bits")
+    return int(text)
 
 
 def _malformed(path: Path, line: int, found: str) -> UsageError:

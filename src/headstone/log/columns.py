@@ -5,19 +5,17 @@ Compiled decode into spans, then one gather a column. Not used by compaction, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headstone.log import kernels
 from headstone.log.intrinsics import copy_bytes, kernel
 from headstone.log.kernels import read_record, read_varint
 from headstone.log.layout import LOG_APPEND_TIME
-from headstone.log.reading import Bytes, Chunk, Payloads, corrupt_record
-
-Ints = npt.NDArray[np.int64]
+from headstone.log.reading import Bytes, Chunk, Ints, Payloads, corrupt_record
 
 OFFSET, TIMESTAMP, KEY_AT, KEY_SIZE, VALUE_AT, VALUE_SIZE, HEADERS_AT, HEADERS_END, BATCH_INDEX, SPAN_FIELDS = range(10)
 HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -88,14 +86,14 @@ def _header_spans(data: Any, spans: Any, offsets: Any, out: Any) -> None:
     offsets[spans.shape[0]] = n
 
 
-def decode(chunk: Chunk, chosen: Ints, payloads: Payloads) -> tuple[Bytes, Ints]:
-    """(data, spans) of the records of the chosen batches; spans point into data."""
-    data, starts, ends = payloads.sections(chunk, chosen)
-    spans = np.zeros((int(chunk.batches["count"][chosen].sum()), SPAN_FIELDS), dtype=np.int64)
-    n, code, k, r = _decode(data, starts, ends, chunk.batches, chosen, spans)
-    if code != kernels.OK:
-        raise corrupt_record(chunk.path, chunk.in_file(int(chosen[k])), code, int(r))
-    return data, spans[:n]
+def decode(chunk: Chunk, chosen: Ints, payloads: Payloads) -> Iterator[tuple[Bytes, Ints]]:
+    """(data, spans) of the records of the chosen batches, in runs; spans point into data."""
+    for some, data, starts, ends in payloads.runs(chunk, chosen):
+        spans = np.zeros((int(chunk.batches["count"][some].sum()), SPAN_FIELDS), dtype=np.int64)
+        n, code, k, r = _decode(data, starts, ends, chunk.batches, some, spans)
+        if code != kernels.OK:
+            raise corrupt_record(chunk.path, chunk.in_file(int(some[k])), code, int(r))
+        yield data, spans[:n]
 
 
 def binary_column(data: Bytes, starts: Ints, sizes: Ints, kind: Any = None) -> Any:

@@ -177,17 +177,24 @@ def read_record(data: Any, i: int, end: int) -> Any:
 
 
 @kernel
-def _control_record(data: Any, i: Any, end: Any) -> Any:
-    """(control type, coordinator epoch) of the first control record, type -3 if it is not one."""
-    stop, _, _, key_at, key_size, value_at, value_size = read_record(data, i, end)
-    if stop < 0 or key_size < 4 or be16(data, key_at) < 0:
-        return np.int64(-3), np.int64(0)
-    kind = np.int64(be16(data, key_at + 2))
+def _control_records(data: Any, i: Any, end: Any, count: Any, last_delta: Any) -> Any:
+    """(control type, coordinator epoch) of the first control record; type -3 if any is not one, or bytes are left."""
+    kind = np.int64(-3)
     epoch = np.int64(-1)
-    if kind in (0, 1):
-        if value_size < 6:
+    previous = np.int64(-1)
+    for r in range(count):
+        i, _, delta, key_at, key_size, value_at, value_size = read_record(data, i, end)
+        if i < 0 or key_size < 4 or be16(data, key_at) < 0 or delta <= previous or delta > last_delta:
             return np.int64(-3), np.int64(0)
-        epoch = np.int64(be32(data, value_at + 2))
+        previous = delta
+        if r == 0:
+            kind = np.int64(be16(data, key_at + 2))
+            if kind == 0 or kind == 1:
+                if value_size < 6:
+                    return np.int64(-3), np.int64(0)
+                epoch = np.int64(be32(data, value_at + 2))
+    if i != end:
+        return np.int64(-3), np.int64(0)
     return kind, epoch
 
 
@@ -253,7 +260,8 @@ def walk(data: Any, at: Any, end: int, previous_last: Any, with_crc: bool, paylo
             if row.count == 0:
                 row.control_type = EMPTIED
             else:
-                kind, epoch = _control_record(data, at + HEADER_BYTES, at + size)
+                last_delta = row.last_offset - row.base_offset
+                kind, epoch = _control_records(data, at + HEADER_BYTES, at + size, row.count, last_delta)
                 if kind < 0 or row.codec != 0:
                     return n, at, BAD_CONTROL
                 row.control_type = kind

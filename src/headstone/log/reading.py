@@ -20,6 +20,7 @@ from headstone.log import codecs, kernels
 from headstone.log.layout import BATCH, HEADER_BYTES, RECORD_BYTES_MIN
 
 Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 Batches = npt.NDArray[Any]
 """Rows of `layout.BATCH`."""
 
@@ -27,6 +28,8 @@ PAYLOAD_BYTES_MAX = 256 << 20
 """Largest decompressed record section of one batch: Kafka's default batch limit is 1 MiB compressed, so this leaves a
 ratio of 256 before a batch counts as a decompression bomb."""
 
+ARENA_BYTES = 32 << 20
+INT32_MAX = (1 << 31) - 1
 TABLE_ROWS = 32768
 NO_OFFSET = -1
 
@@ -94,8 +97,12 @@ def corrupt_record(path: str, batch: Any, code: int, record: int) -> CorruptLog:
     )
 
 
-def walk_segment(path: str, *, previous: int, with_crc: bool = False) -> Iterator[Batches]:
-    """Tables of the batches of one file, in order; each table is valid until the next one is asked for."""
+def walk_segment(path: str, *, base: int, previous: int | None = None, with_crc: bool = False) -> Iterator[Batches]:
+    """Tables of the batches of one file, in order; each table is valid until the next one is asked for.
+
+    previous is the last offset before this segment, if it is known to be above base - 1.
+    """
+    previous = base - 1 if previous is None else max(previous, base - 1)
     table = np.zeros(TABLE_ROWS, dtype=BATCH)
     with open(path, "rb") as file:
         end = os.fstat(file.fileno()).st_size
@@ -108,15 +115,31 @@ def walk_segment(path: str, *, previous: int, with_crc: bool = False) -> Iterato
         n, at, error = kernels.walk(data, at, end, previous, with_crc, PAYLOAD_BYTES_MAX, table)
         if n:
             previous = int(table[n - 1]["last_offset"])
+            if previous - base > INT32_MAX:
+                raise _too_far(path, table[:n], base)
             yield table[:n]
         if error != kernels.OK:
             raise corrupt(path, data, at, end, error, file_position=at, previous=previous)
 
 
+def verify_segment(file: SegmentFile) -> None:
+    """Reads a segment that will not be rewritten: its headers decide too, so its checksums must be right."""
+    for _ in walk_segment(file.path, base=file.base, with_crc=True):
+        pass
+
+
+def _too_far(path: str, table: Batches, base: int) -> CorruptLog:
+    row = table[int(np.argmax(table["last_offset"] - base > INT32_MAX))]
+    return CorruptLog(
+        file=path, position=int(row["position"]), offset=int(row["base_offset"]),
+        found=f"offset {row['last_offset']} is more than 2^31 above the segment's base {base}", advice=RECOVER,
+    )  # fmt: skip
+
+
 def next_offset(path: str, base: int) -> int:
     """One past the last offset of a segment file; its base if it is empty."""
     following = base
-    for table in walk_segment(path, previous=base - 1):
+    for table in walk_segment(path, base=base):
         following = int(table[-1]["last_offset"]) + 1
     return following
 
@@ -169,28 +192,39 @@ class Payloads:
     def __init__(self) -> None:
         self._arena = np.zeros(1 << 20, dtype=np.uint8)
 
-    def sections(
-        self, chunk: Chunk, chosen: npt.NDArray[np.int64]
-    ) -> tuple[Bytes, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(data, starts, ends) for the chosen batch indexes; plain batches stay where they are if all are plain."""
+    def runs(self, chunk: Chunk, chosen: Ints) -> Iterator[tuple[Ints, Bytes, Ints, Ints]]:
+        """(some of chosen, data, starts, ends) until all had their turn; each is valid until the next is asked for.
+
+        Plain batches stay where they are if all are plain. Others come in runs of about ARENA_BYTES: a chunk of a few
+        megabytes may hold any number of batches that each expand to the largest size allowed.
+        """
         batches = chunk.batches
         starts = batches["position"][chosen] + HEADER_BYTES
         ends = batches["position"][chosen] + batches["size"][chosen]
         packed = batches["codec"][chosen]
         if not packed.any():
-            return chunk.data, starts, ends
-        used = 0
+            yield chosen, chunk.data, starts, ends
+            return
+        used = first = 0
         view = chunk.data.data
         for k in range(chosen.size):
-            payload = view[int(starts[k]) : int(ends[k])]
-            section = self._unpack(chunk, int(chosen[k]), int(packed[k]), payload)
+            section = self._unpack(chunk, int(chosen[k]), int(packed[k]), view[int(starts[k]) : int(ends[k])])
             size = len(section)
-            if used + size > self._arena.size:
-                self._grow(used, used + size)
+            if used and used + size > ARENA_BYTES:
+                yield chosen[first:k], self._arena, starts[first:k], ends[first:k]
+                used, first = 0, k
+            self._make_room(used, size)
             self._arena[used : used + size] = np.frombuffer(section, dtype=np.uint8)
             starts[k], ends[k] = used, used + size
             used += size
-        return self._arena, starts, ends
+        yield chosen[first:], self._arena, starts[first:], ends[first:]
+
+    def _make_room(self, used: int, size: int) -> None:
+        """Grows the arena by doubling up to ARENA_BYTES, beyond that just as far as one section needs, and back again."""
+        if used + size > self._arena.size or (self._arena.size > ARENA_BYTES and used + size <= ARENA_BYTES):
+            arena = np.zeros(max(used + size, min(2 * (used + size), ARENA_BYTES)), dtype=np.uint8)
+            arena[:used] = self._arena[:used]
+            self._arena = arena
 
     def _unpack(self, chunk: Chunk, i: int, codec: int, payload: memoryview) -> Any:
         if codec == codecs.NONE:
@@ -207,8 +241,3 @@ class Payloads:
         if len(section) < int(chunk.batches[i]["count"]) * RECORD_BYTES_MIN:
             raise corrupt_record(chunk.path, chunk.in_file(i), kernels.BAD_COUNT, 0)
         return section
-
-    def _grow(self, used: int, needed: int) -> None:
-        arena = np.zeros(needed + needed // 2, dtype=np.uint8)
-        arena[:used] = self._arena[:used]
-        self._arena = arena

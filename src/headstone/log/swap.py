@@ -47,12 +47,20 @@ def recover(directory: Path) -> list[str]:
         replaced = {file.offset for file in logs}
         old = [f for f in _files(directory) if f.stage == "" and (start <= f.offset < end or f.offset in replaced)]
         _remove(directory, old, done)
-    for file in swaps:
+    for file in sorted(swaps, key=_swap_order):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
         done.append(f"took {file.path.name}")
+    _remove(directory, _orphans(directory), done)
     if done:
         sync_directory(directory)
     return done
+
+
+def _orphans(directory: Path) -> list[_File]:
+    """Index files whose `.log` is gone."""
+    logs = {file.offset for file in _files(directory) if file.suffix == LOG and file.stage == ""}
+    indexes = [f for f in _files(directory) if f.suffix in SEGMENT_SUFFIXES and f.suffix != LOG and f.stage == ""]
+    return [file for file in indexes if file.offset not in logs]
 
 
 def replace_segments(
@@ -81,7 +89,7 @@ def remove_segments(directory: Path, bases: Sequence[int]) -> None:
     """Takes whole segments away, oldest first, as retention does."""
     for base in sorted(bases):
         gone = [file for file in _files(directory) if file.offset == base and file.stage == ""]
-        for file in gone:
+        for file in sorted(gone, key=lambda file: file.suffix != LOG):
             _rename(file.path, file.path.with_name(file.path.name + DELETED))
     sync_directory(directory)
     _remove(directory, [file for file in _files(directory) if file.stage == DELETED], [])

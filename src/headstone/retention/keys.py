@@ -113,13 +113,13 @@ def siphash128(data: Any, start: int, size: int, k0: Any, k1: Any) -> Any:
 
 @kernel
 def index_records(data: Any, starts: Any, ends: Any, bases: Any, lasts: Any, counts: Any, ordinals: Any, k0: Any, k1: Any,
-                  mapped_end: Any, tombstones_below: Any, states: Any, digests: Any, entry_ordinals: Any,
+                  mapped_end: Any, tombstones_below: Any, states: Any, n: Any, digests: Any, entry_ordinals: Any,
                   entry_offsets: Any) -> Any:  # fmt: skip
     """Digests of the keyed records below mapped_end, in order, and a state byte for every record.
 
-    ordinals[k] is where batch k's records begin in `states`. Returns (entries, error code, batch, record).
+    ordinals[k] is where batch k's records begin in `states`; n entries are there already. Returns (entries, error code,
+    batch, record).
     """
-    n = 0
     for k in range(starts.size):
         i = starts[k]
         end = ends[k]

@@ -108,16 +108,17 @@ class Indexer:
             chosen = np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED))
         if self._ordinals.size < piece.records:
             self._room(piece.records + piece.records // 4)
-        data, starts, ends = self._payloads.sections(piece.chunk, chosen)
         batches = piece.chunk.batches
-        n, code, k, r = keys.index_records(
-            data, starts, ends, batches["base_offset"][chosen], batches["last_offset"][chosen],
-            batches["count"][chosen], piece.ordinals[chosen], np.uint64(self._round.hash_key.k0),
-            np.uint64(self._round.hash_key.k1), self._round.mapped_end, self._round.policy.tombstones_below,
-            states, self._digests, self._ordinals, self._offsets,
-        )  # fmt: skip
-        if code != kernels.OK:
-            raise corrupt_record(piece.chunk.path, piece.chunk.in_file(int(chosen[k])), code, int(r))
+        n = 0
+        for some, data, starts, ends in self._payloads.runs(piece.chunk, chosen):
+            n, code, k, r = keys.index_records(
+                data, starts, ends, batches["base_offset"][some], batches["last_offset"][some],
+                batches["count"][some], piece.ordinals[some], np.uint64(self._round.hash_key.k0),
+                np.uint64(self._round.hash_key.k1), self._round.mapped_end, self._round.policy.tombstones_below,
+                states, n, self._digests, self._ordinals, self._offsets,
+            )  # fmt: skip
+            if code != kernels.OK:
+                raise corrupt_record(piece.chunk.path, piece.chunk.in_file(int(some[k])), code, int(r))
         return Entries(digests=self._digests[:n], ordinals=self._ordinals[:n], offsets=self._offsets[:n])
 
 

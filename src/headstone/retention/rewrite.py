@@ -30,6 +30,7 @@ from headstone.log.reading import Bytes, Chunk, Payloads
 from headstone.retention.transactions import COMMITTED, Roles
 from headstone.retention.verdicts import COPY, COPY_AS_PLAIN, EMPTY, REBUILD, survives
 
+BUFFER_BYTES = 64 << 20
 GROWTH_PER_RECORD = 20
 """A record may grow when its timestamp delta is taken against a horizon: ten bytes of delta and the longer length."""
 
@@ -214,38 +215,38 @@ class Rewriter:
         heads = np.zeros((chosen.size, 3), dtype=np.int64)
         if not chosen.size:
             return np.zeros(0, dtype=np.uint8), spans, heads
-        data, starts, ends = self._payloads.sections(chunk, chosen)
-        room = int((ends - starts).sum()) + int(chunk.batches["count"][chosen].sum()) * GROWTH_PER_RECORD
-        self._scratch = _with_room(self._scratch, room)
-        whole = squeeze_sections(
-            data,
-            starts,
-            ends,
-            chosen,
-            chunk.batches,
-            states,
-            ordinals,
-            horizons,
-            self._now_ms,
-            self._scratch,
-            spans,
-            heads,
-        )
-        if not whole:
-            raise _changed(chunk)
+        parts: list[bytes] = []
+        at = done = 0
+        for some, data, starts, ends in self._payloads.runs(chunk, chosen):
+            mine = slice(done, done + some.size)
+            done += some.size
+            room = int((ends - starts).sum()) + int(chunk.batches["count"][some].sum()) * GROWTH_PER_RECORD
+            self._scratch = _with_room(self._scratch, room)
+            if not squeeze_sections(
+                data, starts, ends, some, chunk.batches, states, ordinals, horizons, self._now_ms, self._scratch,
+                spans[mine], heads[mine],
+            ):  # fmt: skip
+                raise _changed(chunk)
+            at = self._pack(chunk, some, spans[mine], parts, at)
+        return np.frombuffer(b"".join(parts), dtype=np.uint8), spans, heads
+
+    def _pack(self, chunk: Chunk, some: npt.NDArray[np.int64], spans: Any, parts: list[bytes], at: int) -> int:
+        """Compresses the squeezed sections; spans then point into the joined parts."""
         view = self._scratch.data
-        parts, at = [], 0
-        for k in range(chosen.size):
-            codec = int(chunk.batches[chosen[k]]["attributes"]) & CODEC_MASK
+        for k in range(some.size):
+            codec = int(chunk.batches[some[k]]["attributes"]) & CODEC_MASK
             part = codecs.compress(codec, view[int(spans[k, 0]) : int(spans[k, 1])])
             parts.append(part)
             spans[k] = at, at + len(part)
             at += len(part)
-        return np.frombuffer(b"".join(parts), dtype=np.uint8), spans, heads
+        return at
 
 
 def _with_room(buffer: Bytes, size: int) -> Bytes:
-    return buffer if buffer.size >= size else np.zeros(size + size // 4, dtype=np.uint8)
+    """A buffer of at least that size; an oversized one is given back when it is no longer needed."""
+    if size <= buffer.size <= max(4 * size, BUFFER_BYTES):
+        return buffer
+    return np.zeros(size if size > BUFFER_BYTES else size + size // 4, dtype=np.uint8)
 
 
 def _changed(chunk: Chunk) -> CorruptLog:

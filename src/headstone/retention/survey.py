@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headstone.errors import CorruptLog
 from headstone.log.indexes import AbortedTxn
 from headstone.log.layout import CONTROL, NOT_CONTROL, TRANSACTIONAL
 from headstone.log.reading import Batches, SegmentFile, walk_segment
@@ -123,7 +124,7 @@ class _Tally:
 
 
 def walk_file(file: SegmentFile, previous: int) -> Iterator[Batches]:
-    return walk_segment(file.path, previous=previous)
+    return walk_segment(file.path, base=file.base, previous=previous)
 
 
 def survey_partition(
@@ -138,7 +139,7 @@ def survey_partition(
     """snapshot is (offset, entries): the state of everything below that offset; None replays the whole log."""
     history = _History(snapshot, high_watermark)
     segments = _first_walk(files, walk, history)
-    log_end = segments[-1].next_offset
+    log_end = max(segments[-1].next_offset, segments[-1].base)
     high = log_end if high_watermark is None else min(high_watermark, log_end)
     current, replayed = history.finished(high)
     open_txns = tuple(
@@ -195,12 +196,18 @@ def _first_walk(files: Sequence[SegmentFile], walk: Walk, history: _History) -> 
     segments: list[SegmentSurvey] = []
     previous, record = files[0].base - 1, 0
     for file in files:
+        if segments and file.base <= previous:
+            raise CorruptLog(
+                file=file.path, position=0, offset=file.base,
+                found=f"the segment begins inside the one before, which goes up to offset {previous}",
+                advice="restore both files from a replica",
+            )  # fmt: skip
         tally = _Tally()
-        for table in walk(file, max(previous, file.base - 1)):
+        for table in walk(file, previous):
             tally.add(table)
             history.add(table)
         segments.append(tally.survey(file, record))
-        previous, record = segments[-1].next_offset - 1, record + tally.records
+        previous, record = max(previous, segments[-1].next_offset - 1), record + tally.records
     return segments
 
 

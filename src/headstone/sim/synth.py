@@ -200,7 +200,7 @@ def _write_indexes(directory: Path) -> None:
 
 def _write_segment_indexes(file: SegmentFile, state: ProducerState) -> None:
     index = IndexBuilder(file.base)
-    for table in walk_segment(file.path, previous=file.base - 1):
+    for table in walk_segment(file.path, base=file.base):
         index.append(table["size"].copy(), table["last_offset"].copy(), table["max_timestamp"].copy())
         state.replay(table)
     Path(file.path).with_suffix(INDEX).write_bytes(index.offset_index())

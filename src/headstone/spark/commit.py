@@ -209,7 +209,7 @@ def _snapshot_at_end(done: Finished, directory: Path) -> None:
 
 
 def _empty_segment(directory: Path, base: int, stage: str) -> None:
-    for suffix in (LOG, INDEX, TIME_INDEX):
+    for suffix in (INDEX, TIME_INDEX, LOG):
         reach(f"create {numbered(base, suffix)}{stage}")
         (directory / (numbered(base, suffix) + stage)).write_bytes(b"")
 

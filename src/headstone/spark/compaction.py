@@ -32,7 +32,7 @@ from headstone.spark.commit import (
     remove_work_dirs,
     write_new_checkpoints,
 )
-from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_all
+from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_all, verify_all
 from headstone.spark.progress import Meter, ProgressLine
 from headstone.spark.report import PartitionReport, partition_report
 from headstone.spark.work import PartitionWork, TaskResult, bounded_map, compact_whole
@@ -157,6 +157,7 @@ def _run(
         works = _works(to_do, request, hash_key, work_dirs, engine)
         answers = _run_stages(works, request, engine) if works else []
         finished = [_finished(c, works, answers) for c in found]
+        verify_all([s.file for done in finished for s in done.found.survey.segments if s.base in done.carried])
         names = {c.directory.path for c in chosen}
         starts = _commit(finished, request, work_dirs, names)
     tasks = {work.path: tuple(mine) for work, mine in zip(works, answers, strict=True)}

@@ -23,7 +23,7 @@ from headstone.log.directory import (
     snapshot_offsets,
 )
 from headstone.log.indexes import AbortedTxn, read_aborted
-from headstone.log.reading import SegmentFile, next_offset
+from headstone.log.reading import SegmentFile, next_offset, verify_segment
 from headstone.log.snapshots import ProducerEntry, read_snapshot
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import Round
@@ -52,6 +52,11 @@ class Candidate:
 def survey_all(directories: Sequence[PartitionDir]) -> list[tuple[PartitionSurvey, tuple[str, ...]]]:
     with ThreadPoolExecutor(SURVEY_THREADS) as pool:
         return list(pool.map(survey_directory, directories))
+
+
+def verify_all(files: Sequence[SegmentFile]) -> None:
+    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
+        list(pool.map(verify_segment, files))
 
 
 def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[str, ...]]:

@@ -43,7 +43,7 @@ from headstone.log.columns import (
 )
 from headstone.log.directory import find_partitions
 from headstone.log.layout import LOG_APPEND_TIME, TRANSACTIONAL
-from headstone.log.reading import Payloads
+from headstone.log.reading import Bytes, Ints, Payloads
 from headstone.retention.passes import Piece, PieceReader
 from headstone.retention.policy import NO_LIMIT
 from headstone.retention.survey import SegmentSurvey
@@ -161,7 +161,8 @@ class KafkaLogReader(DataSourceReader):
             )
             chosen = np.flatnonzero(mine & (batches["count"] > 0))
             if chosen.size:
-                yield within(record_batch(partition, piece, chosen, payloads), partition.wanted)
+                for data, spans in decode(piece.chunk, chosen, payloads):
+                    yield within(record_batch(partition, piece, data, spans), partition.wanted)
 
 
 def within(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
@@ -230,8 +231,7 @@ def runs(segment: SegmentSurvey, wanted: Wanted) -> Iterator[SegmentSurvey]:
         start = end
 
 
-def record_batch(part: SegmentPart, piece: Piece, chosen: Any, payloads: Payloads) -> pa.RecordBatch:
-    data, spans = decode(piece.chunk, chosen, payloads)
+def record_batch(part: SegmentPart, piece: Piece, data: Bytes, spans: Ints) -> pa.RecordBatch:
     columns = np.ascontiguousarray(spans.T)
     of_batch = columns[BATCH_INDEX]
     batches = piece.chunk.batches[of_batch]
