@@ -231,7 +231,7 @@ def test_a_walk_reports_the_first_batch_that_is_wrong(wrong: Corruption, tmp_pat
     file = tmp_path / "00000000000000000000.log"
     file.write_bytes(wrong.data())
     seen: list[int] = []
-    tables = walk_segment(str(file), previous=-1)
+    tables = walk_segment(str(file), base=0)
     with pytest.raises(CorruptLog) as caught:
         seen.extend(position for table in tables for position in table["position"].tolist())
     error = caught.value
@@ -295,14 +295,14 @@ def test_a_batch_below_the_base_of_its_segment_is_an_error(tmp_path: Path) -> No
     file = tmp_path / "00000000000000000003.log"
     file.write_bytes(bytes(log()))
     with pytest.raises(CorruptLog, match="offsets go backwards: base offset 0 after offset 2"):
-        list(walk_segment(str(file), previous=2))
+        list(walk_segment(str(file), base=0, previous=2))
 
 
 def test_the_message_says_where_what_and_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "x.log"
     file.write_bytes(bytes(log()[:-1]))
     with pytest.raises(CorruptLog) as caught:
-        list(walk_segment(str(file), previous=-1))
+        list(walk_segment(str(file), base=0))
     assert str(caught.value) == (
         f"{file}, position 355, offset 5: torn tail: the batch says 71 bytes but 70 are left in the file; "
         "start the broker once so that it recovers the log, or restore the file from a replica"
@@ -311,13 +311,13 @@ def test_the_message_says_where_what_and_what_to_do(tmp_path: Path) -> None:
 
 def test_an_empty_file_has_no_batches(tmp_path: Path) -> None:
     (tmp_path / "x.log").write_bytes(b"")
-    assert list(walk_segment(str(tmp_path / "x.log"), previous=-1)) == []
+    assert list(walk_segment(str(tmp_path / "x.log"), base=0)) == []
 
 
 def test_a_walk_with_checksums_finds_the_batch_that_a_walk_without_passes_over(tmp_path: Path) -> None:
     file = tmp_path / "x.log"
     file.write_bytes(flipped())
-    assert np.concatenate(list(walk_segment(str(file), previous=-1))).size == 6
+    assert np.concatenate(list(walk_segment(str(file), base=0))).size == 6
     with pytest.raises(CorruptLog, match="wrong CRC-32C") as caught:
         list(walk_segment(str(file), previous=-1, with_crc=True))
     assert (caught.value.position, caught.value.offset) == (THIRD_AT, 2)

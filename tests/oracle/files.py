@@ -145,7 +145,10 @@ def write_checkpoint(offsets: dict[tuple[str, int], int]) -> str:
 
 
 def read_checkpoint(text: str) -> dict[tuple[str, int], int]:
-    return {(topic, int(partition)): int(offset) for topic, partition, offset in read_lines(text)}
+    found = {(topic, int(partition)): int(offset) for topic, partition, offset in read_lines(text)}
+    if any(not -(2**63) <= offset < 2**63 for offset in found.values()):
+        raise BadLog("a checkpoint offset is a Java long")
+    return found
 
 
 def write_partition_metadata(topic_id: str) -> str:

@@ -122,7 +122,6 @@ def was_stopped_cleanly(log_dir: Path) -> bool:
 def exclusive(log_dir: Path) -> Iterator[None]:
     """Holds the lock that a broker would hold, so that none can start here meanwhile; refuses if one does hold it."""
     lock = log_dir / checkpoints.LOCK
-    existed = lock.exists()
     with open(lock, "a+b") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,5 +132,5 @@ def exclusive(log_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if not existed and not is_broker_directory(log_dir):
+            if not is_broker_directory(log_dir):
                 lock.unlink(missing_ok=True)
