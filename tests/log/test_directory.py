@@ -181,7 +181,7 @@ def test_the_lock_is_held_meanwhile_and_only_a_brokers_stays(tmp_path: Path) -> 
     with exclusive(tmp_path):
         assert (tmp_path / ".lock").exists()
     assert not (tmp_path / ".lock").exists()
-    (tmp_path / ".lock").write_bytes(b"")
+    (tmp_path / "meta.properties").write_text("version=1\n")
     with exclusive(tmp_path):
         pass
     assert (tmp_path / ".lock").exists()

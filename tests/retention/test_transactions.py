@@ -165,12 +165,7 @@ def leader_change(offset: int) -> Batch:
     )
 
 
-NO_PRODUCERS = pytest.param(
-    "N[a]", marks=pytest.mark.xfail(reason="a table of headers without producer ids is passed over")
-)
-
-
-@pytest.mark.parametrize("others", [NO_PRODUCERS, "I1[a]", "P1[a] C1"])
+@pytest.mark.parametrize("others", ["N[a]", "I1[a]", "P1[a] C1"])
 def test_control_records_of_no_producer_are_not_data(others: str) -> None:
     history = History()
     for _ in range(2):

@@ -67,10 +67,12 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 def read_leader_epochs(path: Path) -> list[tuple[int, int]]:
     """(epoch, start offset) in order."""
-    return [
-        (_integer(path, number, fields[0]), _integer(path, number, fields[-1]))
-        for number, fields in enumerate(_rows(path), start=3)
-    ]
+    epochs = []
+    for number, fields in enumerate(_rows(path), start=3):
+        if len(fields) != 2:
+            raise _malformed(path, number, "expected 'epoch offset'")
+        epochs.append((_integer(path, number, fields[0]), _integer(path, number, fields[1])))
+    return epochs
 
 
 def write_leader_epochs(path: Path, epochs: list[tuple[int, int]]) -> None:

@@ -174,10 +174,10 @@ class _History:
 
     def add(self, table: Batches) -> None:
         ids = table["producer_id"]
+        self.has_transactions |= bool((table["attributes"] & (TRANSACTIONAL | CONTROL)).any())
         if not (ids >= 0).any():
             return
         self.producer_ids.update(np.unique(ids[ids >= 0]).tolist())
-        self.has_transactions |= bool((table["attributes"] & (TRANSACTIONAL | CONTROL)).any())
         data = np.flatnonzero((table["attributes"] & TRANSACTIONAL != 0) & (table["control_type"] == NOT_CONTROL))
         if data.size and self.first_transactional is None:
             self.first_transactional = int(table[data[0]]["base_offset"])
