@@ -286,7 +286,9 @@ def test_a_second_segment_may_not_begin_below_the_end_of_the_first(tmp_path: Pat
     file = spoiled_partition(tmp_path / "in", bytes(log()))
     second = file.with_name("00000000000000000003.log")
     second.write_bytes(bytes(log()[3 * BATCH_BYTES :]))
-    with pytest.raises(CorruptLog, match="the segment begins inside the one before, which goes up to offset 5") as caught:
+    with pytest.raises(
+        CorruptLog, match="the segment begins inside the one before, which goes up to offset 5"
+    ) as caught:
         compacted(tmp_path / "in", tmp_path / "out")
     assert (caught.value.file, caught.value.position, caught.value.offset) == (str(second), 0, 3)
 

@@ -31,7 +31,8 @@ from headstone.retention.ranges import RetainedSegment, deletable, largest_times
 from headstone.spark.planning import Candidate
 from headstone.spark.work import GroupResult, PartitionWork, attempt_path
 
-WORK_PREFIX = ".headstone-"
+WORK_PREFIX = ".headstone-w"
+"""The letter keeps a name of digits from looking like a partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
