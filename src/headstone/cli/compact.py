@@ -37,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--eligible", action="store_true", help="only what the cleaner would choose now, filthiest first"
     )
+    parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
+    parser.add_argument(
+        "--drop-keyless", action="store_true", help="in a broker's directory: drop records without a key"
+    )
     parser.add_argument(
         "--force-offline", action="store_true", help="in place although the broker did not stop cleanly"
     )
@@ -77,7 +81,9 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
         policy=policy(arguments),
         dirty_from=arguments.dirty_from,
         peers=tuple(peer.resolve() for peer in arguments.peer),
+        topics=tuple(arguments.topic),
         eligible_only=arguments.eligible,
+        drop_keyless=arguments.drop_keyless,
         force_offline=arguments.force_offline,
         dry_run=arguments.dry_run,
         path=arguments.split,
@@ -115,6 +121,8 @@ def render(result: CompactionResult, output: str) -> None:
         return
     for partition in result.partitions:
         print(partition.as_line())
+        if partition.reasons.get("keyless", 0):
+            tell(f"warning: {partition.partition}: {partition.reasons['keyless']:,} records without a key were dropped")
     read = sum(partition.bytes_rewritten for partition in result.partitions)
     if read:
         rate = read / 1e6 / result.seconds

@@ -22,6 +22,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
+BOOTSTRAP = "bootstrap.checkpoint"
 LOCK = ".lock"
 
 VERSION = "0"

@@ -20,6 +20,9 @@ LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 
+METADATA_TOPIC = "__cluster_metadata"
+"""KRaft's own log: snapshots, not compaction, keep it small, and a controller does not start on a compacted one."""
+
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d+)")
 _STRAY = re.compile(r".+-(delete|future|stray)$")
 _NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")

@@ -136,7 +136,7 @@ class PieceRewriter:
         self._round = round_
         policy = round_.policy
         self._horizon = horizon_after(policy.now_ms, policy.delete_retention_ms)
-        self._rewriter = Rewriter(now_ms=policy.now_ms, clears_committed=policy.clears_committed)
+        self._rewriter = Rewriter(now_ms=policy.now_ms, plain_below=policy.plain_below)
         self.reasons = np.zeros(len(REASONS), dtype=np.int64)
 
     def rewrite(self, piece: Piece, states: States) -> Rewritten:
@@ -147,7 +147,7 @@ class PieceRewriter:
         policy = self._round.policy
         judge(
             batches, piece.roles, kept, piece.ordinals, states, policy.now_ms, self._horizon, policy.markers_below,
-            policy.clears_committed, actions, horizons, self.reasons,
+            policy.plain_below, actions, horizons, self.reasons,
         )  # fmt: skip
         return self._rewriter.rewrite(piece.chunk, actions, piece.roles, horizons, states, piece.ordinals)
 

@@ -31,12 +31,14 @@ class Policy:
     retention_bytes: int = -1
     tombstones_below: int = 0
     markers_below: int = 0
-    clears_committed: bool = True
-    """Committed transactional data in rewritten segments becomes plain data, so that its marker is no longer needed."""
+    plain_below: int = NO_LIMIT
+    """Committed transactional data below it, in rewritten segments, becomes plain data: its marker is needed no longer.
+
+    A replica that stopped inside a transaction refuses plain data of that transaction behind its log end."""
 
 
 def kafka_rules(policy: Policy) -> Policy:
-    return replace(policy, tombstones_below=NO_LIMIT, markers_below=NO_LIMIT, clears_committed=False)
+    return replace(policy, tombstones_below=NO_LIMIT, markers_below=NO_LIMIT, plain_below=0)
 
 
 def horizon_after(now_ms: int, delete_retention_ms: int) -> int:

@@ -117,7 +117,7 @@ def squeeze_sections(data: Any, starts: Any, ends: Any, chosen: Any, batches: An
 
 @kernel
 def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, states: Any, ordinals: Any, now_ms: Any,
-         clears_committed: Any, packed: Any, packed_spans: Any, packed_heads: Any, out: Any, sizes: Any, lasts: Any,
+         plain_below: Any, packed: Any, packed_spans: Any, packed_heads: Any, out: Any, sizes: Any, lasts: Any,
          stamps: Any) -> Any:  # fmt: skip
     """Writes the new chunk: (bytes, batches written, records written). sizes, lasts, stamps describe each batch."""
     at = 0
@@ -129,7 +129,7 @@ def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, state
         action = actions[i]
         start = at
         latest = batch.max_timestamp
-        plain = clears_committed and roles[i] == COMMITTED
+        plain = roles[i] == COMMITTED and batch.last_offset < plain_below
         if action == COPY or action == COPY_AS_PLAIN:
             copy_bytes(out, at, data, batch.position, batch.size)
             at += batch.size
@@ -185,9 +185,9 @@ class Rewritten:
 class Rewriter:
     """Rewrites chunks one after the other into reused buffers: a result is valid until the next call."""
 
-    def __init__(self, *, now_ms: int, clears_committed: bool) -> None:
+    def __init__(self, *, now_ms: int, plain_below: int) -> None:
         self._now_ms = now_ms
-        self._clears_committed = clears_committed
+        self._plain_below = plain_below
         self._payloads = Payloads()
         self._out = np.zeros(1 << 20, dtype=np.uint8)
         self._scratch = np.zeros(1 << 20, dtype=np.uint8)
@@ -201,7 +201,7 @@ class Rewriter:
         self._out = _with_room(self._out, chunk.data.size + grown + int(packed.size) + HEADER_BYTES)
         sizes, lasts, stamps = (np.zeros(batches.size, dtype=np.int64) for _ in range(3))
         size, n, records = emit(
-            chunk.data, batches, actions, roles, horizons, states, ordinals, self._now_ms, self._clears_committed,
+            chunk.data, batches, actions, roles, horizons, states, ordinals, self._now_ms, self._plain_below,
             packed, spans, heads, self._out, sizes, lasts, stamps,
         )  # fmt: skip
         if size < 0:

@@ -147,7 +147,7 @@ def _judge_control(batch: Any, role: Any, expired: Any, markers_below: Any, has_
 
 @kernel
 def judge(batches: Any, roles: Any, kept: Any, ordinals: Any, states: Any, now_ms: Any, new_horizon: Any,
-          markers_below: Any, clears_committed: Any, actions: Any, horizons: Any, reasons: Any) -> None:  # fmt: skip
+          markers_below: Any, plain_below: Any, actions: Any, horizons: Any, reasons: Any) -> None:  # fmt: skip
     """Fills actions and, for rebuilt batches, horizons (-1: none)."""
     for i in range(batches.size):
         batch = batches[i]
@@ -168,7 +168,7 @@ def judge(batches: Any, roles: Any, kept: Any, ordinals: Any, states: Any, now_m
                 if survives(state, expired):
                     survivors += 1
                     stamp = stamp or (state & TOMBSTONE != 0 and not has_horizon)
-        plain = clears_committed and role == COMMITTED
+        plain = role == COMMITTED and batch.last_offset < plain_below
         horizons[i] = -1
         if survivors == 0:
             actions[i] = EMPTY if kept[i] else DROP

@@ -22,11 +22,13 @@ from headstone.log.directory import (
     SNAPSHOT,
     TIME_INDEX,
     PartitionDir,
+    is_broker_directory,
     numbered,
 )
 from headstone.log.failpoint import reach
 from headstone.log.snapshots import write_snapshot
 from headstone.log.swap import remove_segments, replace_segments, uncovered_base
+from headstone.retention import verdicts
 from headstone.retention.ranges import RetainedSegment, deletable, largest_timestamp
 from headstone.spark.planning import Candidate
 from headstone.spark.work import GroupResult, PartitionWork, attempt_path
@@ -52,7 +54,7 @@ class Finished:
     def stale_snapshots(self) -> list[int]:
         """Offsets whose producer snapshots go with the old segments: those merged away; and, where committed data became
         plain, all of them, because one taken inside a transaction would meet plain data of an open transaction."""
-        if self.found.policy.clears_committed:
+        if self.found.policy.plain_below > 0:
             return self.rewritten_bases
         return sorted(set(self.rewritten_bases) - {group.base for group in self.groups})
 
@@ -240,9 +242,24 @@ def _copy_synced(source: Path, target: Path) -> None:
 
 def copy_broker_files(source: Path, out: Path) -> None:
     """What a broker looks for in its log directory beside partitions."""
-    for name in (checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN):
+    for name in (checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN, checkpoints.BOOTSTRAP):
         if (source / name).exists() and not (out / name).exists():
             _copy_synced(source / name, out / name)
+
+
+def refuse_keyless(done: Finished) -> None:
+    """Compaction drops records without a key; brokers take none on compacted topics, so this topic is probably not one."""
+    lost = sum(group.reasons[verdicts.BY_KEYLESS] for group in done.groups)
+    if lost and is_broker_directory(done.found.directory.log_dir):
+        raise UsageError(
+            f"{done.found.directory.path}: {lost} records without a key would be dropped; if the topic's cleanup.policy is "
+            "compact pass --drop-keyless, else name only compacted topics with --topic"
+        )
+
+
+def copy_untouched(directory: PartitionDir, out: Path) -> None:
+    """A partition that is never compacted, whole."""
+    shutil.copytree(directory.path, out / directory.name)
 
 
 def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:

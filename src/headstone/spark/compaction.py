@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headstone.errors import UsageError
-from headstone.log.directory import PartitionDir, exclusive, find_partitions, is_broker_directory, was_stopped_cleanly
+from headstone.log.directory import (
+    METADATA_TOPIC,
+    PartitionDir,
+    exclusive,
+    find_partitions,
+    is_broker_directory,
+    was_stopped_cleanly,
+)
 from headstone.log.swap import recover
 from headstone.retention import keys
 from headstone.retention.keys import HashKey
@@ -28,7 +35,9 @@ from headstone.spark.commit import (
     changes,
     commit_in_place,
     commit_to,
+    copy_untouched,
     refuse_existing,
+    refuse_keyless,
     remove_work_dirs,
     write_new_checkpoints,
 )
@@ -61,7 +70,10 @@ class CompactionRequest:
     policy: Policy
     dirty_from: int | None = None
     peers: tuple[Path, ...] = ()
+    topics: tuple[str, ...] = ()
+    """Only these; none named: all."""
     eligible_only: bool = False
+    drop_keyless: bool = False
     force_offline: bool = False
     dry_run: bool = False
     path: str = "auto"
@@ -79,13 +91,14 @@ class CompactionResult:
 
 def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> CompactionResult:
     started = time.monotonic()
-    directories = find_partitions(request.paths)
+    everything = find_partitions(request.paths)
+    directories = _wanted(everything, request, tell)
     result = CompactionResult()
     with ExitStack() as stack:
         if request.out is None and not request.dry_run:
             _hold_in_place(directories, request.force_offline, stack, tell)
         elif request.out is not None and not request.dry_run:
-            _hold_out(request.out, directories, stack)
+            _hold_out(request.out, everything, stack)
         if not request.dry_run:
             engine.begin()
         found = _candidates(directories, request, tell)
@@ -99,8 +112,24 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
             ]
         else:
             result.partitions = _run(found, chosen, request, engine)
+            if request.out is not None:
+                for directory in (d for d in everything if d.topic == METADATA_TOPIC):
+                    copy_untouched(directory, request.out)
     result.seconds = time.monotonic() - started
     return result
+
+
+def _wanted(everything: Sequence[PartitionDir], request: CompactionRequest, tell: Tell) -> list[PartitionDir]:
+    """The partitions of the topics named, never KRaft's metadata log."""
+    unknown = sorted(set(request.topics) - {directory.topic for directory in everything})
+    if unknown:
+        raise UsageError(f"no partition of topic {unknown[0]} in {', '.join(request.paths)}")
+    wanted = [d for d in everything if d.topic != METADATA_TOPIC and (not request.topics or d.topic in request.topics)]
+    if any(directory.topic == METADATA_TOPIC for directory in everything):
+        tell(f"{METADATA_TOPIC} is left as it is: snapshots, not compaction, keep it small")
+    if not wanted:
+        raise UsageError(f"{', '.join(request.paths)}: nothing to compact")
+    return wanted
 
 
 def tell_choice(found: Candidate, request: CompactionRequest, tell: Tell) -> None:
@@ -157,6 +186,8 @@ def _run(
         works = _works(to_do, request, hash_key, work_dirs, engine)
         answers = _run_stages(works, request, engine) if works else []
         finished = [_finished(c, works, answers) for c in found]
+        for done in finished if request.out is None and not request.drop_keyless else ():
+            refuse_keyless(done)
         verify_all([s.file for done in finished for s in done.found.survey.segments if s.base in done.carried])
         names = {c.directory.path for c in chosen}
         starts = _commit(finished, request, work_dirs, names)

@@ -27,7 +27,7 @@ from headstone.log.reading import SegmentFile, next_offset, verify_segment
 from headstone.log.snapshots import ProducerEntry, read_snapshot
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import Round
-from headstone.retention.policy import Policy
+from headstone.retention.policy import NO_LIMIT, Policy
 from headstone.retention.producers import active_producers
 from headstone.retention.ranges import CleanRange, Eligibility, clean_range, dirty_segments, eligibility, group_segments
 from headstone.retention.survey import PartitionSurvey, survey_partition
@@ -124,6 +124,16 @@ def peer_watermarks(directory: PartitionDir, survey: PartitionSurvey, peers: Seq
     return group_watermarks(members)
 
 
+def plain_below(directory: PartitionDir, peers: Sequence[Path]) -> int:
+    """Where committed data must stay transactional: behind the end of a peer that stopped inside a transaction."""
+    ends = [NO_LIMIT]
+    for theirs in (as_partition(peer / directory.name) for peer in peers):
+        if theirs is not None:
+            survey, _ = survey_directory(theirs)
+            ends += [survey.log_end] if survey.open_txns else []
+    return min(ends)
+
+
 def candidate(
     directory: PartitionDir,
     surveyed: tuple[PartitionSurvey, tuple[str, ...]],
@@ -138,7 +148,12 @@ def candidate(
         watermarks = peer_watermarks(directory, survey, peers)
         absent = [peer for peer in peers if as_partition(peer / directory.name) is None]
         notes += tuple(f"--peer {peer} has no {directory.name}: it counts as 0, nothing may go" for peer in absent)
-        policy = replace(policy, tombstones_below=watermarks.mtro, markers_below=watermarks.mxro)
+        policy = replace(
+            policy,
+            tombstones_below=watermarks.mtro,
+            markers_below=watermarks.mxro,
+            plain_below=plain_below(directory, peers),
+        )
     known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
     trusted = max(survey.log_start, known or 0)
     if dirty_from is not None and trusted < dirty_from <= survey.log_end:
