@@ -173,7 +173,7 @@ SCENARIOS = {
 
 def run_compaction(logs: Path, scenario: Scenario) -> None:
     request = CompactionRequest(
-        paths=(str(logs),), out=None, policy=scenario.policy, path=scenario.path, progress=False
+        drop_keyless=True, paths=(str(logs),), out=None, policy=scenario.policy, path=scenario.path, progress=False
     )
     compact(request, InProcess(), lambda text: None)
 

@@ -110,7 +110,7 @@ def test_why_a_session_did_not_start_reaches_the_one_who_waits(monkeypatch: pyte
 
 def test_the_first_run_leaves_an_archive_that_the_second_maps(tmp_path: Path) -> None:
     program = """
-        with spark_session(app_name="archive", master="local[1]") as spark:
+        with spark_session(app_name="archive", master="local[1]", archive=True) as spark:
             rows(spark)
             print(*[a for a in open(f"/proc/{jvm()}/cmdline").read().split(chr(0)) if a.startswith("-XX:") and "Archive" in a])
             print(any(".jsa" in line for line in open(f"/proc/{jvm()}/maps") if "headstone" in line))
@@ -127,7 +127,7 @@ def test_an_archive_that_cannot_be_kept_is_done_without(tmp_path: Path) -> None:
     cache.write_text("")
     assert run(
         """
-        with spark_session(app_name="no archive", master="local[1]") as spark:
+        with spark_session(app_name="no archive", master="local[1]", archive=True) as spark:
             print(rows(spark))
         """,
         cache,
