@@ -27,21 +27,29 @@ GROUPS = {
 PLAIN = {"bytes": 1_000 * MB, "codec": "none", "partitions": 4, "segments": 4, "transactions": 0.0, "target": None}
 
 
-def measured(setting: dict[str, object], engine: OnSpark, path: str) -> dict[str, object]:
+def measured(setting: dict[str, object], engine: OnSpark) -> list[dict[str, object]]:
+    """One row a path, over the same data."""
     arguments = argparse.Namespace(**{**PLAIN, **setting})
+    rows = []
     with scratch(arguments) as (source, target):
         sample(source, arguments)
         size = sum(file.stat().st_size for file in source.rglob("*.log"))
-        run = job(source, target, engine, path)
-        run()
-        seconds = best(run, 3)
-    return {
-        **setting,
-        "path": path,
-        "log_bytes": size,
-        "seconds": round(seconds, 3),
-        "ns_per_byte": seconds * 1e9 / size,
-    }
+        for path in ("whole", "shuffle"):
+            run = job(source, target, engine, path)
+            run()
+            seconds = best(run, 3)
+            rows.append({**setting, "path": path, "log_bytes": size, "seconds": round(seconds, 3)})
+    return rows
+
+
+def with_ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """ns_per_byte of each row, and its ratio to that of the first row of the same path."""
+    first: dict[object, float] = {}
+    for row in rows:
+        cost = float(str(row["seconds"])) * 1e9 / int(str(row["log_bytes"]))
+        row["ns_per_byte"] = round(cost, 3)
+        row["ratio"] = round(cost / first.setdefault(row["path"], cost), 3)
+    return rows
 
 
 def main() -> int:
@@ -49,15 +57,13 @@ def main() -> int:
     parser.add_argument("--groups", nargs="+", choices=sorted(GROUPS), default=sorted(GROUPS))
     parser.add_argument("--output", choices=("text", "json"), default="text")
     arguments = parser.parse_args()
-    rows = []
+    rows: list[dict[str, object]] = []
     with StartingSession(app_name="scaling", master="local[2]", remote=None, conf={}) as session:
         session.begin()
         engine = OnSpark(session.get, parallelism=2)
         for group in arguments.groups:
-            for path in ("whole", "shuffle"):
-                results = [measured(setting, engine, path) for setting in GROUPS[group]]
-                first = results[0]["ns_per_byte"]
-                rows += [{"group": group, **r, "ratio": round(r["ns_per_byte"] / first, 3)} for r in results]  # type: ignore[operator]
+            results = [row for setting in GROUPS[group] for row in measured(setting, engine)]
+            rows += [{"group": group, **row} for row in with_ratios(results)]
     if arguments.output == "json":
         print(json.dumps(rows, indent=2))
     else:
