@@ -323,8 +323,9 @@ def fact_differences(right: Reading, facts: PartitionFacts) -> list[str]:
         "log_end": right.segments[-1].next_offset,
         "high_watermark": right.settings.high_watermark,
         "lso": log.lso,
-        "keys": len(table),
     }
+    if not any(batch.base_offset < log.lso <= batch.last_offset for batch in right.batches):
+        wanted["keys"] = len(table)  # brokers have no stable offset inside a batch: only a damaged checkpoint does
     return [
         f"inspect says {name} {told[name]}, expected {value}" for name, value in wanted.items() if told[name] != value
     ]
