@@ -224,7 +224,7 @@ def _check_header(data: Any, at: int, end: int, previous_last: Any, payload_max:
     if codec > ZSTD:
         return BAD_CODEC
     room = size - HEADER_BYTES if codec == 0 else payload_max
-    if count > room // RECORD_BYTES_MIN or (count == 0 and size > HEADER_BYTES and codec == 0):
+    if count > room // RECORD_BYTES_MIN or (count == 0 and size > HEADER_BYTES):
         return BAD_COUNT
     return OK
 

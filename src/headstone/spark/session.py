@@ -172,11 +172,13 @@ def _launched(app_name: str, master: str, conf: Mapping[str, str], *, archive: b
     )
     options = [*QUICK_JVM, *(kept.options(make=archive) if kept else [])]
     settings = start_conf(app_name, master, conf, options)
+    stopping = threading.Event()
     with ExitStack() as stack:
         stack.callback(_end, kept)
         with _environment(_local_environment(settings) if local else {}):
-            spark = _start(settings)
+            spark = _start(settings, stopping)
         stack.callback(_stop, spark)
+        stack.callback(stopping.set)
         yield spark
 
 
@@ -201,11 +203,11 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(settings: Mapping[str, str]) -> SparkSession:
+def _start(settings: Mapping[str, str], stopping: threading.Event) -> SparkSession:
     threading.Thread(target=_import_early, daemon=True).start()
     pairs = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     reader, writer = os.pipe()
-    threading.Thread(target=_forward, args=(reader,), daemon=True).start()
+    threading.Thread(target=_forward, args=(reader, stopping), daemon=True).start()
     try:
         gateway = launch_gateway(pairs, {"stderr": writer})  # type: ignore[no-untyped-call]
     finally:
@@ -220,11 +222,11 @@ def _import_early() -> None:
         importlib.import_module("pyspark.testing.utils")
 
 
-def _forward(reader: int) -> None:
-    """What the JVM says, without what it says at every start."""
+def _forward(reader: int, stopping: threading.Event) -> None:
+    """What the JVM and its workers say, without what they say at every start, or when they are told to stop."""
     with os.fdopen(reader, "rb") as said:
         for line in said:
-            if not any(noise in line for noise in NOISE):
+            if not stopping.is_set() and not any(noise in line for noise in NOISE):
                 sys.stderr.write(line.decode("utf-8", errors="replace"))
                 sys.stderr.flush()
 
