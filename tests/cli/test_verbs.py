@@ -157,15 +157,28 @@ def test_synth_is_deterministic(tmp_path: Path) -> None:
     assert snapshot_of(tmp_path / "1") == snapshot_of(tmp_path / "2")
 
 
-def test_interrupted_in_the_middle_leaves_the_old_log_and_no_work_files(tmp_path: Path) -> None:
-    assert main(["synth", str(tmp_path / "in"), "--records", "3000"]) == 0
-    before = snapshot_of(tmp_path / "in")
-    command = [sys.executable, "-m", "headstone.cli.main", "compact", str(tmp_path / "in"), "--in-place"]
+def interrupted(source: Path) -> int:
+    """Exit code of an in-place compaction that gets SIGINT as soon as it has made its work directory."""
+    command = [sys.executable, "-m", "headstone.cli.main", "compact", str(source), "--in-place"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 60
-    while not any(tmp_path.rglob(".headstone-*")) and time.monotonic() < deadline and process.poll() is None:
+    while not any(source.rglob(".headstone-*")) and time.monotonic() < deadline and process.poll() is None:
         os.sched_yield()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
-    assert process.returncode == 3
-    assert snapshot_of(tmp_path / "in") == before
+    return int(process.returncode)
+
+
+def test_interrupted_in_the_middle_leaves_the_old_log_and_no_work_files(tmp_path: Path) -> None:
+    """On a busy machine the signal may come when all is done: then another try, but not for ever."""
+    for attempt in range(3):
+        source = tmp_path / str(attempt)
+        assert main(["synth", str(source), "--records", "3000"]) == 0
+        before = snapshot_of(source)
+        code = interrupted(source)
+        assert not list(source.rglob(".headstone-*"))
+        if code == 3:
+            assert snapshot_of(source) == before
+            return
+        assert code == 0
+    pytest.fail("three compactions ended before they could be interrupted")
