@@ -50,6 +50,8 @@ ZSTD_PLAIN_FRAME = ZSTD_MAGIC + b"\0"
 ZSTD_SKIPPABLE_TAIL = b"\x2a\x4d\x18"
 ZSTD_LEVEL = 3
 ZSTD_BLOCK_BYTES_MAX = 128 << 10
+# A block from its header of three bytes and the one byte that it repeats.
+ZSTD_RATIO_MAX = ZSTD_BLOCK_BYTES_MAX // 4
 # What zstd-jni, hence Kafka, refuses to exceed.
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
 # Up to here a reader takes the window a frame asks for; every level below 20 asks for no more.
@@ -57,6 +59,9 @@ ZSTD_WINDOW_LOG_PLAIN = 23
 # One allocation of this much, or of this many times the payload, is taken without asking.
 ZSTD_ROOM_BYTES_PLAIN = 1 << 20
 ZSTD_ROOM_RATIO_PLAIN = 16
+
+RATIO_MAX = (1, GZIP_RATIO_MAX, SNAPPY_RATIO_MAX, LZ4_RATIO_MAX, ZSTD_RATIO_MAX)
+"""By codec: no payload becomes more than this many times its size, so that no header need be believed beyond it."""
 
 
 class CodecError(ValueError):

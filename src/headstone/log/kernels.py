@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headstone.log.codecs import RATIO_MAX
 from headstone.log.intrinsics import crc32c, kernel
 from headstone.log.layout import (
     ATTRIBUTES_AT,
@@ -223,7 +224,9 @@ def _check_header(data: Any, at: int, end: int, previous_last: Any, payload_max:
         return BAD_COUNT
     if codec > ZSTD:
         return BAD_CODEC
-    room = size - HEADER_BYTES if codec == 0 else payload_max
+    room = (size - HEADER_BYTES) * RATIO_MAX[codec]
+    if codec != 0 and room > payload_max:
+        room = payload_max
     if count > room // RECORD_BYTES_MIN or (count == 0 and size > HEADER_BYTES):
         return BAD_COUNT
     return OK

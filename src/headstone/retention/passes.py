@@ -90,36 +90,47 @@ class Entries:
 
 
 class Indexer:
-    """Parses and digests the records of a piece. Buffers are reused."""
+    """Parses and digests the records of a piece. Buffers are reused, and grow only for records whose bytes are there."""
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
         self._payloads = Payloads()
-        self._room(1 << 14)
+        self._digests = np.zeros((1 << 14, 2), dtype=np.uint64)
+        self._ordinals = np.zeros(1 << 14, dtype=np.int64)
+        self._offsets = np.zeros(1 << 14, dtype=np.int64)
 
-    def _room(self, records: int) -> None:
-        self._digests = np.zeros((records, 2), dtype=np.uint64)
-        self._ordinals = np.zeros(records, dtype=np.int64)
-        self._offsets = np.zeros(records, dtype=np.int64)
+    def _make_room(self, used: int, records: int) -> None:
+        needed = used + records
+        if needed > self._ordinals.size:
+            size = needed + needed // 4
+            self._digests = _grown(self._digests, used, size)
+            self._ordinals = _grown(self._ordinals, used, size)
+            self._offsets = _grown(self._offsets, used, size)
 
     def index(self, piece: Piece, states: States, *, chosen: npt.NDArray[np.int64] | None = None) -> Entries:
         """Fills states (of this piece's records) with flags and codes; keyed ones are left to be marked newest."""
         if chosen is None:
             chosen = np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED))
-        if self._ordinals.size < piece.records:
-            self._room(piece.records + piece.records // 4)
         batches = piece.chunk.batches
         n = 0
         for some, data, starts, ends in self._payloads.runs(piece.chunk, chosen):
+            counts = batches["count"][some]
+            self._make_room(n, int(counts.sum(dtype=np.int64)))
             n, code, k, r = keys.index_records(
                 data, starts, ends, batches["base_offset"][some], batches["last_offset"][some],
-                batches["count"][some], piece.ordinals[some], np.uint64(self._round.hash_key.k0),
+                counts, piece.ordinals[some], np.uint64(self._round.hash_key.k0),
                 np.uint64(self._round.hash_key.k1), self._round.mapped_end, self._round.policy.tombstones_below,
                 states, n, self._digests, self._ordinals, self._offsets,
             )  # fmt: skip
             if code != kernels.OK:
                 raise corrupt_record(piece.chunk.path, piece.chunk.in_file(int(some[k])), code, int(r))
         return Entries(digests=self._digests[:n], ordinals=self._ordinals[:n], offsets=self._offsets[:n])
+
+
+def _grown(buffer: npt.NDArray[Any], used: int, size: int) -> npt.NDArray[Any]:
+    grown = np.zeros((size, *buffer.shape[1:]), dtype=buffer.dtype)
+    grown[:used] = buffer[:used]
+    return grown
 
 
 def every_data_batch(piece: Piece) -> npt.NDArray[np.int64]:
@@ -141,6 +152,8 @@ class PieceRewriter:
 
     def rewrite(self, piece: Piece, states: States) -> Rewritten:
         batches = piece.chunk.batches
+        if (piece.roles == OPEN).any():
+            raise AssertionError(f"{piece.chunk.path}: a range to rewrite may not reach into an open transaction")
         actions = np.zeros(batches.size, dtype=np.uint8)
         horizons = np.zeros(batches.size, dtype=np.int64)
         kept = kept_headers(batches, self._round.active, uncleanable=self._round.uncleanable)
@@ -152,10 +165,12 @@ class PieceRewriter:
         return self._rewriter.rewrite(piece.chunk, actions, piece.roles, horizons, states, piece.ordinals)
 
 
-def bounded_end(segments: list[SegmentSurvey], round_: Round, keys_max: int) -> tuple[int, int]:
+def bounded_end(
+    segments: list[SegmentSurvey], round_: Round, keys_max: int, reader: PieceReader | None = None
+) -> tuple[int, int]:
     """How far Kafka's map of keys_max keys reaches from dirty_start: (end of the mapped range, keys)."""
     table = keys.new_table(keys_max + 1)
-    reader, indexer = PieceReader(), Indexer(round_)
+    reader, indexer = reader or PieceReader(), Indexer(round_)
     used, latest = 0, round_.dirty_start - 1
     for i, segment in enumerate(segments):
         for piece in reader.pieces(segment, backwards=False, with_crc=True):

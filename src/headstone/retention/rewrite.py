@@ -197,7 +197,8 @@ class Rewriter:
         batches = chunk.batches
         chosen = np.flatnonzero((actions == REBUILD) & (batches["codec"] != 0))
         packed, spans, heads = self._repacked(chunk, chosen, horizons, states, ordinals)
-        grown = int(batches["count"][actions == REBUILD].sum()) * GROWTH_PER_RECORD
+        plain = batches["count"][(actions == REBUILD) & (batches["codec"] == 0)]
+        grown = int(plain.sum()) * GROWTH_PER_RECORD
         self._out = _with_room(self._out, chunk.data.size + grown + int(packed.size) + HEADER_BYTES)
         sizes, lasts, stamps = (np.zeros(batches.size, dtype=np.int64) for _ in range(3))
         size, n, records = emit(
@@ -215,8 +216,9 @@ class Rewriter:
         heads = np.zeros((chosen.size, 3), dtype=np.int64)
         if not chosen.size:
             return np.zeros(0, dtype=np.uint8), spans, heads
-        parts: list[bytes] = []
-        at = done = 0
+        # One buffer, because zstd's results keep the room of the worst case for as long as they live.
+        packed = bytearray()
+        done = 0
         for some, data, starts, ends in self._payloads.runs(chunk, chosen):
             mine = slice(done, done + some.size)
             done += some.size
@@ -227,19 +229,17 @@ class Rewriter:
                 spans[mine], heads[mine],
             ):  # fmt: skip
                 raise _changed(chunk)
-            at = self._pack(chunk, some, spans[mine], parts, at)
-        return np.frombuffer(b"".join(parts), dtype=np.uint8), spans, heads
+            self._pack(chunk, some, spans[mine], packed)
+        return np.frombuffer(packed, dtype=np.uint8), spans, heads
 
-    def _pack(self, chunk: Chunk, some: npt.NDArray[np.int64], spans: Any, parts: list[bytes], at: int) -> int:
-        """Compresses the squeezed sections; spans then point into the joined parts."""
+    def _pack(self, chunk: Chunk, some: npt.NDArray[np.int64], spans: Any, packed: bytearray) -> None:
+        """Compresses the squeezed sections to the end of packed; spans then point into it."""
         view = self._scratch.data
         for k in range(some.size):
             codec = int(chunk.batches[some[k]]["attributes"]) & CODEC_MASK
-            part = codecs.compress(codec, view[int(spans[k, 0]) : int(spans[k, 1])])
-            parts.append(part)
-            spans[k] = at, at + len(part)
-            at += len(part)
-        return at
+            at = len(packed)
+            packed += codecs.compress(codec, view[int(spans[k, 0]) : int(spans[k, 1])])
+            spans[k] = at, len(packed)
 
 
 def _with_room(buffer: Bytes, size: int) -> Bytes:

@@ -28,6 +28,9 @@ CUT = np.dtype([("position", "i8"), ("record", "i8"), ("batch", "i8")])
 CHUNK_BYTES = 2 << 20
 """Work is cut into chunks of about this size: large enough for a kernel call, small enough for the processor's cache."""
 
+CHUNK_RECORDS = 4 << 20
+"""And of about so many records: compressed ones may be far smaller on disk than what a task holds for each."""
+
 Walk = Callable[[SegmentFile, int], Iterator[Batches]]
 
 
@@ -99,10 +102,10 @@ class _Tally:
         if self.batches == 0:
             self.first_batch_timestamp = int(table[0]["max_timestamp"])
         before = np.cumsum(table["count"], dtype=np.int64) - table["count"]
-        at = int(np.searchsorted(table["position"], self._next_cut()))
+        at = self._next_cut(table, before)
         while at < table.size:
             self.cuts.append((int(table[at]["position"]), self.records + int(before[at]), self.batches + at))
-            at = int(np.searchsorted(table["position"], self._next_cut()))
+            at = self._next_cut(table, before)
         self.records += int(before[-1]) + int(table[-1]["count"])
         self.batches += table.size
         self.largest_timestamp = max(self.largest_timestamp, int(table["max_timestamp"].max()))
@@ -110,8 +113,14 @@ class _Tally:
         self.header_only += int(np.count_nonzero(table["count"] == 0))
         self.codecs.update(np.unique(table["codec"]).tolist())
 
-    def _next_cut(self) -> int:
-        return self.cuts[-1][0] + CHUNK_BYTES if self.cuts else 0
+    def _next_cut(self, table: Batches, before: npt.NDArray[np.int64]) -> int:
+        """The row of the table that begins the next chunk; its size if none does."""
+        if not self.cuts:
+            return 0
+        position, record, _ = self.cuts[-1]
+        by_bytes = np.searchsorted(table["position"], position + CHUNK_BYTES)
+        by_records = np.searchsorted(before, record + CHUNK_RECORDS - self.records)
+        return int(min(by_bytes, by_records))
 
     def survey(self, file: SegmentFile, record: int) -> SegmentSurvey:
         cuts = np.array([*self.cuts, (file.size, self.records, self.batches)], dtype=CUT)

@@ -1,0 +1,67 @@
+"""What members say to each other about compaction: a poll down, a report up, and their bytes on the wire.
+
+A poll carries the group's watermarks, always: whoever missed one learns them from the next. Knows no state.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+VERSION = 2
+"""Version 1 had no MXFO and no MXRO."""
+
+_POLL = struct.Struct(">BiiqqB")
+_REPORT = struct.Struct(">BiiqqB")
+_REPORT_MXFO = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """Leader to member. `answer` asks for a report; without it the poll only distributes."""
+
+    leader: int
+    leader_epoch: int
+    mtro: int
+    mxro: int
+    answer: bool = True
+
+    def encode(self) -> bytes:
+        return _POLL.pack(VERSION, self.leader, self.leader_epoch, self.mtro, self.mxro, self.answer)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Poll:
+        _, leader, epoch, mtro, mxro, answer = _POLL.unpack(data)
+        return cls(leader=leader, leader_epoch=epoch, mtro=mtro, mxro=mxro, answer=bool(answer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Member to leader, in answer to a poll of that leader epoch. mxfo is None from a member of version 1."""
+
+    member: int
+    incarnation: int
+    leader_epoch: int
+    mcco: int
+    mxfo: int | None
+
+    def encode(self) -> bytes:
+        tail = b"" if self.mxfo is None else _REPORT_MXFO.pack(self.mxfo)
+        return _REPORT.pack(VERSION, self.member, self.leader_epoch, self.incarnation, self.mcco, len(tail)) + tail
+
+    @classmethod
+    def decode(cls, data: bytes) -> Report:
+        _, member, epoch, incarnation, mcco, size = _REPORT.unpack(data[: _REPORT.size])
+        mxfo = _REPORT_MXFO.unpack(data[_REPORT.size :])[0] if size else None
+        return cls(member=member, incarnation=incarnation, leader_epoch=epoch, mcco=mcco, mxfo=mxfo)
+
+
+Message = Poll | Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Effect: deliver the message to the member, or do not; nothing depends on its arrival but progress."""
+
+    to: int
+    message: Message

@@ -1,0 +1,134 @@
+"""Is anything corrupt? Pure functions from logs, readers and the truth to findings; the four corruptions by name.
+
+Independent of what they check: no rule of `retention/` and no watermark arithmetic is used here, only what a client
+would be given, and what really happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headstone.coordination.watermarks import GroupWatermarks
+from headstone.sim.batches import Record
+from headstone.sim.partition_log import PartitionLog
+from headstone.sim.readers import Reader, read, table_of
+from headstone.sim.truth import Entry, Truth
+
+DELETED_REAPPEARS = "deleted-reappears"
+ABORTED_AS_COMMITTED = "aborted-as-committed"
+COMMITTED_HIDDEN = "committed-hidden"
+FROZEN = "read-committed-frozen"
+WATERMARK_FELL = "watermark-fell"
+WATERMARK_UNTRUE = "watermark-untrue"
+NOT_CONVERGED = "not-converged"
+CORRUPTIONS = (DELETED_REAPPEARS, ABORTED_AS_COMMITTED, COMMITTED_HIDDEN, FROZEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    kind: str
+    where: str
+    text: str
+
+
+def check_log(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
+    """What this replica would serve to a read_committed consumer, against the truth below its LSO."""
+    end = log.last_stable_offset()
+    served, _ = read(log, log.log_start, committed=True)
+    found = [finding for record in served for finding in _undeserved(name, record, truth)]
+    table = table_of(served)
+    for key in truth.keys():
+        expected = truth.newest(key, end)
+        if expected is None or expected.record.offset < log.log_start:
+            continue
+        if not _told(table.get(key), expected) and not truth.superseded_from(key, end):
+            found.append(_missing(name, key, table.get(key), expected))
+    return found + _frozen(name, log, truth)
+
+
+def _undeserved(name: str, record: Record, truth: Truth) -> list[Finding]:
+    entry = truth.entries.get(record.offset)
+    if entry is not None and entry.committed:
+        return []
+    what = "aborted" if entry is not None and entry.refused else "undecided"
+    text = f"serves {_show(record)}, which is {what}"
+    return [Finding(kind=ABORTED_AS_COMMITTED, where=name, text=text)]
+
+
+def _told(got: Record | None, expected: Entry) -> bool:
+    if expected.record.value is None:
+        return got is None or got.value is None
+    return got is not None and got.offset == expected.record.offset
+
+
+def _missing(name: str, key: bytes, got: Record | None, expected: Entry) -> Finding:
+    wanted = _show(expected.record)
+    if expected.record.value is None and got is not None:
+        return Finding(kind=DELETED_REAPPEARS, where=name, text=f"serves {_show(got)}, deleted by {wanted}")
+    return Finding(
+        kind=COMMITTED_HIDDEN, where=name, text=f"does not serve {wanted}, but {_show(got) if got else 'nothing'}"
+    )
+
+
+def _frozen(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
+    found = []
+    for producer_id, first in log.open.items():
+        txn = truth.txn_at(first, producer_id)
+        if txn is not None and txn.marker is not None and txn.marker < min(log.high_watermark, log.log_end):
+            text = f"LSO is held at {first} by a transaction that was {txn.outcome} at offset {txn.marker}"
+            found.append(Finding(kind=FROZEN, where=name, text=text))
+    return found
+
+
+def check_reader(
+    reader: Reader, start: int, records: Sequence[Record], truth: Truth, *, now_ms: int, grace_ms: int
+) -> list[Finding]:
+    """After a poll from `start`: was it given what is not committed, and did it pass a tombstone without being told?
+
+    A reader has delete.retention.ms (less the clocks' skew: grace_ms) from the moment a deletion became visible; one
+    whose hold was granted has as long as it takes.
+    """
+    found = []
+    if reader.committed:
+        found = [finding for record in records for finding in _undeserved(reader.name, record, truth)]
+    for entry in truth.between(start, reader.position):
+        record = entry.record
+        mine = reader.table.get(record.key)
+        if record.value is not None or not entry.committed or mine is None or mine.offset >= record.offset:
+            continue
+        if mine.value is None or truth.superseded_from(record.key, record.offset + 1):
+            continue
+        believed = truth.entries.get(mine.offset)
+        held = reader.held_from is not None and record.offset >= reader.held_from
+        if believed is not None and believed.committed and (held or now_ms < entry.visible_ms + grace_ms):
+            text = f"passed the deletion {_show(record)} without seeing it and still believes {_show(mine)}"
+            found.append(Finding(kind=DELETED_REAPPEARS, where=reader.name, text=text))
+        del reader.table[record.key]
+    return found
+
+
+def check_watermarks(group: GroupWatermarks, members: Iterable[tuple[str, PartitionLog]]) -> list[Finding]:
+    """No member may hold below MTRO a record that a newer one below it supersedes, nor transactional data below MXRO."""
+    found = []
+    for name, log in members:
+        newest: dict[bytes, int] = {}
+        for batch in log.batches(log.log_start):
+            if batch.base >= max(group.mtro, group.mxro):
+                break
+            if batch.is_data and batch.transactional and batch.base < group.mxro:
+                text = f"MXRO is {group.mxro}, but transactional data is at offset {batch.base}"
+                found.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
+            for record in batch.records:
+                if record.offset < log.log_start or record.offset >= group.mtro:
+                    continue
+                if record.key in newest:
+                    text = f"MTRO is {group.mtro}, but offset {newest[record.key]} is superseded by {record.offset}"
+                    found.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
+                newest[record.key] = record.offset
+    return found
+
+
+def _show(record: Record) -> str:
+    value = "null" if record.value is None else record.value.decode()
+    return f"{record.key.decode()}={value} at offset {record.offset}"

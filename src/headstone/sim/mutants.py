@@ -1,0 +1,258 @@
+"""The protocol and the rules, each with one thing wrong: what shows that the checkers can fail.
+
+A mutant is the real broker with one part exchanged. `seeds` is within how many seeds `simulate --mutant` must find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headstone.coordination import leader as leading
+from headstone.coordination import replica as following
+from headstone.coordination.leader import Leader, Seat
+from headstone.coordination.messages import Poll, Report, Send
+from headstone.coordination.replica import NOTHING, Replica
+from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
+from headstone.retention.policy import NO_LIMIT, Policy
+from headstone.sim.broker import Metadata, Parts, coordinated_policy
+from headstone.sim.partition_log import PartitionLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    name: str
+    about: str
+    parts: Parts
+    seeds: int
+
+
+def replicated(log: PartitionLog) -> ReplicaWatermarks:
+    return ReplicaWatermarks(mcco=log.high_watermark, mxfo=log.watermarks().mxfo)
+
+
+def freed_by_cleaning(log: PartitionLog) -> ReplicaWatermarks:
+    proved = log.watermarks()
+    return ReplicaWatermarks(mcco=proved.mcco, mxfo=max(proved.mxfo, log.cleaned_to))
+
+
+def free_to_the_end(log: PartitionLog) -> ReplicaWatermarks:
+    """MXFO without the high watermark: as if the tail could not be replaced."""
+    free = next((b.base for b in log.batches(log.log_start) if b.transactional and b.is_data), log.log_end)
+    return ReplicaWatermarks(mcco=log.watermarks().mcco, mxfo=max(free, log.log_start))
+
+
+def blind_to_empty_batches(log: PartitionLog) -> ReplicaWatermarks:
+    """MXFO that looks at records, though a batch without any still opens a transaction when it is replayed."""
+    held = (b.base for b in log.batches(log.log_start) if b.transactional and b.is_data and b.records)
+    free = min(next(held, log.high_watermark), log.high_watermark)
+    return ReplicaWatermarks(mcco=log.watermarks().mcco, mxfo=max(free, log.log_start))
+
+
+def markers_by_mtro(policy: Policy, group: GroupWatermarks) -> Policy:
+    return replace(coordinated_policy(policy, group), markers_below=group.mtro)
+
+
+def inclusive(policy: Policy, group: GroupWatermarks) -> Policy:
+    return coordinated_policy(policy, GroupWatermarks(mtro=group.mtro + 1, mxro=group.mxro + 1))
+
+
+def no_retention(policy: Policy, group: GroupWatermarks) -> Policy:
+    return replace(coordinated_policy(policy, group), delete_retention_ms=0)
+
+
+def bits_left(policy: Policy, group: GroupWatermarks) -> Policy:
+    return replace(coordinated_policy(policy, group), plain_below=0)
+
+
+def tombstones_by_time(policy: Policy, group: GroupWatermarks) -> Policy:
+    return replace(coordinated_policy(policy, group), tombstones_below=NO_LIMIT)
+
+
+def markers_by_time(policy: Policy, group: GroupWatermarks) -> Policy:
+    return replace(coordinated_policy(policy, group), markers_below=NO_LIMIT)
+
+
+def in_sync_only(metadata: Metadata) -> tuple[int, ...]:
+    return metadata.isr
+
+
+class ReachableOnly(Leader):
+    """The minimum over those who answered the last poll."""
+
+    def step(self, event: leading.Event) -> list[leading.Effect]:
+        if isinstance(event, leading.Tick):
+            for member, seat in self.seats.items():
+                seat.heard_ms = seat.heard_ms if member == self.member else None
+        return super().step(event)
+
+    def _counted(self) -> list[tuple[int, Seat]]:
+        return [(m, seat) for m, seat in self.seats.items() if seat.heard_ms is not None] or super()._counted()
+
+
+class Maximum(Leader):
+    """The fastest member decides."""
+
+    def _counted(self) -> list[tuple[int, Seat]]:
+        heard = [(m, seat) for m, seat in self.seats.items() if seat.watermarks is not None]
+        best = max(heard, key=lambda pair: pair[1].watermarks.mcco if pair[1].watermarks else 0, default=None)
+        return super()._counted() if best is None else [best]
+
+
+class UnheardNotCounted(Leader):
+    """Who never reported does not hold anything back."""
+
+    def _counted(self) -> list[tuple[int, Seat]]:
+        return [(m, seat) for m, seat in self.seats.items() if seat.watermarks is not None] or super()._counted()
+
+
+class MayFall(Leader):
+    """The minimum as it is now, whatever it was before."""
+
+    def _recompute(self) -> list[leading.Effect]:
+        now = GroupWatermarks(
+            mtro=min(value for _, value in self._mccos()), mxro=min(value for _, value in self._mxfos())
+        )
+        changed, self.group = now != self.group, now
+        return self._polls(answer=False) if changed else []
+
+
+class TakesAnything(Replica):
+    """Takes lower watermarks from a leader as well."""
+
+    def _polled(self, poll: Poll) -> list[following.Effect]:
+        self.group = GroupWatermarks(mtro=poll.mtro, mxro=poll.mxro)
+        return super()._polled(poll)
+
+
+class AnyIncarnation(Leader):
+    """A report is a report, whoever the member was when it made it."""
+
+    def _followed(self, event: leading.Followed) -> None:
+        pass
+
+    def _reported(self, report: Report, now_ms: int) -> list[leading.Effect]:
+        seat = self.seats.get(report.member)
+        return super()._reported(replace(report, incarnation=seat.incarnation if seat else 0), now_ms)
+
+
+class SameForEver(Replica):
+    """Never a new incarnation, not on a new disk and not after losing what it had claimed."""
+
+    def _started(self, event: following.Started) -> list[following.Effect]:
+        return super()._started(replace(event, fresh=1))
+
+    def _truncated(self, local: ReplicaWatermarks, fresh: int) -> list[following.Effect]:
+        self._local = local
+        return []
+
+
+class ForgetsClaims(Replica):
+    """Claims are not on disk: a restart cannot tell that one was lost, and the leader keeps counting it."""
+
+    def _started(self, event: following.Started) -> list[following.Effect]:
+        known = event.durable
+        return super()._started(event if known is None else replace(event, durable=replace(known, claimed=NOTHING)))
+
+    def _truncated(self, local: ReplicaWatermarks, fresh: int) -> list[following.Effect]:
+        self._local, self.claimed = local, NOTHING
+        return []
+
+
+class NewcomerAtLogEnd(Replica):
+    """A new disk claims what it has copied as clean."""
+
+    def __init__(self, member: int) -> None:
+        super().__init__(member)
+        self._newcomer = False
+
+    def step(self, event: following.Event) -> list[following.Effect]:
+        if isinstance(event, following.Started):
+            self._newcomer = event.durable is None
+        if isinstance(event, following.Progressed) and self._newcomer:
+            local = event.local
+            event = following.Progressed(local=ReplicaWatermarks(mcco=max(local.mcco, local.mxfo), mxfo=local.mxfo))
+        return super().step(event)
+
+
+class AnswersEveryone(Replica):
+    """Old leaders get reports too."""
+
+    def _polled(self, poll: Poll) -> list[following.Effect]:
+        known, self.leader_epoch = self.leader_epoch, -1
+        effects = super()._polled(poll)
+        self.leader_epoch = max(known, self.leader_epoch)
+        return effects
+
+
+class TellsOnlyRises(Leader):
+    """A new leader does not repeat what the old one may have failed to tell, and polls carry nothing."""
+
+    def _polls(self, *, answer: bool) -> list[leading.Effect]:
+        if not answer:
+            return super()._polls(answer=False)
+        silent = [send for send in super()._polls(answer=True) if isinstance(send, Send)]
+        return [Send(to=send.to, message=replace(send.message, mtro=0, mxro=0)) for send in silent]
+
+
+class GroupNotPersisted(Replica):
+    """After a restart nothing is removable until somebody says so again."""
+
+    def _started(self, event: following.Started) -> list[following.Effect]:
+        effects = super()._started(event)
+        self.group = GroupWatermarks(mtro=0, mxro=0)
+        return effects
+
+
+class HoldsIgnored(Leader):
+    def _mccos(self) -> list[tuple[int | str, int]]:
+        return [(who, value) for who, value in super()._mccos() if isinstance(who, int)]
+
+
+class OldVersionCounted(Leader):
+    """A report without MXFO is taken to say that there are no transactions."""
+
+    def _reported(self, report: Report, now_ms: int) -> list[leading.Effect]:
+        return super()._reported(replace(report, mxfo=NO_LIMIT) if report.mxfo is None else report, now_ms)
+
+
+def _mutant(name: str, about: str, seeds: int, **parts: object) -> Mutant:
+    return Mutant(name=name, about=about, parts=Parts(**parts), seeds=seeds)  # type: ignore[arg-type]
+
+
+_ALL: tuple[Mutant, ...] = (
+    _mutant("replicated-not-compacted", "MCCO is what was replicated, not what was compacted", 2000, prove=replicated),
+    _mutant("markers-by-mtro", "markers are guarded by MTRO instead of MXRO", 2000, policy=markers_by_mtro),
+    _mutant("reachable-only", "minimum over the members that answered the last poll", 2000, leader=ReachableOnly),
+    _mutant("maximum", "the fastest member decides instead of the slowest", 2000, leader=Maximum),
+    _mutant("unheard-not-counted", "members never heard of do not count", 2000, leader=UnheardNotCounted),
+    _mutant("learners-ignored", "only in-sync members count", 2000, members=in_sync_only),
+    _mutant("newcomer-at-log-end", "a newcomer claims what it has copied as clean", 2000, replica=NewcomerAtLogEnd),
+    _mutant("watermark-may-fall", "watermarks follow the minimum down", 2000, leader=MayFall, replica=TakesAnything),
+    _mutant("claims-not-persisted", "a restart forgets claims, the leader keeps them", 20000, replica=ForgetsClaims),
+    _mutant("same-incarnation", "a lost disk or suffix does not make a new incarnation", 2000, replica=SameForEver),
+    _mutant("stale-incarnation", "reports of an old incarnation count", 20000, leader=AnyIncarnation),
+    _mutant("removal-at-or-below", "removal at <= instead of <", 2000, policy=inclusive),
+    _mutant("no-retention", "delete.retention.ms is ignored", 2000, policy=no_retention),
+    _mutant(
+        "bit-not-cleared", "MXFO advances although transactional bits stay", 2000, policy=bits_left, prove=freed_by_cleaning
+    ),
+    _mutant("tombstones-by-time", "MTRO is ignored", 2000, policy=tombstones_by_time),
+    _mutant("markers-by-time", "MXRO is ignored", 2000, policy=markers_by_time),
+    _mutant("told-once", "only rises are told: no repetition on polls or elections", 2000, leader=TellsOnlyRises),
+    _mutant(
+        "group-forgotten", "as told-once, and a restart forgets the group's watermarks", 2000, leader=TellsOnlyRises,
+        replica=GroupNotPersisted,
+    ),
+    _mutant("holds-ignored", "declared readers do not count", 2000, leader=HoldsIgnored),
+    _mutant("old-version-counted", "a report without MXFO counts as no transactions", 2000, leader=OldVersionCounted),
+    _mutant("old-leaders-answered", "members report to deposed leaders", 20000, replica=AnswersEveryone),
+    _mutant("old-log-kept", "a removed member that is added again keeps its old log", 2000, keeps_old_membership=True),
+    _mutant("snapshots-kept", "producer snapshots of the rewritten part stay", 20000, keeps_snapshots=True),
+    _mutant("stalls-on-plain", "plain data inside an open transaction stops a follower", 2000, stalls_on_plain=True),
+    _mutant("free-above-high-watermark", "MXFO counts a tail that may be replaced", 20000, prove=free_to_the_end),
+    _mutant("empty-batches-ignored", "MXFO overlooks batches without records", 20000, prove=blind_to_empty_batches),
+)  # fmt: skip
+
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}
+PartsOf = Callable[[], Parts]

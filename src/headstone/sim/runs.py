@@ -1,0 +1,67 @@
+"""Runs seeds, replays stories and makes them shorter.
+
+A seed gives its scenario and its steps; `run_steps` carries them out. What failed is replayed by its seed alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from headstone.sim.broker import Parts
+from headstone.sim.chaos import CHECK_EVERY, FAULTS, WEIGHTS, Corrupt, Driver, Outcome, Scenario, Step, draw_scenario
+from headstone.sim.checkers import NOT_CONVERGED
+from headstone.sim.healing import heal
+
+
+def draw(seed: int, *, rules: str, replicas: int | None, steps: int) -> tuple[Scenario, list[Step]]:
+    rng = random.Random(seed)
+    scenario = draw_scenario(seed, rules=rules, replicas=replicas, rng=rng)
+    names = rng.choices(list(WEIGHTS), weights=scenario.weights, k=steps)
+    return scenario, [(name, rng.getrandbits(32)) for name in names]
+
+
+def run_seed(seed: int, *, rules: str, replicas: int | None, steps: int, parts: Parts) -> Outcome:
+    scenario, story = draw(seed, rules=rules, replicas=replicas, steps=steps)
+    return run_steps(seed, scenario, story, parts)
+
+
+def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) -> Outcome:
+    driver = Driver(scenario, parts)
+    outcome = Outcome(seed=seed, steps=story, faults=Counter())
+    at = 0
+    try:
+        for at, (name, number) in enumerate(story):
+            if at == len(story) // 2:
+                driver.upgraded = True
+            done = driver.do(name, number)
+            if done and name in FAULTS:
+                outcome.faults[name] += 1
+            if at % CHECK_EVERY == 0:
+                driver.check()
+        at = len(story)
+        heal(driver)
+    except Corrupt as found:
+        outcome.finding, outcome.at_step = found.finding, at
+    outcome.checks = driver.checks
+    return outcome
+
+
+def shrink(outcome: Outcome, scenario: Scenario, parts: Parts) -> Outcome:
+    """Leaves out steps, in ever smaller runs, as long as the same kind of corruption is found."""
+    assert outcome.finding is not None
+    kind = outcome.finding.kind
+    best = outcome
+    story = outcome.steps if kind == NOT_CONVERGED else outcome.steps[: outcome.at_step + 1]
+    size = max(1, len(story) // 2)
+    while size >= 1:
+        at = 0
+        while at < len(story):
+            shorter = story[:at] + story[at + size :]
+            tried = run_steps(outcome.seed, scenario, shorter, parts)
+            if tried.finding is not None and tried.finding.kind == kind:
+                story, best = shorter, tried
+            else:
+                at += size
+        size //= 2
+    return best
