@@ -21,6 +21,8 @@ VERBS = {
     "synth": "write sample log directories, deterministic by seed",
     "inspect": "exact facts of partitions: records, live keys, tombstones, markers, transactions, dirty ratio",
     "compact": "compact every partition found in log directories, on Spark",
+    "reproduce": "the four corruptions of compacted topics, step by step, by Kafka's rule and by the coordinated one",
+    "simulate": "seeded random clusters with faults, checked for the four corruptions",
 }
 
 

@@ -190,7 +190,7 @@ class Payloads:
     """The record sections of chosen batches of a chunk, decompressed into one reused arena where they need it."""
 
     def __init__(self) -> None:
-        self._arena = np.zeros(1 << 20, dtype=np.uint8)
+        self._arena = np.zeros(0, dtype=np.uint8)
 
     def runs(self, chunk: Chunk, chosen: Ints) -> Iterator[tuple[Ints, Bytes, Ints, Ints]]:
         """(some of chosen, data, starts, ends) until all had their turn; each is valid until the next is asked for.

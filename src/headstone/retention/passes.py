@@ -95,9 +95,9 @@ class Indexer:
     def __init__(self, round_: Round) -> None:
         self._round = round_
         self._payloads = Payloads()
-        self._digests = np.zeros((1 << 14, 2), dtype=np.uint64)
-        self._ordinals = np.zeros(1 << 14, dtype=np.int64)
-        self._offsets = np.zeros(1 << 14, dtype=np.int64)
+        self._digests = np.zeros((1 << 8, 2), dtype=np.uint64)
+        self._ordinals = np.zeros(1 << 8, dtype=np.int64)
+        self._offsets = np.zeros(1 << 8, dtype=np.int64)
 
     def _make_room(self, used: int, records: int) -> None:
         needed = used + records

@@ -94,12 +94,15 @@ class ProducerState:
         return cls(high_watermark=high_watermark, rows=np.sort(rows, order="producer_id"))
 
     def replay(self, batches: Batches) -> None:
-        if not (batches["producer_id"] >= 0).any():
+        ids = batches["producer_id"]
+        if not (ids >= 0).any():
             return
-        self.rows = with_producers(self.rows, batches["producer_id"])
+        slots = slots_of(self.rows["producer_id"], ids)
+        if ((slots < 0) & (ids >= 0)).any():
+            self.rows = with_producers(self.rows, ids)
+            slots = slots_of(self.rows["producer_id"], ids)
         markers = int(np.count_nonzero(batches["attributes"] & CONTROL))
         completed = np.zeros(markers, dtype=COMPLETED)
-        slots = slots_of(self.rows["producer_id"], batches["producer_id"])
         n = _replay(batches, slots, self.rows, self.high_watermark, completed)
         self.completed.append(completed[:n].copy())
 

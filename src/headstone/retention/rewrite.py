@@ -189,8 +189,8 @@ class Rewriter:
         self._now_ms = now_ms
         self._plain_below = plain_below
         self._payloads = Payloads()
-        self._out = np.zeros(1 << 20, dtype=np.uint8)
-        self._scratch = np.zeros(1 << 20, dtype=np.uint8)
+        self._out = np.zeros(0, dtype=np.uint8)
+        self._scratch = np.zeros(0, dtype=np.uint8)
 
     def rewrite(self, chunk: Chunk, actions: npt.NDArray[np.uint8], roles: Roles, horizons: npt.NDArray[np.int64],
                 states: npt.NDArray[np.uint8], ordinals: npt.NDArray[np.int64]) -> Rewritten:  # fmt: skip

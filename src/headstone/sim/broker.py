@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from headstone.coordination import leader as leading
 from headstone.coordination import replica as following
-from headstone.coordination.messages import Send
+from headstone.coordination.messages import VERSION, Send
 from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
 from headstone.sim.batches import Batch
@@ -78,6 +78,7 @@ class Broker:
         self.policy = policy
         self.skew_ms = skew_ms
         self.alive = True
+        self.version = VERSION
         self.stopped_clean = False
         self.log = PartitionLog()
         self.durable: following.Durable | None = None
@@ -260,4 +261,8 @@ class Broker:
         policy = replace(self.policy, now_ms=self.clock(now_ms))
         if self.rules == KAFKA:
             return kafka_rules(policy)
-        return self._parts.policy(policy, self.replica.group)
+        coordinated = self._parts.policy(policy, self.replica.group)
+        if self.version < VERSION:
+            # Version 1 knows MTRO only: it leaves markers and transactional bits alone.
+            return replace(coordinated, markers_below=0, plain_below=0)
+        return coordinated

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headstone.coordination.messages import Report, Send
+from headstone.coordination.messages import VERSION, Report, Send
 from headstone.coordination.replica import without_mxfo
 from headstone.coordination.watermarks import GroupWatermarks
 from headstone.retention.policy import Policy
@@ -32,13 +32,27 @@ WEIGHTS = {
     "replicate": 40, "tick": 10, "deliver": 14, "read": 14, "learn": 12, "elect": 4, "grow_isr": 8, "shrink_isr": 4,
     "crash": 5, "restart": 7, "lose_disk": 1, "isolate": 2, "join_network": 4, "fence": 2, "add_member": 2,
     "remove_member": 2, "flush": 2, "trim": 1, "slow_fetch": 3, "duplicate": 2, "lose_message": 2, "stale_write": 2,
-    "declare_reader": 1, "long_outage": 2,
+    "declare_reader": 2, "long_outage": 3,
 }  # fmt: skip
 """What happens how often, before a seed bends it. The order is part of a seed's meaning."""
 
 FAULTS = frozenset(
-    "crash lose_disk isolate fence elect add_member remove_member shrink_isr duplicate lose_message stale_write "
-    "slow_fetch long_outage trim".split()
+    [
+        "crash",
+        "lose_disk",
+        "isolate",
+        "fence",
+        "elect",
+        "add_member",
+        "remove_member",
+        "shrink_isr",
+        "duplicate",
+        "lose_message",
+        "stale_write",
+        "slow_fetch",
+        "long_outage",
+        "trim",
+    ]
 )
 
 
@@ -56,6 +70,8 @@ class Scenario:
     txn_v2: float
     readers: int
     keys: int
+    pace: int
+    """Divides the time that passes: a slow clock leaves readers inside delete.retention.ms."""
     old_version: int | None
     """A broker that reports no MXFO until it is upgraded, half-way."""
     weights: tuple[int, ...]
@@ -85,7 +101,7 @@ def draw_scenario(seed: int, *, rules: str, replicas: int | None, rng: random.Ra
     return Scenario(
         rules=rules, replicas=count, brokers=brokers, policy=policy, skews_ms=skews,
         direct=rng.choice((1.0, 0.9, 0.6, 0.2)), txn_v2=rng.choice((0.0, 0.5, 1.0)), readers=rng.choice((0, 1, 2, 3)),
-        keys=rng.choice((3, 6, 12, 40)),
+        keys=rng.choice((3, 6, 12, 40)), pace=rng.choice((1, 1, 1, 10)),
         old_version=rng.randrange(brokers) if rng.random() < 0.1 else None, weights=tuple(bent),
     )  # fmt: skip
 
@@ -107,7 +123,10 @@ class Driver:
             parts=parts, skews_ms=list(scenario.skews_ms),
         )  # fmt: skip
         self.grace_ms = DELETE_RETENTION_MS - (max(scenario.skews_ms) - min(scenario.skews_ms))
-        self.upgraded = scenario.old_version is None
+        self.upgraded = True
+        if scenario.old_version is not None:
+            self.upgraded = False
+            self.cluster.brokers[scenario.old_version].version = 1
         self.highest = GroupWatermarks(mtro=0, mxro=0)
         self.known: dict[int, tuple[int, GroupWatermarks]] = {}
         self.checks = 0
@@ -136,6 +155,11 @@ class Driver:
                     self.cluster.network.append(send)
             sends = self.cluster.collect()
         self.cluster.take_grants()
+
+    def upgrade(self) -> None:
+        self.upgraded = True
+        for broker in self.cluster.brokers:
+            broker.version = VERSION
 
     def aged(self, send: Send) -> Send:
         message = send.message
@@ -205,7 +229,7 @@ class Driver:
         return broker is not None and self.cluster.clean(broker) is not None
 
     def pass_time(self, rng: random.Random) -> bool:
-        self.cluster.now_ms += rng.choice((10, 100, 500, 1_100, 2_500))
+        self.cluster.now_ms += rng.choice((10, 100, 500, 1_100, 2_500)) // self.scenario.pace
         return True
 
     def replicate(self, rng: random.Random) -> bool:
@@ -313,22 +337,51 @@ class Driver:
         return False
 
     def long_outage(self, rng: random.Random) -> bool:
-        """A broker is away for longer than every retention, while the others go on: Kafka's assumption broken."""
+        """A broker is away for longer than every retention, while the others go on: Kafka's assumption broken.
+
+        It stops where it hurts: inside a transaction, or just before a deletion.
+        """
         broker = self.pick_broker(rng)
         if broker is None or sum(b.alive for b in self.cluster.brokers) <= 1:
             return False
+        producer = rng.choice(self.cluster.producers)
+        if rng.random() < 0.5:
+            self._write_by(producer, rng)
+            self.pump(rng)
+        else:
+            self._tidy(broker, rng)
         self.cluster.crash(broker.number, clean_stop=rng.random() < 0.5)
         if self.cluster.metadata.leader is None:
             self.elect(rng)
-        for _ in range(rng.randrange(1, 5)):
-            self.end_txn(rng)
+        if rng.random() < 0.5:
+            self._write_by(producer, rng)
+        self.cluster.decide(producer, commit=rng.random() < 0.5)
+        for _ in range(rng.randrange(1, 6)):
+            self.cluster.write_marker(producer)
             self.write(rng)
             self.pump(rng)
             for other in self.cluster.brokers:
                 if other.alive:
                     self.cluster.clean(other)
+            self.tick(rng)
+            self.exchange(rng)
             self.cluster.now_ms += rng.choice((100, 1_200))
         return True
+
+    def _write_by(self, producer: Producer, rng: random.Random) -> None:
+        leader = self.cluster.leader()
+        if leader is not None and (producer.txn is None or producer.txn.outcome == "open"):
+            self.cluster.produce(leader, self.records(rng, deletion=rng.random() < 0.3), producer)
+
+    def _tidy(self, broker: Broker, rng: random.Random) -> None:
+        """Cleans up to its very end and says so; the next thing written is a deletion."""
+        self.write(rng)
+        self.pump(rng)
+        self.pump(rng)
+        self.cluster.clean(broker)
+        self.tick(rng)
+        self.exchange(rng)
+        self.delete(rng)
 
     def add_member(self, rng: random.Random) -> bool:
         return self.cluster.add_member(rng.randrange(self.scenario.brokers))
@@ -418,7 +471,7 @@ class Driver:
         _raise_first(check_watermarks(self.highest, members))
 
 
-class Corrupt(Exception):  # noqa: N818 - it is what is found, not what went wrong with the simulator
+class Corrupt(Exception):
     """Ends a story."""
 
     def __init__(self, finding: Finding) -> None:

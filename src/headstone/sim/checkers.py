@@ -38,12 +38,12 @@ def check_log(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
     served, _ = read(log, log.log_start, committed=True)
     found = [finding for record in served for finding in _undeserved(name, record, truth)]
     table = table_of(served)
-    for key in truth.keys():
+    for key in truth.known_keys():
         expected = truth.newest(key, end)
         if expected is None or expected.record.offset < log.log_start:
             continue
         if not _told(table.get(key), expected) and not truth.superseded_from(key, end):
-            found.append(_missing(name, key, table.get(key), expected))
+            found.append(_missing(name, log, table.get(key), expected))
     return found + _frozen(name, log, truth)
 
 
@@ -62,13 +62,16 @@ def _told(got: Record | None, expected: Entry) -> bool:
     return got is not None and got.offset == expected.record.offset
 
 
-def _missing(name: str, key: bytes, got: Record | None, expected: Entry) -> Finding:
+def _missing(name: str, log: PartitionLog, got: Record | None, expected: Entry) -> Finding:
+    """A record that is in the log but is not served is hidden; a deletion that is nowhere leaves the deleted value."""
     wanted = _show(expected.record)
-    if expected.record.value is None and got is not None:
-        return Finding(kind=DELETED_REAPPEARS, where=name, text=f"serves {_show(got)}, deleted by {wanted}")
-    return Finding(
-        kind=COMMITTED_HIDDEN, where=name, text=f"does not serve {wanted}, but {_show(got) if got else 'nothing'}"
-    )
+    instead = f"serves {_show(got)}" if got else "serves nothing"
+    if any(expected.record in batch.records for batch in log.batches(expected.record.offset)):
+        text = f"{instead} and hides {wanted}, which is committed"
+        return Finding(kind=COMMITTED_HIDDEN, where=name, text=text)
+    if expected.record.value is None:
+        return Finding(kind=DELETED_REAPPEARS, where=name, text=f"{instead}, deleted by {wanted}")
+    return Finding(kind=COMMITTED_HIDDEN, where=name, text=f"{instead} and has lost {wanted}")
 
 
 def _frozen(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:

@@ -74,6 +74,8 @@ def clean(log: PartitionLog, policy: Policy, *, debt: bool, keep_snapshots: bool
     Kafka keeps producer snapshots as they are. One that was taken between a transaction's data and its marker says
     'open' for ever once the marker is gone, so a coordinated cleaner drops those of the part that it has rewritten.
     """
+    if not _worth_a_look(log, debt=debt):
+        return None
     pieces = MemoryPieces(log)
     survey = survey_partition(
         pieces.files, log_start=log.log_start, high_watermark=log.high_watermark,
@@ -101,6 +103,19 @@ def clean(log: PartitionLog, policy: Policy, *, debt: bool, keep_snapshots: bool
     return Cleaned(
         dirty_start=round_.dirty_start, dirty_end=round_.mapped_end, reasons=tuple(int(n) for n in rewriter.reasons)
     )
+
+
+def _worth_a_look(log: PartitionLog, *, debt: bool) -> bool:
+    """Cheap, so that most passes cost nothing: a new closed segment, or something clean that may have to go."""
+    stable = log.last_stable_offset()
+    if any(log.cleaned_to < segment.base <= stable for segment in log.segments[1:]):
+        return True
+    if not debt:
+        return False
+    return any(
+        batch.transactional or not batch.records or any(record.value is None for record in batch.records)
+        for segment in log.segments[:-1] for batch in segment.batches
+    )  # fmt: skip
 
 
 def _entries(rows: Rows) -> list[ProducerEntry]:

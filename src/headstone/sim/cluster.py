@@ -8,7 +8,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from headstone.coordination import leader as leading
-from headstone.coordination import replica as following
 from headstone.coordination.messages import Poll, Report, Send
 from headstone.retention.policy import Policy
 from headstone.sim.batches import Batch, data_batch, marker_batch
@@ -123,9 +122,15 @@ class Cluster:
         return True
 
     def expand_isr(self) -> bool:
-        """The leader lets everyone in who has all that is committed and what its epoch began with."""
+        """The leader lets everyone in who has all that is committed and what its epoch began with.
+
+        Its request is refused if it has not seen the newest metadata, as the partition epoch sees to in Kafka.
+        """
         broker = self.leader()
-        if broker is None:
+        if broker is None or broker.metadata is None:
+            return False
+        if broker.metadata.version != self.metadata.version:
+            self.learn(broker)
             return False
         need = max(broker.log.high_watermark, broker.epoch_start)
         metadata = self.metadata
@@ -308,11 +313,13 @@ class Cluster:
         sender = message.leader if isinstance(message, Poll) else message.member
         return sender == send.to or not {sender, send.to} & self.isolated
 
-    def gossip(self) -> None:
-        """Delivers everything at once, as a calm network does."""
+    def gossip(self, *, losing_rises: bool = False) -> None:
+        """Delivers everything at once, as a calm network does; or all but the news that watermarks rose."""
         waiting = deque(self.collect())
         while waiting:
-            self.deliver(waiting.popleft())
+            send = waiting.popleft()
+            if not (losing_rises and isinstance(send.message, Poll) and not send.message.answer):
+                self.deliver(send)
             waiting.extend(self.collect())
 
     def pass_position(self, reader: Reader) -> None:
@@ -332,6 +339,3 @@ class Cluster:
                     if reader.name == grant.reader and reader.held_from is None:
                         reader.held_from = grant.from_offset
             broker.grants = []
-
-
-__all__ = ["Cluster", "Producer", "RecordPairs", "following"]

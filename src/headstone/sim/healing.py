@@ -11,13 +11,17 @@ from headstone.sim.chaos import DELETE_RETENTION_MS, HEAL_ROUNDS, Corrupt, Drive
 from headstone.sim.checkers import Finding
 from headstone.sim.readers import read, table_of
 
+WRITING_ROUNDS = 4
+LOSSY_ROUNDS = 6
+"""In these the network still loses what is sent without asking for an answer."""
+
 
 def heal(driver: Driver) -> None:
     """Raises Corrupt if the cluster does not come to rest with every promise kept."""
     cluster = driver.cluster
     cluster.isolated.clear()
     cluster.network.clear()
-    driver.upgraded = True
+    driver.upgrade()
     for broker in cluster.brokers:
         if not broker.alive:
             cluster.restart(broker.number, kept_to=broker.log.log_end)
@@ -31,8 +35,8 @@ def heal(driver: Driver) -> None:
     for producer in cluster.producers:
         cluster.write_marker(producer)
     driver.check()
-    for _ in range(HEAL_ROUNDS):
-        _round(driver)
+    for i in range(HEAL_ROUNDS):
+        _round(driver, quiet=i >= WRITING_ROUNDS, lossy=i < LOSSY_ROUNDS)
     driver.check()
     for broker in _members(driver):
         _complete(driver, broker)
@@ -59,22 +63,26 @@ def _calm(driver: Driver) -> None:
     cluster.gossip()
 
 
-def _round(driver: Driver) -> None:
-    """A day in a healthy cluster: a little new data, replication, cleaning, a poll, and readers that keep up."""
+def _round(driver: Driver, *, quiet: bool, lossy: bool) -> None:
+    """A day in a healthy cluster: replication, cleaning, a poll, readers that keep up, and at first a little new data.
+
+    Then nobody writes any more: what is owed must be done without new data to set it off.
+    """
     cluster = driver.cluster
     leader = cluster.leader()
     assert leader is not None, "after healing somebody leads"
-    cluster.produce(leader, [(b"heal", b"beat")])
+    if not quiet:
+        cluster.produce(leader, [(b"heal", b"beat")])
     _calm(driver)
     cluster.now_ms += 25 * DELETE_RETENTION_MS
-    for broker in cluster.brokers:
+    for broker in _members(driver):
         broker.log.roll()
         cluster.clean(broker)
     for reader in cluster.readers:
         reader.poll(leader.log, 1 << 20)
         cluster.pass_position(reader)
     cluster.tick(leader)
-    cluster.gossip()
+    cluster.gossip(losing_rises=lossy)
     cluster.take_grants()
 
 

@@ -5,7 +5,6 @@ A mutant is the real broker with one part exchanged. `seeds` is within how many 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headstone.coordination import leader as leading
@@ -34,12 +33,6 @@ def replicated(log: PartitionLog) -> ReplicaWatermarks:
 def freed_by_cleaning(log: PartitionLog) -> ReplicaWatermarks:
     proved = log.watermarks()
     return ReplicaWatermarks(mcco=proved.mcco, mxfo=max(proved.mxfo, log.cleaned_to))
-
-
-def free_to_the_end(log: PartitionLog) -> ReplicaWatermarks:
-    """MXFO without the high watermark: as if the tail could not be replaced."""
-    free = next((b.base for b in log.batches(log.log_start) if b.transactional and b.is_data), log.log_end)
-    return ReplicaWatermarks(mcco=log.watermarks().mcco, mxfo=max(free, log.log_start))
 
 
 def blind_to_empty_batches(log: PartitionLog) -> ReplicaWatermarks:
@@ -191,8 +184,8 @@ class TellsOnlyRises(Leader):
     def _polls(self, *, answer: bool) -> list[leading.Effect]:
         if not answer:
             return super()._polls(answer=False)
-        silent = [send for send in super()._polls(answer=True) if isinstance(send, Send)]
-        return [Send(to=send.to, message=replace(send.message, mtro=0, mxro=0)) for send in silent]
+        silent = Poll(leader=self.member, leader_epoch=self.leader_epoch, mtro=0, mxro=0)
+        return [Send(to=member, message=silent) for member in self.seats]
 
 
 class GroupNotPersisted(Replica):
@@ -250,9 +243,7 @@ _ALL: tuple[Mutant, ...] = (
     _mutant("old-log-kept", "a removed member that is added again keeps its old log", 2000, keeps_old_membership=True),
     _mutant("snapshots-kept", "producer snapshots of the rewritten part stay", 20000, keeps_snapshots=True),
     _mutant("stalls-on-plain", "plain data inside an open transaction stops a follower", 2000, stalls_on_plain=True),
-    _mutant("free-above-high-watermark", "MXFO counts a tail that may be replaced", 20000, prove=free_to_the_end),
     _mutant("empty-batches-ignored", "MXFO overlooks batches without records", 20000, prove=blind_to_empty_batches),
 )  # fmt: skip
 
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}
-PartsOf = Callable[[], Parts]

@@ -111,7 +111,8 @@ class PartitionLog:
 
     def last_stable_offset(self) -> int:
         self._decided = [txn for txn in self._decided if txn[1] >= self.high_watermark]
-        return min([self.high_watermark, *self.open.values(), *(first for first, _ in self._decided)])
+        first = min([self.high_watermark, *self.open.values(), *(first for first, _ in self._decided)])
+        return max(first, self.log_start)
 
     def watermarks(self) -> ReplicaWatermarks:
         """What this log proves of itself. Above the high watermark nothing is proved: it may yet be replaced."""

@@ -33,7 +33,7 @@ def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) ->
     try:
         for at, (name, number) in enumerate(story):
             if at == len(story) // 2:
-                driver.upgraded = True
+                driver.upgrade()
             done = driver.do(name, number)
             if done and name in FAULTS:
                 outcome.faults[name] += 1

@@ -104,7 +104,7 @@ class Truth:
             txn.data = [base for base in txn.data if base < log_end]
         self.log_end = min(self.log_end, log_end)
 
-    def keys(self) -> list[bytes]:
+    def known_keys(self) -> list[bytes]:
         return list(self._by_key)
 
     def newest(self, key: bytes, below: int) -> Entry | None:

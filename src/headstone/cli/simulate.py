@@ -1,0 +1,150 @@
+"""`headstone simulate`: seeded random clusters with faults, checked at every turn.
+
+Exit 0 if nothing was found; 1 if something was, with the command that replays it; 2 for an unknown mutant or rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+
+from headstone.cli.options import cores, offset, positive, tell
+from headstone.errors import UsageError
+from headstone.sim.broker import COORDINATED, RULES
+from headstone.sim.campaign import Settings, Tally, Violation, campaign, shortened
+from headstone.sim.mutants import MUTANTS
+
+REPLICAS_MAX = 9
+SHOWN_MAX = 5
+TOLD_EVERY_S = 5.0
+
+
+def replica_count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= REPLICAS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {REPLICAS_MAX}")
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=positive, default=1000, help="how many clusters (default 1000)")
+    parser.add_argument("--seed", type=offset, help="the first of them (default 0; with --fresh a random one)")
+    parser.add_argument("--fresh", action="store_true", help="begin at a random seed, which is printed")
+    parser.add_argument("--steps", type=positive, default=200, help="steps each (default 200)")
+    parser.add_argument("--replicas", type=replica_count, help="1 to 9 (default: each seed draws its own)")
+    parser.add_argument("--rules", choices=RULES, default=COORDINATED, help="default coordinated")
+    parser.add_argument(
+        "--mutant", metavar="NAME", help="one thing wrong on purpose; stops when it is found. `list` lists them"
+    )
+    parser.add_argument("--jobs", type=positive, default=cores(), help="processes (default: one a core)")
+    parser.add_argument("--shrink", action="store_true", help="look for a shorter story of the first violation")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.mutant == "list":
+        print("\n".join(f"{mutant.name:26} {mutant.about}" for mutant in MUTANTS.values()))
+        return 0
+    if arguments.mutant is not None and arguments.mutant not in MUTANTS:
+        raise UsageError(f"unknown mutant {arguments.mutant!r}; `headstone simulate --mutant list` lists them")
+    if arguments.mutant is not None and arguments.rules != COORDINATED:
+        raise UsageError("a mutant is one of the coordinated rules; leave --rules out")
+    first = arguments.seed or 0
+    if arguments.fresh and arguments.seed is None:
+        first = random.SystemRandom().randrange(10**9, 2 * 10**9)
+    settings = Settings(
+        rules=arguments.rules, steps=arguments.steps, replicas=arguments.replicas, mutant=arguments.mutant
+    )
+    started = time.monotonic()
+    tally = campaign(
+        first, arguments.seeds, settings, jobs=arguments.jobs, stop_early=arguments.mutant is not None,
+        tell=_Progress(arguments.seeds),
+    )  # fmt: skip
+    seconds = time.monotonic() - started
+    short = shortened(tally.violations[0], settings) if arguments.shrink and tally.violations else None
+    if arguments.output == "json":
+        print(json.dumps(as_json(tally, settings, first, seconds, short), indent=2))
+    else:
+        print(as_text(tally, settings, first, seconds, short))
+    return 1 if tally.violations else 0
+
+
+class _Progress:
+    """A line that is rewritten on a terminal, and one now and then elsewhere."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._started = self._told = time.monotonic()
+
+    def __call__(self, tally: Tally) -> None:
+        now = time.monotonic()
+        rate = tally.seeds / max(now - self._started, 1e-9)
+        left = (self._seeds - tally.seeds) / max(rate, 1e-9)
+        line = f"{tally.seeds}/{self._seeds} seeds, {rate:.0f}/s, {left:.0f} s left, {len(tally.violations)} violations"
+        if sys.stderr.isatty():
+            print(f"\r{line}   ", end="\n" if tally.seeds >= self._seeds else "", file=sys.stderr, flush=True)
+        elif now - self._told >= TOLD_EVERY_S:
+            tell(line)
+            self._told = now
+
+
+def replay(seed: int, settings: Settings) -> str:
+    parts = ["headstone simulate", f"--seed {seed} --seeds 1", f"--steps {settings.steps}"]
+    parts.append(f"--rules {settings.rules}" if settings.mutant is None else f"--mutant {settings.mutant}")
+    if settings.replicas is not None:
+        parts.append(f"--replicas {settings.replicas}")
+    return " ".join(parts)
+
+
+def as_json(
+    tally: Tally, settings: Settings, first: int, seconds: float, short: tuple[int, list[str], object] | None
+) -> dict[str, object]:
+    return {
+        "seeds": tally.seeds,
+        "first_seed": first,
+        "rules": settings.rules,
+        "mutant": settings.mutant,
+        "steps": tally.steps,
+        "violations": [
+            {
+                "seed": violation.seed,
+                "kind": violation.finding.kind,
+                "where": violation.finding.where,
+                "text": violation.finding.text,
+                "at_step": violation.at_step,
+                "replay": replay(violation.seed, settings),
+            }
+            for violation in tally.violations
+        ],
+        "faults": dict(sorted(tally.faults.items())),
+        "checks": tally.checks,
+        "shrunk": None if short is None else {"drawn": short[0], "steps": short[1]},
+        "seconds": round(seconds, 1),
+    }
+
+
+def as_text(
+    tally: Tally, settings: Settings, first: int, seconds: float, short: tuple[int, list[str], object] | None
+) -> str:
+    what = f"mutant {settings.mutant}" if settings.mutant else f"{settings.rules} rules"
+    lines = [
+        f"{tally.seeds:,} seeds from {first}, {tally.steps:,} steps, {what}: {len(tally.violations):,} violations "
+        f"({seconds:.0f} s, {tally.seeds / seconds:.0f} seeds/s)",
+        f"checks made: {tally.checks:,}",
+        "faults injected: " + ", ".join(f"{name} {count:,}" for name, count in tally.faults.most_common()),
+    ]
+    kinds: dict[str, list[Violation]] = {}
+    for violation in tally.violations:
+        kinds.setdefault(violation.finding.kind, []).append(violation)
+    for kind, found in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
+        lines.append(f"\n{kind}: {len(found):,}")
+        for violation in found[:SHOWN_MAX]:
+            lines.append(f"  {violation.finding.where} {violation.finding.text}")
+            lines.append(f"    {replay(violation.seed, settings)}")
+    if short is not None:
+        drawn, steps, finding = short
+        lines.append(f"\nshortest story found: {len(steps)} of {drawn} steps: {', '.join(steps) or '(none)'}")
+        lines.append(f"  {finding}")
+    return "\n".join(lines)
