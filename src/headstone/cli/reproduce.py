@@ -12,9 +12,16 @@ from dataclasses import asdict
 
 from headstone.errors import UsageError
 from headstone.sim.broker import KAFKA, RULES
-from headstone.sim.stories import STORIES, VARIANTS, ReplicaView, Scene, Telling, tell_story
-
-RULE_NAMES = {KAFKA: "Kafka's rule: time alone decides", "coordinated": "coordinated: time and watermarks decide"}
+from headstone.sim.stories import (
+    RULE_NAMES,
+    STORIES,
+    VARIANTS,
+    ReplicaView,
+    Scene,
+    Telling,
+    show_table,
+    tell_story,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +64,7 @@ def as_text(telling: Telling) -> str:
     lines = [heading, "=" * len(heading), RULE_NAMES[telling.rules], ""]
     for number, scene in enumerate(telling.scenes, start=1):
         lines += [*_scene_lines(number, scene), ""]
-    wanted = ", ".join(f"{key}={value}" for key, value in telling.expected.items()) or "nothing"
-    lines.append(f"A read_committed consumer should get {wanted}, from every replica.")
+    lines.append(f"A read_committed consumer should get {show_table(telling.expected)}, from every replica.")
     lines += [f"CORRUPT: {finding.where} {finding.text}." for finding in telling.findings]
     if not telling.corrupt:
         lines.append("Correct on every replica.")
@@ -75,9 +81,8 @@ def _replica_line(replica: ReplicaView) -> str:
     log = "  ".join(replica.log) or "(nothing but other keys)"
     if not replica.alive:
         return f"     broker {replica.broker} (off)  {log}"
-    reads = ", ".join(f"{key}={value}" for key, value in replica.table.items()) or "nothing"
     marks = f"LSO {replica.lso}, MTRO {replica.mtro}, MXRO {replica.mxro}"
-    return f"     broker {replica.broker}        {log:44}  reads {reads}    [{marks}]"
+    return f"     broker {replica.broker}        {log:44}  reads {show_table(replica.table)}    [{marks}]"
 
 
 def summary(tellings: list[Telling]) -> str:

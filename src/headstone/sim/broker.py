@@ -64,7 +64,6 @@ class Parts:
     prove: Callable[[PartitionLog], ReplicaWatermarks] = PartitionLog.watermarks
     policy: Callable[[Policy, GroupWatermarks], Policy] = coordinated_policy
     members: Callable[[Metadata], tuple[int, ...]] = all_members
-    keeps_snapshots: bool = False
     keeps_old_membership: bool = False
     stalls_on_plain: bool = False
 
@@ -88,6 +87,9 @@ class Broker:
         self.leader = parts.leader(number)
         self.ends: dict[int, int] = {}
         """As a leader: up to where each follower has fetched."""
+        self.seen: dict[int, int] = {}
+        """As a leader: the registration in which each follower did so."""
+        self.registration = 0
         self.outbox: list[Send] = []
         self.grants: list[leading.HoldGranted] = []
         self.pending: Fetched | None = None
@@ -137,6 +139,7 @@ class Broker:
         high = self.log.high_watermark if self.stopped_clean else self.saved_high_watermark
         self.log.reload(clean=self.stopped_clean, kept_to=kept_to, high_watermark=high)
         self.alive = True
+        self.registration += 1
         self.start(fresh)
 
     def learn(self, metadata: Metadata, now_ms: int, fresh: int) -> None:
@@ -200,7 +203,7 @@ class Broker:
             diverging = (known, end) if known < epoch or end < position else None
         taken: list[Batch] = []
         if diverging is None and log.log_start <= position:
-            self.ends[follower] = position
+            self.ends[follower], self.seen[follower] = position, asker.registration
             self.advance_high_watermark()
             for batch in log.batches(position):
                 if len(taken) >= limit:
@@ -248,9 +251,7 @@ class Broker:
         self.log.expire_producers(self.clock(now_ms), self.policy.producer_id_expiration_ms)
         policy = self.cleaning_policy(now_ms)
         coordinated = self.rules == COORDINATED
-        cleaned = clean(
-            self.log, policy, debt=coordinated, keep_snapshots=not coordinated or self._parts.keeps_snapshots
-        )
+        cleaned = clean(self.log, policy, debt=coordinated)
         if cleaned is not None:
             self.log.flushed = max(self.log.flushed, self.log.active.base)
             self.saved_high_watermark = self.log.high_watermark

@@ -17,7 +17,7 @@ from headstone.coordination.watermarks import GroupWatermarks
 from headstone.retention.policy import Policy
 from headstone.sim import checkers
 from headstone.sim.broker import COORDINATED, Broker, Parts
-from headstone.sim.checkers import Finding, check_log, check_reader, check_watermarks
+from headstone.sim.checkers import Finding, check_log, check_reader, check_removals, check_watermarks
 from headstone.sim.cluster import Cluster, Producer, RecordPairs
 from headstone.sim.readers import Reader
 
@@ -30,30 +30,18 @@ HEAL_ROUNDS = 10
 WEIGHTS = {
     "write": 16, "write_txn": 14, "end_txn": 9, "delete": 10, "pump": 8, "roll": 6, "clean": 30, "pass_time": 18,
     "replicate": 40, "tick": 10, "deliver": 14, "read": 14, "learn": 12, "elect": 4, "grow_isr": 8, "shrink_isr": 4,
-    "crash": 5, "restart": 7, "lose_disk": 1, "isolate": 2, "join_network": 4, "fence": 2, "add_member": 2,
+    "crash": 5, "restart": 7, "lose_disk": 1, "new_disk": 2, "isolate": 2, "join_network": 4, "fence": 2, "add_member": 2,
     "remove_member": 2, "flush": 2, "trim": 1, "slow_fetch": 3, "duplicate": 2, "lose_message": 2, "stale_write": 2,
     "declare_reader": 2, "long_outage": 3,
 }  # fmt: skip
 """What happens how often, before a seed bends it. The order is part of a seed's meaning."""
 
 FAULTS = frozenset(
-    [
-        "crash",
-        "lose_disk",
-        "isolate",
-        "fence",
-        "elect",
-        "add_member",
-        "remove_member",
-        "shrink_isr",
-        "duplicate",
-        "lose_message",
-        "stale_write",
-        "slow_fetch",
-        "long_outage",
-        "trim",
-    ]
-)
+    {
+        "crash", "lose_disk", "isolate", "fence", "elect", "add_member", "remove_member", "shrink_isr", "duplicate",
+        "lose_message", "stale_write", "slow_fetch", "long_outage", "trim", "new_disk",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +163,11 @@ class Driver:
         out: RecordPairs = []
         for _ in range(rng.choice((1, 1, 2))):
             self._writes += 1
-            out.append((KEYS[rng.randrange(self.scenario.keys)], None if deletion else b"v%d" % self._writes))
+            key = KEYS[rng.randrange(self.scenario.keys)]
+            live = sorted(self.cluster.truth.table()) if deletion else []
+            if live and rng.random() < 0.7:
+                key = rng.choice(live)
+            out.append((key, None if deletion else b"v%d" % self._writes))
         return out
 
     def write(self, rng: random.Random) -> bool:
@@ -317,6 +309,19 @@ class Driver:
     def lose_disk(self, rng: random.Random) -> bool:
         broker = self.pick_broker(rng, alive=False)
         return broker is not None and self.cluster.lose_disk(broker.number)
+
+    def new_disk(self, rng: random.Random) -> bool:
+        """A broker comes back on an empty disk and begins to copy, before anybody was polled again."""
+        broker = self.pick_broker(rng)
+        if broker is None or sum(b.alive for b in self.cluster.brokers) <= 1:
+            return False
+        self.cluster.crash(broker.number, clean_stop=False)
+        self.cluster.lose_disk(broker.number)
+        self.cluster.restart(broker.number, kept_to=broker.log.log_end)
+        if self.cluster.metadata.leader is None:
+            self.elect(rng)
+        self.cluster.learn(broker)
+        return self.cluster.fetch(broker, rng.choice((1, 2, 100)))
 
     def isolate(self, rng: random.Random) -> bool:
         broker = self.pick_broker(rng)
@@ -469,6 +474,7 @@ class Driver:
         since = cluster.metadata.members
         members = [(f"broker {b.number}", b.log) for b in cluster.brokers if b.member_since == since.get(b.number, -1)]
         _raise_first(check_watermarks(self.highest, members))
+        _raise_first(check_removals(members, cluster.truth))
 
 
 class Corrupt(Exception):

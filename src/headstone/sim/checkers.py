@@ -6,14 +6,15 @@ would be given, and what really happened.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headstone.coordination.watermarks import GroupWatermarks
-from headstone.sim.batches import Record
+from headstone.sim.batches import ABORT, COMMIT, Batch, Record
 from headstone.sim.partition_log import PartitionLog
 from headstone.sim.readers import Reader, read, table_of
-from headstone.sim.truth import Entry, Truth
+from headstone.sim.truth import Entry, Truth, Txn
 
 DELETED_REAPPEARS = "deleted-reappears"
 ABORTED_AS_COMMITTED = "aborted-as-committed"
@@ -21,6 +22,7 @@ COMMITTED_HIDDEN = "committed-hidden"
 FROZEN = "read-committed-frozen"
 WATERMARK_FELL = "watermark-fell"
 WATERMARK_UNTRUE = "watermark-untrue"
+REMOVED_EARLY = "removed-early"
 NOT_CONVERGED = "not-converged"
 CORRUPTIONS = (DELETED_REAPPEARS, ABORTED_AS_COMMITTED, COMMITTED_HIDDEN, FROZEN)
 
@@ -130,6 +132,73 @@ def check_watermarks(group: GroupWatermarks, members: Iterable[tuple[str, Partit
                     found.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
                 newest[record.key] = record.offset
     return found
+
+
+def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) -> list[Finding]:
+    """What protects must outlive what it protects from: on every member, before it goes on any.
+
+    A tombstone that is gone somewhere while an older value is left anywhere, a marker while data of its transaction is:
+    nothing has to be corrupt yet, but a copy of the one and then of the other would be.
+    """
+    found = []
+    for entry in truth.standing_deletions():
+        gone = next(
+            (name for name, log in members if _passed(log, entry.record.offset) and not _holds(log, entry)), None
+        )
+        if gone is not None:
+            found += [
+                Finding(
+                    kind=REMOVED_EARLY, where=name, text=f"holds {old}, but {gone} has removed {_show(entry.record)}"
+                )
+                for name, log in members
+                for old in _older(log, entry, truth)
+            ]
+    for txn in truth.txns:
+        marker = txn.marker
+        if marker is None:
+            continue
+        gone = next((name for name, log in members if _passed(log, marker) and not _has_marker(log, marker)), None)
+        if gone is not None:
+            found += [
+                Finding(
+                    kind=REMOVED_EARLY, where=name, text=f"holds data at {base}, but {gone} has removed marker {marker}"
+                )
+                for name, log in members
+                for base in _undecided(log, txn)
+            ]
+    return found
+
+
+def _passed(log: PartitionLog, offset: int) -> bool:
+    return log.log_start <= offset < log.high_watermark
+
+
+def _holds(log: PartitionLog, entry: Entry) -> bool:
+    return any(entry.record in batch.records for batch in _around(log, entry.record.offset))
+
+
+def _has_marker(log: PartitionLog, offset: int) -> bool:
+    return any(batch.base == offset and batch.kind in (COMMIT, ABORT) for batch in _around(log, offset))
+
+
+def _around(log: PartitionLog, offset: int) -> list[Batch]:
+    return [batch for batch in itertools.islice(log.batches(offset), 1) if batch.base <= offset]
+
+
+def _older(log: PartitionLog, deletion: Entry, truth: Truth) -> list[str]:
+    key, offset = deletion.record.key, deletion.record.offset
+    records = (record for batch in log.batches(log.log_start) if batch.base < offset for record in batch.records)
+    mine = (r for r in records if r.key == key and log.log_start <= r.offset < offset and r.value is not None)
+    kept = ((r, truth.entries.get(r.offset)) for r in mine)
+    return [_show(r) for r, entry in kept if entry is not None and entry.record == r and entry.committed]
+
+
+def _undecided(log: PartitionLog, txn: Txn) -> list[int]:
+    return [
+        batch.base for batch in log.batches(log.log_start)
+        if batch.transactional and batch.is_data and batch.producer_id == txn.producer_id
+        and txn.data.get(batch.base) == batch.leader_epoch
+    ]  # fmt: skip
 
 
 def _show(record: Record) -> str:

@@ -68,12 +68,8 @@ class MemoryPieces(PieceReader):
             )  # fmt: skip
 
 
-def clean(log: PartitionLog, policy: Policy, *, debt: bool, keep_snapshots: bool) -> Cleaned | None:
-    """One pass; None if there is nothing to clean. `debt` also takes a log that is clean but may owe removals.
-
-    Kafka keeps producer snapshots as they are. One that was taken between a transaction's data and its marker says
-    'open' for ever once the marker is gone, so a coordinated cleaner drops those of the part that it has rewritten.
-    """
+def clean(log: PartitionLog, policy: Policy, *, debt: bool) -> Cleaned | None:
+    """One pass; None if there is nothing to clean. `debt` also takes a log that is clean but may owe removals."""
     if not _worth_a_look(log, debt=debt):
         return None
     pieces = MemoryPieces(log)
@@ -96,10 +92,7 @@ def clean(log: PartitionLog, policy: Policy, *, debt: bool, keep_snapshots: bool
     below = max(segment.base for segment in rewritten) + 1
     merged = {s.base for s in log.segments if s.base < below} - {segment.base for segment in new}
     log.replace_cleaned(new, below=below, cleaned_to=round_.mapped_end)
-    log.snapshots = {
-        at: rows for at, rows in log.snapshots.items()
-        if at not in merged and (keep_snapshots or at >= round_.mapped_end)
-    }  # fmt: skip
+    log.snapshots = {at: rows for at, rows in log.snapshots.items() if at not in merged}
     return Cleaned(
         dirty_start=round_.dirty_start, dirty_end=round_.mapped_end, reasons=tuple(int(n) for n in rewriter.reasons)
     )

@@ -124,7 +124,8 @@ class Cluster:
     def expand_isr(self) -> bool:
         """The leader lets everyone in who has all that is committed and what its epoch began with.
 
-        Its request is refused if it has not seen the newest metadata, as the partition epoch sees to in Kafka.
+        Its request is refused if it has not seen the newest metadata, as the partition epoch sees to in Kafka, or if a
+        member has restarted since it fetched (KIP-903): it may have lost what it had.
         """
         broker = self.leader()
         if broker is None or broker.metadata is None:
@@ -136,13 +137,16 @@ class Cluster:
         metadata = self.metadata
         caught_up = [
             b for b, end in broker.ends.items()
-            if b in metadata.members and b not in metadata.isr and end >= need and self.reachable(self.brokers[b])
+            if b in metadata.members and b not in metadata.isr and end >= need and self._same(broker, self.brokers[b])
         ]  # fmt: skip
         if not caught_up:
             return False
         self._change(isr=(*metadata.isr, *caught_up))
         self.learn(broker)
         return True
+
+    def _same(self, leader: Broker, follower: Broker) -> bool:
+        return self.reachable(follower) and leader.seen.get(follower.number) == follower.registration
 
     def crash(self, number: int, *, clean_stop: bool) -> None:
         self.brokers[number].stop(clean_stop=clean_stop)

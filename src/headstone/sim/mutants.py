@@ -11,7 +11,7 @@ from headstone.coordination import leader as leading
 from headstone.coordination import replica as following
 from headstone.coordination.leader import Leader, Seat
 from headstone.coordination.messages import Poll, Report, Send
-from headstone.coordination.replica import NOTHING, Replica
+from headstone.coordination.replica import Replica
 from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
 from headstone.retention.policy import NO_LIMIT, Policy
 from headstone.sim.broker import Metadata, Parts, coordinated_policy
@@ -130,25 +130,13 @@ class AnyIncarnation(Leader):
 
 
 class SameForEver(Replica):
-    """Never a new incarnation, not on a new disk and not after losing what it had claimed."""
+    """Identity is not on the disk: never a new incarnation, so the leader keeps counting what a lost disk had claimed."""
 
     def _started(self, event: following.Started) -> list[following.Effect]:
         return super()._started(replace(event, fresh=1))
 
     def _truncated(self, local: ReplicaWatermarks, fresh: int) -> list[following.Effect]:
         self._local = local
-        return []
-
-
-class ForgetsClaims(Replica):
-    """Claims are not on disk: a restart cannot tell that one was lost, and the leader keeps counting it."""
-
-    def _started(self, event: following.Started) -> list[following.Effect]:
-        known = event.durable
-        return super()._started(event if known is None else replace(event, durable=replace(known, claimed=NOTHING)))
-
-    def _truncated(self, local: ReplicaWatermarks, fresh: int) -> list[following.Effect]:
-        self._local, self.claimed = local, NOTHING
         return []
 
 
@@ -222,7 +210,6 @@ _ALL: tuple[Mutant, ...] = (
     _mutant("learners-ignored", "only in-sync members count", 2000, members=in_sync_only),
     _mutant("newcomer-at-log-end", "a newcomer claims what it has copied as clean", 2000, replica=NewcomerAtLogEnd),
     _mutant("watermark-may-fall", "watermarks follow the minimum down", 2000, leader=MayFall, replica=TakesAnything),
-    _mutant("claims-not-persisted", "a restart forgets claims, the leader keeps them", 20000, replica=ForgetsClaims),
     _mutant("same-incarnation", "a lost disk or suffix does not make a new incarnation", 2000, replica=SameForEver),
     _mutant("stale-incarnation", "reports of an old incarnation count", 20000, leader=AnyIncarnation),
     _mutant("removal-at-or-below", "removal at <= instead of <", 2000, policy=inclusive),
@@ -241,7 +228,6 @@ _ALL: tuple[Mutant, ...] = (
     _mutant("old-version-counted", "a report without MXFO counts as no transactions", 2000, leader=OldVersionCounted),
     _mutant("old-leaders-answered", "members report to deposed leaders", 20000, replica=AnswersEveryone),
     _mutant("old-log-kept", "a removed member that is added again keeps its old log", 2000, keeps_old_membership=True),
-    _mutant("snapshots-kept", "producer snapshots of the rewritten part stay", 20000, keeps_snapshots=True),
     _mutant("stalls-on-plain", "plain data inside an open transaction stops a follower", 2000, stalls_on_plain=True),
     _mutant("empty-batches-ignored", "MXFO overlooks batches without records", 20000, prove=blind_to_empty_batches),
 )  # fmt: skip

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headstone.retention.policy import Policy
-from headstone.sim.batches import Batch
-from headstone.sim.broker import COORDINATED, Broker, Parts
+from headstone.sim.batches import EMPTIED, Batch
+from headstone.sim.broker import COORDINATED, KAFKA, Broker, Parts
 from headstone.sim.checkers import Finding, check_log
 from headstone.sim.cluster import Cluster, Producer, RecordPairs
 from headstone.sim.readers import read, table_of
@@ -21,11 +21,19 @@ DAY_MS = 24 * HOUR_MS
 BROKERS = 3
 AWAY = 2
 """The broker that is switched off."""
+RULE_NAMES = {KAFKA: "Kafka's rule: time alone decides", COORDINATED: "coordinated: time and watermarks decide"}
+
+VALUE = "value"
+TOMBSTONE = "tombstone"
+TRANSACTIONAL = "transactional"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """One replica at one moment. `table` is what a read_committed consumer gets from it, key to value."""
+    """One replica at one moment. `table` is what a read_committed consumer gets from it, key to value.
+
+    `log`, `offsets`, `ends` (exclusive) and `kinds` have one entry a batch; batches of the filler key are left out.
+    """
 
     broker: int
     alive: bool
@@ -39,6 +47,8 @@ class ReplicaView:
     mxro: int
     log: tuple[str, ...]
     offsets: tuple[int, ...]
+    ends: tuple[int, ...]
+    kinds: tuple[str, ...]
     table: dict[str, str]
 
 
@@ -158,13 +168,29 @@ def view(broker: Broker) -> ReplicaView:
         broker=broker.number, alive=broker.alive, log_start=log.log_start, log_end=log.log_end,
         high_watermark=log.high_watermark, lso=log.last_stable_offset(), mcco=proved.mcco, mxfo=proved.mxfo,
         mtro=broker.group().mtro, mxro=broker.group().mxro, log=tuple(show_batch(batch) for batch in batches),
-        offsets=tuple(batch.base for batch in batches),
+        offsets=tuple(batch.base for batch in batches), ends=tuple(batch.last + 1 for batch in batches),
+        kinds=tuple(kind_of(batch) for batch in batches),
         table={key: value for key, value in sorted(table.items()) if key != "z"},
     )  # fmt: skip
 
 
 def _filler(batch: Batch) -> bool:
     return bool(batch.records) and all(record.key == b"z" for record in batch.records)
+
+
+def kind_of(batch: Batch) -> str:
+    """VALUE, TOMBSTONE (nothing but), TRANSACTIONAL data of either, COMMIT, ABORT, or EMPTIED: no record is left."""
+    if not batch.is_data:
+        return batch.kind
+    if not batch.records:
+        return EMPTIED
+    if batch.transactional:
+        return TRANSACTIONAL
+    return TOMBSTONE if all(record.value is None for record in batch.records) else VALUE
+
+
+def show_table(table: dict[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in table.items()) or "nothing"
 
 
 def show_batch(batch: Batch) -> str:

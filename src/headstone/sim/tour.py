@@ -51,7 +51,8 @@ def tour(directory: Path, engine: Engine, say: Say) -> list[dict[str, object]]:
     steps: list[dict[str, object]] = []
     for stop in STOPS:
         reports = _compact(replicas, stop, engine)
-        steps.append({"day": stop.day, "replica": stop.replica, "partitions": [r.as_json() for r in reports]})
+        partitions = [report.as_json() for report in reports]
+        steps.append({"day": stop.day, "replica": stop.replica, "lesson": stop.lesson, "partitions": partitions})
         say(f"\nday {stop.day}, replica {stop.replica}: {stop.lesson}")
         for report in reports:
             say("  " + _line(report))

@@ -23,7 +23,8 @@ class Txn:
     outcome: str = OPEN
     marker: int | None = None
     marker_ms: int = 0
-    data: list[int] = field(default_factory=list)
+    data: dict[int, int] = field(default_factory=dict)
+    """Base offset of each of its batches to the leader epoch that it was written in."""
 
     @property
     def finished(self) -> bool:
@@ -85,7 +86,7 @@ class Truth:
             self.entries[record.offset] = entry
             self._by_key.setdefault(record.key, []).append(entry)
         if txn is not None:
-            txn.data.append(batch.base)
+            txn.data[batch.base] = batch.leader_epoch
         self.log_end = batch.last + 1
 
     def _marked(self, txn: Txn, offset: int, now_ms: int) -> None:
@@ -101,7 +102,7 @@ class Truth:
         for txn in self.txns:
             if txn.marker is not None and txn.marker >= log_end:
                 txn.marker = None
-            txn.data = [base for base in txn.data if base < log_end]
+            txn.data = {base: epoch for base, epoch in txn.data.items() if base < log_end}
         self.log_end = min(self.log_end, log_end)
 
     def known_keys(self) -> list[bytes]:
@@ -134,6 +135,11 @@ class Truth:
             if txn.producer_id == producer_id and offset in txn.data:
                 return txn
         return None
+
+    def standing_deletions(self) -> list[Entry]:
+        """Tombstones that are the last word on their key."""
+        newest = (entries[-1] for entries in self._by_key.values() if entries)
+        return [entry for entry in newest if entry.record.value is None and entry.committed]
 
     def table(self) -> dict[bytes, bytes]:
         """Key to value, of everything committed."""
