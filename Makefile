@@ -17,7 +17,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 .PHONY: help demo test bench format clean install java
 
 help:
-	@echo "make demo     compact three replicas of a sample topic on local Spark, and show what may go when"
+	@echo "make demo     compact three replicas of a sample topic on local Spark, show what may go when, leave a report"
 	@echo "make test     linters, types, layers, then every test"
 	@echo "make bench    measure compaction"
 	@echo "make format   rewrite the sources in the house format"

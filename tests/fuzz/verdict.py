@@ -109,6 +109,7 @@ def cut_small(small: bool) -> None:
     """Tables, chunks and units of a few batches, so that small logs have several."""
     reading.TABLE_ROWS = 5 if small else 512
     survey.CHUNK_BYTES = 300 if small else 2 << 20
+    survey.CHUNK_RECORDS = 5 if small else 4 << 20
     work.UNIT_BYTES = 700 if small else 128 << 20
 
 

@@ -22,7 +22,7 @@ from cramjam import snappy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstone.log.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, CodecError, compress, decompress
+from headstone.log.codecs import GZIP, LZ4, NAMES, NONE, RATIO_MAX, SNAPPY, ZSTD, CodecError, compress, decompress
 
 CODECS = range(5)
 COMPRESSED = (GZIP, SNAPPY, LZ4, ZSTD)
@@ -400,6 +400,20 @@ BOMBS = {
 def test_bomb_is_refused_within_the_limit(codec: int, payload: bytes, size_max: int) -> None:
     # A bytearray grows by an eighth at a time, and by copying.
     assert peak_bytes(lambda: refusal(codec, payload, size_max)) < 2.2 * size_max + SLACK_BYTES
+
+
+DENSEST = {
+    "gzip": (GZIP, gzip_member(bytes(ZEROS_BYTES), 9)),
+    "snappy": (SNAPPY, bytes(snappy.compress_raw(bytes(ZEROS_BYTES)))),
+    "lz4": (LZ4, lz4_frame(bytes(ZEROS_BYTES), block_size=7, compression_level=12, store_size=False)),
+    "zstd": (ZSTD, zstd_rle(bytes([0, (27 - 10) << 3]), 800)),
+}
+
+
+@pytest.mark.parametrize(("codec", "payload"), DENSEST.values(), ids=DENSEST)
+def test_no_payload_holds_more_than_its_codec_allows_and_some_nearly_do(codec: int, payload: bytes) -> None:
+    ratio = len(decompress(codec, payload, 1 << 40)) / len(payload)
+    assert 0.95 * RATIO_MAX[codec] < ratio <= RATIO_MAX[codec]
 
 
 SMALL = [(codec, write(b"key and value")) for codec, _, write in FOREIGN] + [

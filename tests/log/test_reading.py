@@ -75,6 +75,19 @@ class Corruption:
     """Seen by a walk over headers, before any record is read."""
 
 
+def claimed(count: int, codec: str) -> bytes:
+    """The third batch is the last and has a byte of payload: offsets for as many records as it claims, room for few."""
+    batch = Batch(
+        base_offset=2, last_offset_delta=count - 1, records=(), count=0, base_timestamp=1002, max_timestamp=1002
+    )
+    data = bytearray(bytes(log()[:THIRD_AT]) + encode(batch) + b"\0")
+    struct.pack_into(">i", data, THIRD_AT + LENGTH_AT, len(data) - THIRD_AT - 12)
+    struct.pack_into(">h", data, THIRD_AT + ATTRIBUTES_AT, CODECS.index(codec))
+    struct.pack_into(">i", data, THIRD_AT + COUNT_AT, count)
+    struct.pack_into(">I", data, THIRD_AT + CRC_AT, crc32c(bytes(data[THIRD_AT + ATTRIBUTES_AT :])))
+    return bytes(data)
+
+
 def flipped() -> bytes:
     data = log()
     data[THIRD_AT + 65] ^= 0x01
@@ -149,6 +162,16 @@ CORRUPTIONS = [
     Corruption(
         name="records in a batch that says it has none",
         data=lambda: put(log(), COUNT_AT, ">i", 0),
+        found="impossible record count or offset delta in the batch header",
+    ),
+    Corruption(
+        name="more records than zstd makes of a byte",
+        data=lambda: claimed((128 << 10) // 4 // 7 + 1, "zstd"),
+        found="impossible record count or offset delta in the batch header",
+    ),
+    Corruption(
+        name="more records than gzip makes of a byte",
+        data=lambda: claimed(1032 // 7 + 1, "gzip"),
         found="impossible record count or offset delta in the batch header",
     ),
     Corruption(
@@ -309,6 +332,12 @@ def test_the_message_says_where_what_and_what_to_do(tmp_path: Path) -> None:
         f"{file}, position 355, offset 5: torn tail: the batch says 71 bytes but 70 are left in the file; "
         "start the broker once so that it recovers the log, or restore the file from a replica"
     )
+
+
+@pytest.mark.parametrize(("count", "codec"), [((128 << 10) // 4 // 7, "zstd"), (1032 // 7, "gzip")])
+def test_a_walk_believes_as_many_records_as_a_payload_can_hold(count: int, codec: str, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(claimed(count, codec))
+    assert np.concatenate(list(walk_segment(str(tmp_path / "x.log"), base=0)))["count"].tolist() == [1, 1, count]
 
 
 def test_an_empty_file_has_no_batches(tmp_path: Path) -> None:

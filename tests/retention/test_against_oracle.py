@@ -173,6 +173,7 @@ def test_where_the_work_is_cut_changes_nothing(
 ) -> None:
     """Chunks of a few batches, index tasks of a few chunks, header tables of five rows."""
     monkeypatch.setattr(survey, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(survey, "CHUNK_RECORDS", 3)
     monkeypatch.setattr(work, "UNIT_BYTES", 700)
     monkeypatch.setattr(reading, "TABLE_ROWS", 5)
     with quick_directory() as root:

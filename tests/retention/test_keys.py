@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from headstone.errors import Unfinished
 from headstone.retention import keys
 from headstone.retention.keys import NEWEST, HashKey
 from tests.oracle.cleaner import Pass, build_map
@@ -97,6 +98,15 @@ def test_a_probe_wraps_around_the_end_of_the_table() -> None:
     rows = [(last, np.uint64(high)) for high in range(1, 9)]
     assert [bool(keys.put(table, low, high)) for low, high in rows] == [True] * 8
     assert [bool(keys.has(table, low, high)) for low, high in rows] == [True] * 8
+
+
+def test_an_index_that_memory_cannot_hold_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(size: int, dtype: object) -> None:
+        raise MemoryError(size, dtype)
+
+    monkeypatch.setattr(keys.np, "zeros", full)
+    with pytest.raises(Unfinished, match="an index for 70,000,000 keys takes 1,525 MiB of memory"):
+        keys.new_table(70_000_000)
 
 
 def bounded(text: str, *, keys_max: int, dirty_from: int) -> tuple[int, int]:

@@ -1,6 +1,7 @@
-"""`headstone demo`: the one-command tour on local Spark. Needs Java 17, no Kafka, no Docker.
+"""`headstone demo`: the one-command tour on local Spark, then the four stories. Needs Java 17, no Kafka, no Docker.
 
-Exit 0 if the tour ran and no live key was lost on the way; 1 otherwise.
+Exit 0 if no live key was lost on the tour, and each story ends corrupt by Kafka's rule and correct by the coordinated
+one; 1 otherwise. Leaves report.html beside the sample.
 """
 
 from __future__ import annotations
@@ -10,17 +11,57 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from headstone.cli.options import add_spark_arguments, cores, spark_conf, tell
 from headstone.errors import UsageError
-from headstone.sim.tour import live_keys, tour
+from headstone.sim.broker import KAFKA, RULES
+from headstone.sim.report import report_html
+from headstone.sim.stories import AWAY, STORIES, Telling, show_table, tell_story
+from headstone.sim.tour import Say, live_keys, tour
+from headstone.spark.compaction import Engine
 from headstone.spark.session import StartingSession
 from headstone.spark.stages import OnSpark
 
+REPORT = "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the demo has shown; `live_keys` of each replica."""
+
+    directory: Path
+    steps: list[dict[str, object]]
+    live_keys: list[int]
+    tellings: list[Telling]
+
+    @property
+    def same(self) -> bool:
+        return len(set(self.live_keys)) == 1
+
+    @property
+    def report(self) -> Path:
+        return self.directory / REPORT
+
+    def exit_code(self) -> int:
+        as_expected = all(telling.corrupt == (telling.rules == KAFKA) for telling in self.tellings)
+        return 0 if self.same and as_expected else 1
+
+    def as_json(self) -> dict[str, object]:
+        stories = [{"variant": t.variant, "rules": t.rules, "corrupt": t.corrupt} for t in self.tellings]
+        return {
+            "directory": str(self.directory),
+            "steps": self.steps,
+            "live_keys": self.live_keys,
+            "same": self.same,
+            "stories": stories,
+            "report": str(self.report),
+        }
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dir", type=Path, help="keep the sample here (default: a temporary directory)")
+    parser.add_argument("--dir", type=Path, help="keep sample and report here (default: a temporary directory)")
     add_spark_arguments(parser)
 
 
@@ -35,15 +76,35 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with session:
         session.begin()
-        steps = tour(directory, OnSpark(session.get, parallelism=cores()), say)
-    replicas = sorted(directory.glob("replica-*"))
-    keys = [live_keys(replica) for replica in replicas]
-    same = len(set(keys)) == 1
-    say(f"\nlive keys per replica: {', '.join(f'{n:,}' for n in keys)}: {'the same table' if same else 'THEY DIFFER'}")
-    say(f"look around: headstone inspect {replicas[0]}    ({time.monotonic() - started:.0f} s in all)")
+        shown = show(directory, OnSpark(session.get, parallelism=cores()), say)
+    say(f"look around: headstone inspect {directory / 'replica-1'}    ({time.monotonic() - started:.0f} s in all)")
     if arguments.output == "json":
-        print(json.dumps({"directory": str(directory), "steps": steps, "live_keys": keys, "same": same}, indent=2))
-    return 0 if same else 1
+        print(json.dumps(shown.as_json(), indent=2))
+    return shown.exit_code()
+
+
+def show(directory: Path, engine: Engine, say: Say) -> Shown:
+    steps = tour(directory, engine, say)
+    keys = [live_keys(replica) for replica in sorted(directory.glob("replica-*"))]
+    tellings = [tell_story(story, rules) for story in STORIES for rules in RULES]
+    shown = Shown(directory=directory, steps=steps, live_keys=keys, tellings=tellings)
+    table = "the same table" if shown.same else "THEY DIFFER"
+    say(f"\nlive keys per replica: {', '.join(f'{n:,}' for n in keys)}: {table}")
+    say(f"\nbroker {AWAY} of a simulated cluster is away too long, then leads; by Kafka's rule and coordinated:")
+    for telling in tellings:
+        say("  " + story_line(telling))
+    shown.report.write_text(report_html(tellings, steps), encoding="utf-8")
+    say(f"\nscene by scene, with drawings: {shown.report}")
+    return shown
+
+
+def story_line(telling: Telling) -> str:
+    """Such as `stuck-read-committed   kafka        corrupt: broker 2 serves nothing instead of k=v2`."""
+    away = next(view for view in telling.scenes[-1].replicas if view.broker == AWAY)
+    served, wanted = show_table(away.table), show_table(telling.expected)
+    instead = "" if served == wanted else f" instead of {wanted}"
+    verdict = "corrupt" if telling.corrupt else "correct"
+    return f"{telling.variant:22} {telling.rules:12} {verdict}: broker {AWAY} serves {served}{instead}"
 
 
 def _print(text: str) -> None:

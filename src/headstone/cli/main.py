@@ -17,7 +17,7 @@ from headstone import __version__
 from headstone.errors import HeadstoneError
 
 VERBS = {
-    "demo": "a one-command tour: writes a sample topic, compacts it on local Spark, shows what changed",
+    "demo": "a one-command tour: a sample topic compacted on local Spark, the four corruptions, a report with drawings",
     "synth": "write sample log directories, deterministic by seed",
     "inspect": "exact facts of partitions: records, live keys, tombstones, markers, transactions, dirty ratio",
     "compact": "compact every partition found in log directories, on Spark",

@@ -25,8 +25,8 @@ BOX_HEIGHT = 22
 CHARACTER = 6.7
 """Width of a character in a box, at the style sheet's size."""
 MARK_CHARACTER = 6.0
-SLOT_MAX = 66
-SLOT_WEIGHT = 15
+SLOT_MAX = 100
+SLOT_WEIGHT = 12
 """How many times wider an offset with a batch is than one without."""
 TABLE_LINES = 4
 TABLE_CHARACTERS = 17
@@ -189,11 +189,17 @@ def _table(view: ReplicaView, middle: float) -> list[str]:
 
 
 def _foot(axis: Axis, height: int) -> str:
+    """A ruler with a line at every offset, numbers under those with a batch, and the end."""
     y = height - FOOT_HEIGHT + 2
+    end = axis.x(axis.end)
     parts = [
-        f'<line class="axis" x1="{LANE_LEFT}" x2="{axis.x(axis.end):.1f}" y1="{y}" y2="{y}"/>',
+        f'<line class="axis" x1="{LANE_LEFT}" x2="{end:.1f}" y1="{y}" y2="{y}"/>',
         f'<text class="note" x="0" y="{y + 14}">offset</text>',
+        f'<text class="note middle" x="{end:.1f}" y="{y + 14}">{axis.end}</text>',
     ]
+    for offset in range(axis.end + 1):
+        at = axis.x(offset)
+        parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{y}" y2="{y + 4}"/>')
     for offset in sorted(axis.drawn):
         middle = (axis.x(offset) + axis.x(offset + 1)) / 2
         parts.append(f'<text class="note middle" x="{middle:.1f}" y="{y + 14}">{offset}</text>')

@@ -162,8 +162,10 @@ class Host:
         self.parts = parts
 
     def first(self, number: int, log: Log, metadata: Metadata) -> Outcome:
-        nobody = Broker(number, log, (), (), None, None, metadata.since(number), 0, 0, 0, NOBODY, False)
-        return self.restart(nobody, log, False, epochs(log), metadata)
+        """Has been there for a while: what is on its disk is not a newcomer's."""
+        nobody = Broker(number, (), (), (), None, None, metadata.since(number), 0, 0, 0, NOBODY, False)
+        empty, _ = self.restart(nobody, (), True, (), None)
+        return self.restart(empty, log, False, epochs(log), metadata)
 
     def step(self, broker: Broker, *events: following.Event | leading.Event) -> Outcome:
         """What it says to itself arrives at once; the rest is returned."""
@@ -187,7 +189,7 @@ class Host:
             replica=tuple(vars(replica).items()), leader=freeze_leader(leader), durable=durable,
             born=max(broker.born, replica.incarnation), group=group,
             highest=max(group, leader.group.mtro) if leader.leading else group,
-            leads=leader.leader_epoch if leader.leading else NOBODY, fell=group < broker.group,
+            leads=leader.leader_epoch if leader.leading else NOBODY, fell=broker.fell or group < broker.group,
         )  # fmt: skip
         return after, tuple(out)
 

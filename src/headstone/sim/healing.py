@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from headstone.sim import checkers
 from headstone.sim.broker import COORDINATED, Broker
-from headstone.sim.chaos import DELETE_RETENTION_MS, HEAL_ROUNDS, Corrupt, Driver
+from headstone.sim.chaos import HEAL_ROUNDS, Corrupt, Driver
 from headstone.sim.checkers import Finding
 from headstone.sim.readers import read, table_of
+from headstone.sim.scenario import DELETE_RETENTION_MS
 
 WRITING_ROUNDS = 4
 BOUNDED_PASSES = 40

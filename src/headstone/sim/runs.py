@@ -9,9 +9,10 @@ import random
 from collections import Counter
 
 from headstone.sim.broker import Parts
-from headstone.sim.chaos import CHECK_EVERY, FAULTS, WEIGHTS, Corrupt, Driver, Outcome, Scenario, Step, draw_scenario
+from headstone.sim.chaos import CHECK_EVERY, Corrupt, Driver, Outcome, Step
 from headstone.sim.checkers import NOT_CONVERGED
 from headstone.sim.healing import heal
+from headstone.sim.scenario import FAULTS, WEIGHTS, Scenario, draw_scenario
 
 
 def draw(seed: int, *, rules: str, replicas: int | None, steps: int) -> tuple[Scenario, list[Step]]:

@@ -30,24 +30,25 @@ class Series:
 
 
 def series_of(scenes: Sequence[Scene]) -> list[Series]:
-    """From the back to the front of the drawing."""
+    """From the front of the drawing to its back."""
     views = [scene.replicas for scene in scenes]
     return [
-        Series(name="log end", css="log-end", values=tuple(max(v.log_end for v in at) for at in views)),
-        Series(name="lowest MCCO", css="mcco", values=tuple(min(v.mcco for v in at) for at in views)),
-        Series(name="lowest MXFO", css="mxfo", values=tuple(min(v.mxfo for v in at) for at in views)),
         Series(name="MTRO", css="mtro", values=tuple(max(v.mtro for v in at) for at in views)),
         Series(name="MXRO", css="mxro", values=tuple(max(v.mxro for v in at) for at in views)),
+        Series(name="lowest MCCO", css="mcco", values=tuple(min(v.mcco for v in at) for at in views)),
+        Series(name="lowest MXFO", css="mxfo", values=tuple(min(v.mxfo for v in at) for at in views)),
+        Series(name="log end", css="log-end", values=tuple(max(v.log_end for v in at) for at in views)),
     ]
 
 
 def watermarks_svg(scenes: Sequence[Scene], end: int, scene_slots: int, name: str) -> str:
     """`end` and `scene_slots` are the axes' lengths, so that charts of one story can be compared."""
-    told = "; ".join(f"{one.name} {', '.join(map(str, one.values))}" for one in series_of(scenes))
+    series = series_of(scenes)
+    told = "; ".join(f"{one.name} {', '.join(map(str, one.values))}" for one in series)
     scale = _Scale(end=max(1, end), scenes=max(2, scene_slots))
     body = [_frame(scale, len(scenes))]
-    body += [_line(one, scale) for one in series_of(scenes)]
-    body += _labels(series_of(scenes), scale)
+    body += [_line(one, scale) for one in reversed(series)]
+    body += _labels(series, scale)
     return svg(f"Watermarks at scenes 1 to {len(scenes)}", told, name, HEIGHT, body)
 
 
@@ -92,7 +93,7 @@ def _line(one: Series, scale: _Scale) -> str:
 def _labels(series: Sequence[Series], scale: _Scale) -> list[str]:
     """At the last point of each line; equal ends share a label, near ones move up."""
     names: dict[int, list[str]] = {}
-    for one in reversed(series):
+    for one in series:
         if one.values:
             names.setdefault(one.values[-1], []).append(one.name)
     out = []

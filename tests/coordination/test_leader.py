@@ -1,0 +1,278 @@
+"""What holds of a leader whatever it is told: its watermarks against a slow model, what it sends, whom it blames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstone.coordination.leader import (
+    Blocker,
+    Effect,
+    Elected,
+    Event,
+    Followed,
+    HoldGranted,
+    Leader,
+    MembersChanged,
+    ReaderPassed,
+    Reported,
+    SteppedDown,
+    Tick,
+    poll_interval_ms,
+)
+from headstone.coordination.messages import Poll, Report, Send
+from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks, group_watermarks
+
+HOUR_MS = 3_600_000
+EPOCH = 3
+OFFSETS = st.integers(0, 9)
+MEMBERS = st.lists(st.integers(1, 4), min_size=1, max_size=4, unique=True).map(tuple)
+READERS = st.lists(st.sampled_from(["billing", "mirror"]), max_size=2, unique=True).map(tuple)
+REPORTS = st.builds(
+    Report, member=st.integers(1, 4), incarnation=st.integers(1, 3),
+    leader_epoch=st.sampled_from([EPOCH, EPOCH, EPOCH, EPOCH - 1, EPOCH + 1]),
+    mcco=OFFSETS, mxfo=OFFSETS | OFFSETS | OFFSETS | st.none(),
+)  # fmt: skip
+ELECTIONS = st.builds(
+    Elected, leader_epoch=st.just(EPOCH), members=MEMBERS, readers=READERS,
+    group=st.builds(GroupWatermarks, mtro=st.integers(0, 4), mxro=st.integers(0, 4)), own_mcco=OFFSETS,
+    now_ms=st.just(0),
+)  # fmt: skip
+NEWS = (
+    st.builds(Reported, report=REPORTS, now_ms=st.just(0))
+    | st.builds(Reported, report=REPORTS, now_ms=st.just(0))
+    | st.builds(Followed, member=st.integers(1, 4), incarnation=st.integers(1, 3), now_ms=st.just(0))
+    | st.builds(
+        ReaderPassed, reader=st.sampled_from(["billing", "mirror", "stranger"]), position=OFFSETS, now_ms=st.just(0)
+    )
+    | st.builds(MembersChanged, members=MEMBERS, readers=READERS, own_mcco=OFFSETS, now_ms=st.just(0))
+    | st.builds(Tick, now_ms=st.just(0))
+)
+TERMS = st.tuples(ELECTIONS, st.lists(NEWS, max_size=30))
+"""One leadership: the election and what follows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    incarnation: int
+    mcco: int
+    mxfo: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Model:
+    """Keeps every claim and counts anew each time. Of a member only the newest incarnation counts, with its best."""
+
+    group: GroupWatermarks
+    members: tuple[int, ...]
+    readers: tuple[str, ...]
+    claims: dict[int, list[Claim]] = field(default_factory=dict)
+    positions: dict[str, list[int]] = field(default_factory=dict)
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case MembersChanged(members=members, readers=readers):
+                self.members, self.readers = members, readers
+                self.claims = {m: claims for m, claims in self.claims.items() if m in members}
+                self.positions = {r: positions for r, positions in self.positions.items() if r in readers}
+            case Reported(report=report):
+                if report.member in self.members and report.leader_epoch == EPOCH and report.mxfo is not None:
+                    claim = Claim(incarnation=report.incarnation, mcco=report.mcco, mxfo=report.mxfo)
+                    self.claims.setdefault(report.member, []).append(claim)
+            case Followed(member=member, incarnation=incarnation):
+                if member in self.members and incarnation > self.newest(member):
+                    claim = Claim(incarnation=incarnation, mcco=self.group.mtro, mxfo=self.group.mxro)
+                    self.claims.setdefault(member, []).append(claim)
+            case ReaderPassed(reader=reader, position=position):
+                if reader in self.readers:
+                    self.positions.setdefault(reader, []).append(position)
+        if isinstance(event, MembersChanged | Reported | ReaderPassed):
+            self.raise_group()
+
+    def newest(self, member: int) -> int:
+        return max((claim.incarnation for claim in self.claims.get(member, [])), default=-1)
+
+    def counted(self, member: int) -> ReplicaWatermarks:
+        valid = [claim for claim in self.claims.get(member, []) if claim.incarnation == self.newest(member)]
+        return ReplicaWatermarks(
+            mcco=max((claim.mcco for claim in valid), default=0), mxfo=max((claim.mxfo for claim in valid), default=0)
+        )
+
+    def raise_group(self) -> None:
+        counted = [self.counted(member) for member in self.members]
+        low = group_watermarks(counted)
+        mtro = min([low.mtro, *(max(self.positions.get(reader, [0])) for reader in self.readers)])
+        self.group = GroupWatermarks(mtro=max(self.group.mtro, mtro), mxro=max(self.group.mxro, low.mxro))
+
+
+def polls(effects: list[Effect]) -> list[tuple[int, Poll]]:
+    return [(e.to, e.message) for e in effects if isinstance(e, Send) and isinstance(e.message, Poll)]
+
+
+@given(TERMS)
+def test_the_group_is_the_minimum_of_what_the_newest_incarnations_claim(term: tuple[Elected, list[Event]]) -> None:
+    elected, news = term
+    leader, model = Leader(1), Model(group=elected.group, members=elected.members, readers=elected.readers)
+    leader.step(elected)
+    for event in news:
+        leader.step(event)
+        model.hear(event)
+        assert leader.group == model.group
+
+
+@given(TERMS)
+def test_watermarks_never_fall_and_a_rise_is_told_at_once(term: tuple[Elected, list[Event]]) -> None:
+    """To every member, and without asking for answers; and nothing else makes a leader speak but its clock."""
+    elected, news = term
+    leader = Leader(1)
+    leader.step(elected)
+    for event in news:
+        before = leader.group
+        sent = polls(leader.step(event))
+        after = leader.group
+        assert after.mtro >= before.mtro
+        assert after.mxro >= before.mxro
+        answer = isinstance(event, Tick)
+        poll = Poll(leader=1, leader_epoch=EPOCH, mtro=after.mtro, mxro=after.mxro, answer=answer)
+        speaks = answer or after != before
+        assert sent == ([(member, poll) for member in leader.seats] if speaks else [])
+
+
+@given(TERMS, ELECTIONS)
+def test_an_election_forgets_all_reports_and_polls_with_what_was_known(
+    term: tuple[Elected, list[Event]], again: Elected
+) -> None:
+    """Even if the new leader is the old one, and even if nothing changed."""
+    elected, news = term
+    leader = Leader(1)
+    for event in [elected, *news]:
+        leader.step(event)
+    again = replace(again, leader_epoch=EPOCH + 2)
+    poll = Poll(leader=1, leader_epoch=EPOCH + 2, mtro=again.group.mtro, mxro=again.group.mxro, answer=True)
+    assert polls(leader.step(again)) == [(member, poll) for member in again.members]
+    assert leader.group == again.group
+    assert [seat.watermarks for seat in leader.seats.values()] == [None] * len(again.members)
+    assert list(leader.readers.values()) == [None] * len(again.readers)
+
+
+@given(TERMS, st.lists(NEWS, min_size=1, max_size=10))
+def test_who_does_not_lead_hears_and_says_nothing(term: tuple[Elected, list[Event]], late: list[Event]) -> None:
+    elected, news = term
+    leader = Leader(1)
+    assert [leader.step(event) for event in late] == [[]] * len(late)
+    for event in [elected, *news]:
+        leader.step(event)
+    group = leader.group
+    assert leader.step(SteppedDown()) == []
+    assert [leader.step(event) for event in late] == [[]] * len(late)
+    assert (leader.group, leader.seats, leader.readers) == (group, {}, {})
+
+
+@given(TERMS)
+def test_a_hold_is_granted_once_and_from_what_may_already_be_removable(term: tuple[Elected, list[Event]]) -> None:
+    elected, news = term
+    leader = Leader(1)
+    declared: set[str] = set()
+    for event in [elected, *news]:
+        before = elected.group if event is elected else leader.group
+        grants = [effect for effect in leader.step(event) if isinstance(effect, HoldGranted)]
+        if isinstance(event, Elected | MembersChanged):
+            expected = max(before.mtro, event.own_mcco)
+            new = [reader for reader in event.readers if reader not in declared]
+            assert grants == [HoldGranted(reader=reader, from_offset=expected) for reader in new]
+            declared = set(event.readers)
+        else:
+            assert grants == []
+
+
+@given(TERMS)
+def test_a_reader_holds_tombstones_until_it_has_passed_them(term: tuple[Elected, list[Event]]) -> None:
+    elected, news = term
+    leader = Leader(1)
+    leader.step(elected)
+    for event in news:
+        before = leader.group
+        leader.step(event)
+        if leader.group.mtro > before.mtro:
+            assert all((position or 0) >= leader.group.mtro for position in leader.readers.values())
+
+
+@given(TERMS)
+def test_whoever_is_blamed_is_at_the_minimum_and_the_next_is_that_far(term: tuple[Elected, list[Event]]) -> None:
+    elected, news = term
+    leader = Leader(1)
+    for event in [elected, *news]:
+        leader.step(event)
+    mccos: dict[int | str, int] = {m: s.watermarks.mcco if s.watermarks else 0 for m, s in leader.seats.items()}
+    mxfos: dict[int | str, int] = {m: s.watermarks.mxfo if s.watermarks else 0 for m, s in leader.seats.items()}
+    mccos |= {reader: position or 0 for reader, position in leader.readers.items()}
+    blamed = [(blocker.kind, blocker.who, blocker.at, blocker.behind) for blocker in leader.blockers()]
+    expected = []
+    for kind, values in (("tombstones", mccos), ("markers", mxfos)):
+        low, *higher = sorted(set(values.values()))
+        expected += [(kind, who, low, higher[0] - low) for who, at in values.items() if higher and at == low]
+    assert blamed == expected
+
+
+def test_a_blocker_says_why_and_since_when() -> None:
+    leader = Leader(1)
+    start = GroupWatermarks(mtro=0, mxro=0)
+    leader.step(Elected(leader_epoch=EPOCH, members=(1, 2, 3), readers=(), group=start, own_mcco=0, now_ms=100))
+
+    def report(member: int, mcco: int, mxfo: int | None, now_ms: int) -> None:
+        said = Report(member=member, incarnation=1, leader_epoch=EPOCH, mcco=mcco, mxfo=mxfo)
+        leader.step(Reported(report=said, now_ms=now_ms))
+
+    def blocker(kind: str, who: int, at: int, behind: int, since_ms: int, reason: str) -> Blocker:
+        return Blocker(kind=kind, who=who, at=at, behind=behind, since_ms=since_ms, reason=reason)
+
+    report(1, 80, 90, 200)
+    report(2, 60, 50, 200)
+    never = "never heard of since this leader was elected"
+    assert leader.blockers() == [
+        blocker("tombstones", 3, 0, 60, 100, never),
+        blocker("markers", 3, 0, 50, 100, never),
+    ]
+    report(3, 70, None, 300)
+    old = "reports no MXFO: an older version"
+    assert leader.blockers() == [
+        blocker("tombstones", 3, 0, 60, 100, old),
+        blocker("markers", 3, 0, 50, 100, old),
+    ]
+    report(3, 70, 60, 400)
+    report(2, 60, 50, 500)
+    assert leader.blockers() == [
+        blocker("tombstones", 2, 60, 10, 200, "not cleanly compacted further"),
+        blocker("markers", 2, 50, 10, 200, "holds transactional data"),
+    ]
+    report(2, 60, 55, 600)
+    assert [found.since_ms for found in leader.blockers()] == [600, 600]
+
+
+@pytest.mark.parametrize(
+    ("delete_retention_ms", "interval_ms"),
+    [
+        (0, 1_000),
+        (5, 1_000),
+        (24, 1_000),
+        (24_023, 1_000),
+        (24_024, 1_001),
+        (HOUR_MS, 150_000),
+        (24 * HOUR_MS - 1, HOUR_MS - 1),
+        (24 * HOUR_MS, HOUR_MS),
+        (7 * 24 * HOUR_MS, HOUR_MS),
+        (2**63 - 1, HOUR_MS),
+    ],
+)
+def test_polls_are_24_in_a_retention_but_not_a_load_and_not_forgotten(
+    delete_retention_ms: int, interval_ms: int
+) -> None:
+    assert poll_interval_ms(delete_retention_ms) == interval_ms
+
+
+def test_the_group_is_held_by_the_slowest_in_each() -> None:
+    members = [ReplicaWatermarks(mcco=80, mxfo=30), ReplicaWatermarks(mcco=40, mxfo=60)]
+    assert group_watermarks(members) == GroupWatermarks(mtro=40, mxro=30)
