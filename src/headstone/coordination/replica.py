@@ -1,7 +1,7 @@
 """One replica's part of coordinated compaction: what it claims, what it has been told, and what must be on disk first.
 
 Events in, effects out, in order: a claim is persisted before it is sent. No clock, no I/O. A replica never takes a claim
-back: where its log can no longer keep one, it becomes a new incarnation (docs/rfcs/0001-coordinated-compaction.md).
+back: where its log can no longer keep one, it becomes a new incarnation (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Durable:
     incarnation: int
     claimed: ReplicaWatermarks
     group: GroupWatermarks
+    leader_epoch: int
+    """The newest known: after a restart, too, an older leader gets no report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +90,7 @@ class Replica:
             case Truncated():
                 return self._truncated(event.local, event.fresh)
             case LeaderKnown():
-                self.leader_epoch = max(self.leader_epoch, event.leader_epoch)
-                return []
+                return self._leader_known(event.leader_epoch)
             case Poll():
                 return self._polled(event)
             case _:
@@ -109,7 +110,7 @@ class Replica:
         if event.durable is None:
             self.incarnation, self.claimed, self.group = event.fresh, NOTHING, NOTHING_REMOVABLE
             return [self._persist()]
-        self.incarnation = event.durable.incarnation
+        self.incarnation, self.leader_epoch = event.durable.incarnation, event.durable.leader_epoch
         self.claimed, self.group = event.durable.claimed, event.durable.group
         return self._truncated(event.local, event.fresh)
 
@@ -119,6 +120,12 @@ class Replica:
         if now.mcco >= self.claimed.mcco and now.mxfo >= self.claimed.mxfo:
             return []
         self.incarnation, self.claimed = fresh, NOTHING
+        return [self._persist()]
+
+    def _leader_known(self, leader_epoch: int) -> list[Effect]:
+        if leader_epoch <= self.leader_epoch:
+            return []
+        self.leader_epoch = leader_epoch
         return [self._persist()]
 
     def _polled(self, poll: Poll) -> list[Effect]:
@@ -146,7 +153,9 @@ class Replica:
         )  # fmt: skip
 
     def _durable(self) -> Durable:
-        return Durable(incarnation=self.incarnation, claimed=self.claimed, group=self.group)
+        return Durable(
+            incarnation=self.incarnation, claimed=self.claimed, group=self.group, leader_epoch=self.leader_epoch
+        )
 
     def _persist(self) -> Persist:
         return Persist(durable=self._durable())

@@ -161,11 +161,12 @@ class PartitionLog:
 
     def truncate(self, to: int) -> None:
         """Drops everything at or above `to`; producer state is rebuilt from the newest snapshot below."""
+        to = max(to, self.log_start)
         self.epochs = [(epoch, start) for epoch, start in self.epochs if start < to]
         if to >= self.log_end:
             return
         self._cut(to)
-        self.log_end = max(to, self.log_start)
+        self.log_end = to
         self.high_watermark = min(self.high_watermark, self.log_end)
         self.cleaned_to = min(self.cleaned_to, self.log_end)
         self.flushed = min(self.flushed, self.log_end)
