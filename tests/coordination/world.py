@@ -183,8 +183,9 @@ def message_text(message: Message) -> str:
 
 
 def durable_text(durable: Durable) -> str:
-    claimed = replica_text(durable.claimed)
-    return f"incarnation {durable.incarnation}, claimed {claimed}, group {group_text(durable.group)}"
+    epoch = "no epoch" if durable.leader_epoch < 0 else f"epoch {durable.leader_epoch}"
+    claimed, group = replica_text(durable.claimed), group_text(durable.group)
+    return f"incarnation {durable.incarnation}, {epoch}, claimed {claimed}, group {group}"
 
 
 def replica_text(watermarks: ReplicaWatermarks) -> str:

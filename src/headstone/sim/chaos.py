@@ -136,10 +136,10 @@ class Driver:
         if leader is None:
             return False
         self.cluster.learn(leader)
+        for _ in range(3):  # records; that they arrived; that therefore they are committed
+            for broker in self.cluster.brokers:
+                self.cluster.fetch(broker)
         for broker in self.cluster.brokers:
-            self.cluster.fetch(broker)
-        for broker in self.cluster.brokers:
-            self.cluster.fetch(broker)
             if broker.alive:
                 broker.log.roll()
         return True
@@ -246,17 +246,30 @@ class Driver:
         return broker is not None and self.cluster.lose_disk(broker.number)
 
     def new_disk(self, rng: random.Random) -> bool:
-        """A broker comes back on an empty disk and begins to copy, before anybody was polled again."""
+        """A broker that had cleaned comes back on an empty disk and copies, while the others clean and are polled."""
         broker = self.pick_broker(rng)
         if broker is None or sum(b.alive for b in self.cluster.brokers) <= 1:
             return False
+        self.pump(rng)
+        self.cluster.clean(broker)
+        self.tick(rng)
+        self.exchange(rng)
         self.cluster.crash(broker.number, clean_stop=False)
         self.cluster.lose_disk(broker.number)
         self.cluster.restart(broker.number, kept_to=broker.log.log_end)
         if self.cluster.metadata.leader is None:
             self.elect(rng)
         self.cluster.learn(broker)
-        return self.cluster.fetch(broker, rng.choice((1, 2, 100)))
+        done = self.cluster.fetch(broker, rng.choice((1, 2, 100)))
+        self._clean_all(rng, besides=broker)
+        return done
+
+    def _clean_all(self, rng: random.Random, *, besides: Broker | None = None) -> None:
+        for broker in self.cluster.brokers:
+            if broker.alive and broker is not besides:
+                self.cluster.clean(broker)
+        self.tick(rng)
+        self.exchange(rng)
 
     def isolate(self, rng: random.Random) -> bool:
         broker = self.pick_broker(rng)
@@ -300,11 +313,7 @@ class Driver:
             self.cluster.write_marker(producer)
             self.write(rng)
             self.pump(rng)
-            for other in self.cluster.brokers:
-                if other.alive:
-                    self.cluster.clean(other)
-            self.tick(rng)
-            self.exchange(rng)
+            self._clean_all(rng)
             self.cluster.now_ms += rng.choice((100, 1_200))
         return True
 
@@ -358,16 +367,14 @@ class Driver:
         """From the leader, or, as KIP-392 allows, from any replica in sync."""
         if not self.cluster.readers:
             return False
-        reader = rng.choice(self.cluster.readers)
-        leader = self.cluster.leader()
-        broker = (
-            leader
-            if rng.random() < 0.7 or leader is None
-            else self.cluster.brokers[rng.choice(self.cluster.metadata.isr)]
-        )
-        if broker is None or not broker.alive or broker.metadata is None:
+        return self._poll(rng.choice(self.cluster.readers), rng.choice((1, 2, 100)), rng)
+
+    def _poll(self, reader: Reader, limit: int, rng: random.Random) -> bool:
+        broker = self.cluster.leader()
+        if broker is None or rng.random() < 0.3:
+            broker = self.cluster.brokers[rng.choice(self.cluster.metadata.isr)]
+        if not broker.alive or broker.metadata is None:
             return False
-        limit = rng.choice((1, 2, 100))
         start, records = reader.poll(broker.log, limit)
         self.checks += 1
         found = check_reader(
@@ -375,9 +382,25 @@ class Driver:
             grace_ms=self.grace_ms,
         )  # fmt: skip
         self.cluster.pass_position(reader)
-        if found:
-            raise Corrupt(found[0])
+        _raise_first(found)
         return True
+
+    def slow_reader(self, rng: random.Random) -> bool:
+        """A reader is half-way when a key that it has seen is deleted, and cleaned over and over; then it reads on."""
+        leader = self.cluster.leader()
+        if leader is None or not self.cluster.readers:
+            return False
+        reader = rng.choice(self.cluster.readers)
+        self._poll(reader, rng.choice((1, 2)), rng)
+        believed = sorted(key for key, record in reader.table.items() if record.value is not None)
+        if not believed:
+            return False
+        self.cluster.produce(leader, [(rng.choice(believed), None)])
+        for _ in range(rng.randrange(2, 5)):
+            self.pump(rng)
+            self._clean_all(rng)
+            self.cluster.now_ms += rng.choice((10, 10, 1_200))
+        return self._poll(reader, 100, rng)
 
     def check(self) -> None:
         """Raises Corrupt with the first thing found."""

@@ -18,12 +18,6 @@ from headstone.coordination.messages import Message, Poll, Report, Send
 from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
 from headstone.sim.broker import Parts
 
-TRANSACTIONAL = "transactional"
-"""A cell is data of a transaction until it is cleaned, by itself. MCCO and MXFO are the same number."""
-SUPERSEDED = "superseded"
-"""A cell holds what any later one may supersede: it is clean below the offset that it was cleaned up to. MXFO is the
-end of what is committed."""
-
 NOBODY = -1
 LEVELS = 8
 """A cell is its leader epoch * LEVELS + the offset that it was cleaned up to."""
@@ -44,7 +38,9 @@ class Bounds:
     members: int = 3
     offsets: int = 1
     written: int = 1
-    data: str = TRANSACTIONAL
+    transactional: bool = True
+    """A cell is data of a transaction until it is cleaned; MCCO and MXFO are the same number. Else any later cell may
+    supersede it, so it is clean below the offset that it was cleaned up to; MXFO is the end of what is committed."""
     waiting: int = 1
     """Messages that are neither lost nor delivered at once."""
     elections: int = 1
@@ -79,10 +75,6 @@ class Metadata(NamedTuple):
     def since(self, number: int) -> int:
         return dict(self.members).get(number, NOBODY)
 
-    def tells(self, known: Metadata | None) -> bool:
-        """That an epoch has lost its leader is no news: who followed it gets nothing anyway."""
-        return known is None or self[1:] != known[1:]
-
 
 class Controller(NamedTuple):
     """committed: the leader epochs of the cells that no leader may lack. The rest is what is left of the bounds."""
@@ -93,35 +85,38 @@ class Controller(NamedTuple):
     faults: int
     changes: int
 
+    def has(self, broker: Broker) -> bool:
+        """One that was removed and added again is no member until it knows, and has thrown its log away."""
+        return broker.since == self.metadata.since(broker.number) != NOBODY
+
+    def whole(self, broker: Broker) -> bool:
+        return self.has(broker) and epochs(broker.log[: len(self.committed)]) == self.committed
+
+    def dirty(self, broker: Broker, end: int) -> bool:
+        return self.has(broker) and dirty_below(broker.log, end)
+
 
 class Broker(NamedTuple):
-    """born is the newest incarnation that it ever was. fell: the replica took a watermark back."""
+    """born: its newest incarnation. leads: the epoch that it believes it leads. reach: the highest watermark it knows."""
 
     number: int
-    log: Log
-    replica: Frozen
-    leader: Frozen
-    durable: following.Durable | None
-    known: Metadata | None
     since: int
-    born: int
-    fell: bool
-
-    @property
-    def group(self) -> GroupWatermarks:
-        found: GroupWatermarks = dict(self.replica).get("group", following.NOTHING_REMOVABLE)
-        return found
-
-    @property
-    def leads(self) -> int:
-        """The leader epoch in which it takes itself for the leader."""
-        found: int = dict(self.leader).get("leader_epoch", NOBODY)
-        return found
+    log: Log = ()
+    replica: Frozen = ()
+    leader: Frozen = ()
+    durable: following.Durable | None = None
+    metadata: Metadata | None = None
+    born: int = 0
+    leads: int = NOBODY
+    group: GroupWatermarks = following.NOTHING_REMOVABLE
+    reach: int = 0
+    fell: bool = False
+    """A watermark of the replica did."""
 
 
 Outcome = tuple[Broker, tuple[Send, ...]]
 Choice = tuple[Action, int, int, tuple[int, ...]]
-"""What one broker can do alone: what it is called, the broker's number then, the controller's, the messages'."""
+"""What a broker can do: what it is called, and the numbers of the broker, the controller and the messages then."""
 
 
 def epochs(log: Log) -> Log:
@@ -136,17 +131,6 @@ def agreed(mine: Log, others: Log) -> int:
 
 def dirty_below(log: Log, end: int) -> bool:
     return any(cell % LEVELS < end for cell in log[:end])
-
-
-def cleaned(log: Log, end: int, data: str) -> Log:
-    level = LEVELS - 1 if data == TRANSACTIONAL else end
-    return tuple(max(cell, cell // LEVELS * LEVELS + level) if i < end else cell for i, cell in enumerate(log))
-
-
-def proved(log: Log, committed: Log, data: str) -> ReplicaWatermarks:
-    end = agreed(epochs(log), committed)
-    mcco = max(n for n in range(end + 1) if not dirty_below(log, n))
-    return ReplicaWatermarks(mcco=mcco, mxfo=mcco if data == TRANSACTIONAL else end)
 
 
 def received(message: Message) -> Event:
@@ -172,14 +156,13 @@ def thaw_leader(leader: leading.Leader, frozen: Frozen) -> leading.Leader:
 class Host:
     """What a broker owes its two state machines. Each method takes a broker as it is and gives it as it becomes."""
 
-    def __init__(self, bounds: Bounds, parts: Parts) -> None:
-        self.data = bounds.data
+    def __init__(self, transactional: bool, parts: Parts) -> None:
+        self.transactional = transactional
         self.parts = parts
 
     def new(self, number: int, log: Log, metadata: Metadata) -> Broker:
         """Stopped and started once, so that nobody is a newcomer."""
-        nobody = Broker(number, (), (), (), None, None, metadata.since(number), 0, False)
-        started = self.restart(nobody, (), metadata, epochs(log), wiped=True)[0]
+        started, _ = self.restart(Broker(number, metadata.since(number)), (), metadata, epochs(log), wiped=True)
         return self.restart(started, log, metadata, epochs(log), wiped=False)[0]
 
     def step(self, broker: Broker, *events: Event) -> Outcome:
@@ -198,78 +181,78 @@ class Host:
                     queue.append(received(effect.message))
                 elif isinstance(effect, Send):
                     out.append(effect)
-        before, now = broker.group, replica.group
+        group, before = replica.group, broker.group
+        known = (group, leader.group) if leader.leading else (group,)
         after = broker._replace(
-            replica=tuple(vars(replica).items()), leader=freeze_leader(leader), durable=durable,
-            born=max(broker.born, replica.incarnation),
-            fell=broker.fell or now.mtro < before.mtro or now.mxro < before.mxro,
+            replica=tuple(vars(replica).items()), leader=freeze_leader(leader), durable=durable, group=group,
+            born=max(broker.born, replica.incarnation), leads=leader.leader_epoch if leader.leading else NOBODY,
+            reach=max(max(g.mtro, g.mxro) if self.transactional else g.mtro for g in known),
+            fell=broker.fell or group.mtro < before.mtro or group.mxro < before.mxro,
         )  # fmt: skip
         return after, tuple(out)
 
+    def proved(self, log: Log, committed: Log) -> ReplicaWatermarks:
+        end = agreed(epochs(log), committed)
+        mcco = max(n for n in range(end + 1) if not dirty_below(log, n))
+        return ReplicaWatermarks(mcco=mcco, mxfo=mcco if self.transactional else end)
+
+    def cleaned(self, log: Log, end: int) -> Log:
+        level = LEVELS - 1 if self.transactional else end
+        return tuple(max(cell, cell // LEVELS * LEVELS + level) if i < end else cell for i, cell in enumerate(log))
+
     def write(self, broker: Broker, log: Log, committed: Log) -> Outcome:
-        """The log was changed, or more of it is committed."""
-        local = proved(log, committed, self.data)
+        """The log has changed, or more of it is committed."""
+        local = self.proved(log, committed)
         if len(log) < len(broker.log):
             return self.step(broker._replace(log=log), following.Truncated(local=local, fresh=broker.born + 1))
         return self.step(broker._replace(log=log), following.Progressed(local=local))
 
-    def restart(self, broker: Broker, log: Log, metadata: Metadata | None, committed: Log, *, wiped: bool) -> Outcome:
-        durable = None if wiped else broker.durable
-        started = following.Started(durable=durable, local=proved(log, committed, self.data), fresh=broker.born + 1)
-        kept = () if wiped else (("group", broker.group),)
-        after, _ = self.step(broker._replace(log=log, replica=kept, leader=(), durable=durable, known=None), started)
-        return (after, ()) if metadata is None else self.learn(after, metadata, committed)
+    def restart(self, broker: Broker, log: Log, told: Metadata | None, committed: Log, *, wiped: bool) -> Outcome:
+        broker = broker._replace(log=log, replica=(), leader=(), metadata=None)
+        if wiped:
+            broker = broker._replace(durable=None, group=following.NOTHING_REMOVABLE)
+        local = self.proved(log, committed)
+        after, _ = self.step(broker, following.Started(durable=broker.durable, local=local, fresh=broker.born + 1))
+        return (after, ()) if told is None else self.learn(after, told, committed)
 
-    def learn(self, broker: Broker, metadata: Metadata, committed: Log) -> Outcome:
-        """A log of an earlier membership is thrown away. What starts is told the leader epoch before all else."""
-        known, since = broker.known, metadata.since(broker.number)
+    def learn(self, broker: Broker, told: Metadata, committed: Log) -> Outcome:
+        """A log of an earlier membership is thrown away. Who starts hears of the leader epoch before anything else."""
+        known, since = broker.metadata, told.since(broker.number)
         if since != broker.since and not self.parts.keeps_old_membership:
             broker, _ = self.restart(broker, (), None, committed, wiped=True)
-        members = tuple(member for member, _ in metadata.members)
-        events: list[Event] = [following.LeaderKnown(leader_epoch=metadata.leader_epoch)]
-        if metadata.leader != broker.number:
-            events.append(leading.SteppedDown())
-        elif known is None or metadata.leader_epoch > known.leader_epoch:
-            elected = leading.Elected(
-                leader_epoch=metadata.leader_epoch,
-                members=members,
-                readers=(),
-                group=broker.group,
-                own_mcco=0,
-                now_ms=0,
-            )
-            events.append(elected)
-        else:
-            events.append(leading.MembersChanged(members=members, readers=(), own_mcco=0, now_ms=0))
-        return self.step(broker._replace(known=metadata, since=since), *events)
+        members = tuple(member for member, _ in told.members)
+        change: Event = leading.MembersChanged(members=members, readers=(), own_mcco=0, now_ms=0)
+        if told.leader != broker.number:
+            change = leading.SteppedDown()
+        elif known is None or told.leader_epoch > known.leader_epoch:
+            change = leading.Elected(
+                leader_epoch=told.leader_epoch, members=members, readers=(), group=broker.group, own_mcco=0, now_ms=0
+            )  # fmt: skip
+        known_epoch = following.LeaderKnown(leader_epoch=told.leader_epoch)
+        return self.step(broker._replace(metadata=told, since=since), known_epoch, change)
 
 
 class Explorer:
-    """Numbers whatever it meets, so that a state is a few numbers. Knows what can happen next, and what must not."""
+    """Numbers whatever it meets, so that a state is a few numbers, and works out each broker's case once."""
 
     def __init__(self, bounds: Bounds, parts: Parts) -> None:
         self.bounds = bounds
-        self.host = Host(bounds, parts)
+        self.host = Host(bounds.transactional, parts)
         self.values: list[Any] = []
         self._numbers: dict[object, int] = {}
-        self._choices = cache(self._alone)
-        self._restarts = cache(self._restarted)
-        self._decisions = cache(self._decided)
-        self._fetches = cache(self._fetched)
-        self._receives = cache(self._received)
-        self._commits = cache(self._committed)
-        self._whole = cache(self._is_whole)
-        self._reach = cache(self._highest)
-        self._dirty = cache(self._is_dirty)
+        self._choices = cache(self._find_choices)
+        self._fetches = cache(self._find_fetches)
+        self._decisions = cache(self._find_decisions)
+        self._arrival = cache(self._receive)
+        self._committed = cache(self._commit)
+        self._whole = cache(lambda at, control: self.values[control].whole(self.values[at]))
+        self._dirty = cache(lambda at, control, end: self.values[control].dirty(self.values[at], end))
 
     def number(self, value: object) -> int:
         found = self._numbers.setdefault(value, len(self.values))
         if found == len(self.values):
             self.values.append(value)
         return found
-
-    def _did(self, outcome: Outcome) -> tuple[int, tuple[int, ...]]:
-        return self.number(outcome[0]), tuple(self.number(send) for send in outcome[1])
 
     def start(self) -> World:
         bounds, log = self.bounds, (0,) * self.bounds.written
@@ -279,18 +262,16 @@ class Explorer:
         return (*map(self.number, (*brokers, controller)), 0)
 
     def after(self, world: World) -> Iterator[tuple[Action, World]]:
-        """All that can happen next. Who waits for a message that never comes is one who does nothing."""
+        """All that can happen next. A message that is never delivered is as good as lost."""
         n = self.bounds.brokers
         at, waiting = world[n], world[n + 2 :]
         for message in waiting:
             rest = tuple(other for other in waiting if other != message)
             yield from self._arrive(("late",), (*world[: n + 2], *rest), message)
             yield from self._arrive(("late, and not for the last time",), world, message)
-        whole = tuple(self._whole(world[b], at) for b in range(n))
+        whole = tuple(self._whole(broker, at) for broker in world[:n])
         for b in range(n):
-            for action, broker, controller, sends in self._choices(world[b], at):
-                yield from self._next(action, world, b, broker, controller, sends)
-            for action, broker, controller, sends in self._restarts(world[b], at, sum(whole) - whole[b]):
+            for action, broker, controller, sends in self._choices(world[b], at, sum(whole) > whole[b]):
                 yield from self._next(action, world, b, broker, controller, sends)
             for source in range(n):
                 for action, broker, leader in self._fetches(world[b], world[source], at):
@@ -304,11 +285,11 @@ class Explorer:
     ) -> Iterator[tuple[Action, World]]:
         """Of what is sent together at most one message is not lost: whoever wants more polls again."""
         n = self.bounds.brokers
-        highest = max(world[n + 1], self._reach(broker))
+        highest = max(world[n + 1], self.values[broker].reach)
         if controller == world[n]:
             after = (*world[:b], broker, *world[b + 1 : n + 1], highest, *world[n + 2 :])
         else:
-            brokers = tuple(self._commits(broker if i == b else world[i], controller) for i in range(n))
+            brokers = tuple(self._committed(broker if i == b else world[i], controller) for i in range(n))
             after = (*brokers, controller, highest, *world[n + 2 :])
         yield action, after
         for message in sends:
@@ -319,125 +300,102 @@ class Explorer:
 
     def _arrive(self, action: Action, world: World, message: int) -> Iterator[tuple[Action, World]]:
         send: Send = self.values[message]
-        broker, sends = self._receives(world[send.to], message)
-        controller = world[self.bounds.brokers]
-        yield from self._next((*action, send), world, send.to, broker, controller, sends)
+        broker, sends = self._arrival(world[send.to], message)
+        yield from self._next((*action, send), world, send.to, broker, world[self.bounds.brokers], sends)
 
-    def _received(self, broker: int, message: int) -> tuple[int, tuple[int, ...]]:
-        return self._did(self.host.step(self.values[broker], received(self.values[message].message)))
+    def _receive(self, at: int, message: int) -> tuple[int, tuple[int, ...]]:
+        broker, sends = self.host.step(self.values[at], received(self.values[message].message))
+        return self.number(broker), tuple(map(self.number, sends))
 
-    def _alone(self, at: int, controlled: int) -> list[Choice]:
-        """Ticking, appending, cleaning, learning."""
+    def _commit(self, at: int, control: int) -> int:
         broker: Broker = self.values[at]
-        controller: Controller = self.values[controlled]
-        me, log, committed, bounds = broker.number, broker.log, controller.committed, self.bounds
-        found: list[tuple[Action, Outcome]] = []
+        return self.number(self.host.write(broker, broker.log, self.values[control].committed)[0])
+
+    def _find_choices(self, at: int, control: int, spare: bool) -> list[Choice]:
+        """What a broker does alone. spare: somebody else has all that is committed too."""
+        broker: Broker = self.values[at]
+        controller: Controller = self.values[control]
+        host, me, log, committed = self.host, broker.number, broker.log, controller.committed
+        found: list[tuple[Action, Outcome, Controller]] = []
         if broker.leads != NOBODY:
-            found.append((("tick", me), self.host.step(broker, leading.Tick(now_ms=0))))
-            if len(log) < bounds.offsets:
-                found.append((("append", me), self.host.write(broker, (*log, broker.leads * LEVELS), committed)))
+            found.append((("tick", me), host.step(broker, leading.Tick(now_ms=0)), controller))
+            if len(log) < self.bounds.offsets:
+                grown = host.write(broker, (*log, broker.leads * LEVELS), committed)
+                found.append((("append", me), grown, self._leading(grown[0], controller)))
         for end in range(1, agreed(epochs(log), committed) + 1):
-            new = cleaned(log, end, bounds.data)
-            if new != log:
-                found.append((("clean", me, "to", end), self.host.write(broker, new, committed)))
-        if controller.metadata.tells(broker.known):
-            found.append((("learn", me), self.host.learn(broker, controller.metadata, committed)))
+            if dirty_below(log, end):
+                clean = host.write(broker, host.cleaned(log, end), committed)
+                found.append((("clean", me, "to", end), clean, controller))
+        # That an epoch has lost its leader is no news: it serves nobody anyway.
+        if broker.metadata is None or controller.metadata[1:] != broker.metadata[1:]:
+            learned = host.learn(broker, controller.metadata, committed)
+            found.append((("learn", me), learned, self._leading(learned[0], controller)))
+        found += self._restarts(broker, controller, spare) if controller.faults else []
         return [
-            (action, self.number(outcome[0]), self._leads_on(outcome[0], controller), self._did(outcome)[1])
-            for action, outcome in found
+            (action, self.number(after), self.number(changed), tuple(map(self.number, sends)))
+            for action, (after, sends), changed in found
         ]
 
-    def _leads_on(self, broker: Broker, controller: Controller) -> int:
-        """What the newest leader has is committed, as if nobody else were in sync: who lacks it cannot follow it."""
-        leader, leader_epoch, _ = controller.metadata
-        if (broker.number, broker.leads) == (leader, leader_epoch):
-            controller = controller._replace(committed=epochs(broker.log))
-        return self.number(controller)
+    def _leading(self, broker: Broker, controller: Controller) -> Controller:
+        """What the newest leader has is committed, as if nobody else were in sync: who lacks it cannot lead next."""
+        if (broker.number, broker.leads) != controller.metadata[:2]:
+            return controller
+        return controller._replace(committed=epochs(broker.log))
 
-    def _committed(self, at: int, controlled: int) -> int:
+    def _restarts(
+        self, broker: Broker, controller: Controller, spare: bool
+    ) -> Iterator[tuple[Action, Outcome, Controller]]:
+        """Who led has to be elected again."""
+        host, me, log, metadata = self.host, broker.number, broker.log, controller.metadata
+        if metadata.leader == me:
+            metadata = metadata._replace(leader=NOBODY)
+        told, committed = None if self.bounds.late_metadata else metadata, controller.committed
+        controller = controller._replace(metadata=metadata, faults=controller.faults - 1)
+        for kept in range(0 if spare else min(len(committed), len(log)), len(log) + 1):
+            back = host.restart(broker, log[:kept], told, committed, wiped=False)
+            yield ("restart", me, "with", kept), back, controller
+        if spare:
+            yield ("restart", me, "on an empty disk"), host.restart(broker, (), told, committed, wiped=True), controller
+
+    def _find_fetches(self, at: int, source: int, control: int) -> list[tuple[Action, int, int]]:
+        """Within one leader epoch, by members that the leader knows. The answer may be lost, or short."""
         broker: Broker = self.values[at]
-        committed: Log = self.values[controlled].committed
-        return self.number(self.host.write(broker, broker.log, committed)[0])
-
-    def _fetched(self, at: int, source: int, controlled: int) -> list[tuple[Action, int, int]]:
-        """Within one leader epoch, for members that the leader knows. The answer may be lost, or short."""
-        broker, leader = self.values[at], self.values[source]
-        known, me, log = broker.known, broker.number, broker.log
-        if known is None or known.leader != leader.number or leader.leads != known.leader_epoch or leader.number == me:
+        leader: Broker = self.values[source]
+        known, me, log = broker.metadata, broker.number, broker.log
+        if known is None or at == source or (leader.number, leader.leads) != known[:2]:
             return []
-        if not leader.known.since(me) == broker.since != NOBODY:
+        assert leader.metadata is not None, "who leads knows the members"
+        if not leader.metadata.since(me) == broker.since != NOBODY:
             return []
         incarnation: int = dict(broker.replica)["incarnation"]
         followed = leading.Followed(member=me, incarnation=incarnation, now_ms=0)
         asked = self.number(self.host.step(leader, followed)[0])
-        committed, same = self.values[controlled].committed, agreed(epochs(log), epochs(leader.log))
-        if same < len(log):
-            short = self.number(self.host.write(broker, log[:same], committed)[0])
-            return [(("fetch", me, "lost"), at, asked), (("truncate", me, "to", same), short, asked)]
+        same = agreed(epochs(log), epochs(leader.log))
+        ends = (same,) if same < len(log) else range(same + 1, len(leader.log) + 1)
         found: list[tuple[Action, int, int]] = [(("fetch", me, "lost"), at, asked)]
-        for end in range(same + 1, len(leader.log) + 1):
-            copied = self.host.write(broker, (*log, *leader.log[same:end]), committed)[0]
-            found.append((("fetch", me, "to", end), self.number(copied), asked))
+        for end in ends:
+            copied = (*log[:same], *leader.log[same:end])
+            after, _ = self.host.write(broker, copied, self.values[control].committed)
+            found.append((("fetch", me, "to", end), self.number(after), asked))
         return found
 
-    def _restarted(self, at: int, controlled: int, others: int) -> list[Choice]:
-        """others: how many more have all that is committed. Who led has to be elected again."""
-        broker: Broker = self.values[at]
-        controller: Controller = self.values[controlled]
-        me, metadata, committed, log = broker.number, controller.metadata, controller.committed, broker.log
-        if not controller.faults:
-            return []
-        if metadata.leader == me:
-            metadata = metadata._replace(leader=NOBODY)
-        after = self.number(controller._replace(metadata=metadata, faults=controller.faults - 1))
-        told = None if self.bounds.late_metadata else metadata
-        found: list[Choice] = []
-        for kept in range(0 if others else min(len(committed), len(log)), len(log) + 1):
-            did, sends = self._did(self.host.restart(broker, log[:kept], told, committed, wiped=False))
-            found.append((("restart", me, "with", kept), did, after, sends))
-        if others:
-            did, sends = self._did(self.host.restart(broker, (), told, committed, wiped=True))
-            found.append((("restart", me, "on an empty disk"), did, after, sends))
-        return found
-
-    def _decided(self, controlled: int, whole: tuple[bool, ...]) -> list[tuple[Action, int]]:
-        """The controller elects who has all that is committed, and removes neither the leader nor the last of those."""
-        controller: Controller = self.values[controlled]
-        metadata, bounds = controller.metadata, self.bounds
+    def _find_decisions(self, control: int, whole: tuple[bool, ...]) -> list[tuple[Action, int]]:
+        """The controller elects one that has all that is committed, and removes neither the leader nor the last such."""
+        controller: Controller = self.values[control]
+        metadata, elections, left = controller.metadata, controller.elections - 1, controller.changes - 1
         found: list[tuple[Action, Controller]] = []
-        for b in range(bounds.brokers):
-            if controller.elections and whole[b]:
-                elected = metadata._replace(leader=b, leader_epoch=metadata.leader_epoch + 1)
-                found.append((("elect", b), controller._replace(metadata=elected, elections=controller.elections - 1)))
-            if not controller.changes:
-                continue
-            left, others = controller.changes - 1, tuple(pair for pair in metadata.members if pair[0] != b)
-            joined = tuple(sorted((*others, (b, bounds.changes - left))))
-            if others == metadata.members:
-                change = metadata._replace(members=joined)
-                found.append((("add", b), controller._replace(metadata=change, changes=left)))
-            elif b != metadata.leader and sum(whole) > whole[b]:
-                change = metadata._replace(members=others)
-                found.append((("remove", b), controller._replace(metadata=change, changes=left)))
+        for b, has_all in enumerate(whole):
+            if elections >= 0 and has_all:
+                led = metadata._replace(leader=b, leader_epoch=metadata.leader_epoch + 1)
+                found.append((("elect", b), controller._replace(metadata=led, elections=elections)))
+            others = tuple(pair for pair in metadata.members if pair[0] != b)
+            if left >= 0 and others == metadata.members:
+                grown = metadata._replace(members=tuple(sorted((*others, (b, self.bounds.changes - left)))))
+                found.append((("add", b), controller._replace(metadata=grown, changes=left)))
+            elif left >= 0 and b != metadata.leader and sum(whole) > has_all:
+                shrunk = metadata._replace(members=others)
+                found.append((("remove", b), controller._replace(metadata=shrunk, changes=left)))
         return [(action, self.number(after)) for action, after in found]
-
-    def _is_member(self, broker: Broker, controller: Controller) -> bool:
-        """One that was removed and added again is none until it knows, and has thrown its log away."""
-        return broker.since == controller.metadata.since(broker.number) != NOBODY
-
-    def _is_whole(self, at: int, controlled: int) -> bool:
-        broker, controller = self.values[at], self.values[controlled]
-        committed = controller.committed
-        return self._is_member(broker, controller) and epochs(broker.log[: len(committed)]) == committed
-
-    def _highest(self, at: int) -> int:
-        broker: Broker = self.values[at]
-        known = [broker.group, dict(broker.leader).get("group", broker.group)]
-        return max(max(g.mtro, g.mxro) if self.bounds.data == TRANSACTIONAL else g.mtro for g in known)
-
-    def _is_dirty(self, at: int, controlled: int, highest: int) -> bool:
-        broker: Broker = self.values[at]
-        return self._is_member(broker, self.values[controlled]) and dirty_below(broker.log, highest)
 
     def violation(self, world: World) -> str | None:
         n = self.bounds.brokers
@@ -454,26 +412,25 @@ def explore(bounds: Bounds, parts: Parts) -> Explored:
     explorer = Explorer(bounds, parts)
     worlds, parents = [explorer.start()], array("q", [-1])
     seen, at, end = set(worlds), 0, 1
-    transitions = depth = 0
-    while at < len(worlds) <= bounds.states_max:
+    violation, transitions, depth = explorer.violation(worlds[0]), 0, 0
+    while at < len(worlds) <= bounds.states_max and violation is None:
         if at == end:
             depth, end = depth + 1, len(worlds)
         for _, world in explorer.after(worlds[at]):
             transitions += 1
-            if world in seen:
-                continue
-            seen.add(world)
-            worlds.append(world)
-            parents.append(at)
-            violation = explorer.violation(world)
-            if violation is not None:
-                path = _path(explorer, worlds, parents)
-                return Explored(
-                    states=len(worlds), transitions=transitions, depth=depth + 1, complete=False, violation=violation,
-                    path=path,
-                )  # fmt: skip
+            if world not in seen:
+                seen.add(world)
+                worlds.append(world)
+                parents.append(at)
+                violation = explorer.violation(world)
+                if violation is not None:
+                    break
         at += 1
-    return Explored(states=len(worlds), transitions=transitions, depth=depth, complete=at == len(worlds))
+    path = _path(explorer, worlds, parents) if violation is not None else ()
+    return Explored(
+        states=len(worlds), transitions=transitions, depth=len(path) or depth,
+        complete=violation is None and at == len(worlds), violation=violation, path=path,
+    )  # fmt: skip
 
 
 def _path(explorer: Explorer, worlds: list[World], parents: array[int]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from headstone.sim.broker import Parts
 from headstone.sim.chaos import CHECK_EVERY, Corrupt, Driver, Outcome, Step
 from headstone.sim.checkers import NOT_CONVERGED
 from headstone.sim.healing import heal
-from headstone.sim.scenario import FAULTS, WEIGHTS, Scenario, draw_scenario
+from headstone.sim.scenario import FAULTS, LONG_ACTIONS, WEIGHTS, Scenario, draw_scenario
 
 
 def draw(seed: int, *, rules: str, replicas: int | None, steps: int) -> tuple[Scenario, list[Step]]:
@@ -38,7 +38,7 @@ def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) ->
             done = driver.do(name, number)
             if done and name in FAULTS:
                 outcome.faults[name] += 1
-            if at % CHECK_EVERY == 0:
+            if at % CHECK_EVERY == 0 or name in LONG_ACTIONS:
                 driver.check()
         at = len(story)
         heal(driver)

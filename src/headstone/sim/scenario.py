@@ -18,9 +18,12 @@ WEIGHTS = {
     "replicate": 40, "tick": 10, "deliver": 14, "read": 14, "learn": 12, "elect": 4, "grow_isr": 8, "shrink_isr": 4,
     "crash": 5, "restart": 7, "lose_disk": 1, "new_disk": 2, "isolate": 2, "join_network": 4, "fence": 2, "add_member": 2,
     "remove_member": 2, "flush": 2, "trim": 1, "slow_fetch": 3, "duplicate": 2, "lose_message": 2, "stale_write": 2,
-    "declare_reader": 2, "long_outage": 3,
+    "declare_reader": 2, "long_outage": 3, "slow_reader": 3,
 }  # fmt: skip
 """What happens how often, before a seed bends it. The order is part of a seed's meaning."""
+
+LONG_ACTIONS = frozenset({"new_disk", "long_outage", "slow_reader", "elect"})
+"""So much happens in them that they are followed by a check."""
 
 FAULTS = frozenset(
     {
