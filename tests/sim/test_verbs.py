@@ -1,0 +1,81 @@
+"""`headstone reproduce` and `headstone simulate` as a user has them: output, JSON, exit codes, bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headstone.cli.main import main
+from headstone.sim.stories import VARIANTS
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_reproduce_shows_each_variant_corrupt_and_then_correct(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "reproduce", "--output", "json")
+    runs = json.loads(out)["runs"]
+    assert code == 0
+    assert [(r["variant"], r["rules"], r["corrupt"]) for r in runs] == [
+        (variant, rules, rules == "kafka") for variant in VARIANTS for rules in ("kafka", "coordinated")
+    ]
+    assert all({"broker", "log", "table", "lso", "mtro", "mxro"} <= r["replicas"][0].keys() for r in runs)
+
+
+def test_reproduce_tells_one_story_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "reproduce", "aborted-to-committed")
+    assert code == 0
+    assert "CORRUPT: broker 2 serves poison=x at offset 0, which is aborted." in out
+    assert "Correct on every replica." in out
+    assert "reads good=data, poison=x" in out
+    assert out.splitlines()[-2:] == [
+        "aborted-to-committed   kafka        corrupt",
+        "aborted-to-committed   coordinated  correct",
+    ]
+
+
+def test_simulate_finds_a_violation_and_says_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("simulate", "--rules", "kafka", "--seeds", "60", "--jobs", "1", "--output", "json")
+    code, out, _ = run(capsys, *arguments)
+    found = json.loads(out)
+    assert code == 1
+    assert (found["seeds"], found["rules"]) == (60, "kafka")
+    assert found["checks"] > 1000
+    first = found["violations"][0]
+    again, text, _ = run(capsys, *first["replay"].split()[1:], "--jobs", "1", "--shrink")
+    assert again == 1
+    assert first["kind"] in text
+    assert first["text"] in text
+    assert "shortest story found" in text
+
+
+def test_simulate_is_content_with_the_coordinated_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "simulate", "--seeds", "20", "--jobs", "1")
+    assert code == 0
+    assert "coordinated rules: 0 violations" in out
+    assert "faults injected: " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("reproduce", "nonsense"), "unknown variant 'nonsense'; there are tombstone-divergence"),
+        (("reproduce", "--rules", "mine"), "invalid choice: 'mine'"),
+        (("simulate", "--mutant", "nonsense"), "unknown mutant 'nonsense'"),
+        (("simulate", "--replicas", "0"), "0 is not between 1 and 9"),
+        (("simulate", "--replicas", "10"), "10 is not between 1 and 9"),
+        (("simulate", "--mutant", "maximum", "--rules", "kafka"), "leave --rules out"),
+        (("simulate", "--seeds", "0"), "0 is not a positive number"),
+    ],
+)
+def test_bad_input_is_named(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
