@@ -24,34 +24,35 @@ from headstone.coordination.leader import (
     poll_interval_ms,
 )
 from headstone.coordination.messages import Poll, Report, Send
-from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks, group_watermarks
+from headstone.coordination.watermarks import NEVER_HEARD, GroupWatermarks, ReplicaWatermarks, group_watermarks
+from tests.coordination.chance import runs, weighted
 
 HOUR_MS = 3_600_000
 EPOCH = 3
 OFFSETS = st.integers(0, 9)
-MEMBERS = st.lists(st.integers(1, 4), min_size=1, max_size=4, unique=True).map(tuple)
-READERS = st.lists(st.sampled_from(["billing", "mirror"]), max_size=2, unique=True).map(tuple)
+NAMES = ["billing", "billing", "mirror", "stranger"]
+MEMBERS = st.sampled_from([(1,), (1, 2), (1, 2), (1, 2, 3)])
+WHO = weighted((4, st.just(1)), (4, st.just(2)), (3, st.just(3)), (1, st.just(9)))
+INCARNATIONS = weighted((4, st.just(2)), (1, st.just(1)), (2, st.just(3)))
+READERS = st.sampled_from([(), (), ("billing",), ("billing", "mirror")])
 REPORTS = st.builds(
-    Report, member=st.integers(1, 4), incarnation=st.integers(1, 3),
-    leader_epoch=st.sampled_from([EPOCH, EPOCH, EPOCH, EPOCH - 1, EPOCH + 1]),
-    mcco=OFFSETS, mxfo=OFFSETS | OFFSETS | OFFSETS | st.none(),
+    Report, member=WHO, incarnation=INCARNATIONS,
+    leader_epoch=weighted((8, st.just(EPOCH)), (1, st.just(EPOCH - 1)), (1, st.just(EPOCH + 1))),
+    mcco=OFFSETS, mxfo=weighted((9, OFFSETS), (1, st.none())),
 )  # fmt: skip
 ELECTIONS = st.builds(
     Elected, leader_epoch=st.just(EPOCH), members=MEMBERS, readers=READERS,
-    group=st.builds(GroupWatermarks, mtro=st.integers(0, 4), mxro=st.integers(0, 4)), own_mcco=OFFSETS,
+    group=st.builds(GroupWatermarks, mtro=st.integers(0, 3), mxro=st.integers(0, 3)), own_mcco=OFFSETS,
     now_ms=st.just(0),
 )  # fmt: skip
-NEWS = (
-    st.builds(Reported, report=REPORTS, now_ms=st.just(0))
-    | st.builds(Reported, report=REPORTS, now_ms=st.just(0))
-    | st.builds(Followed, member=st.integers(1, 4), incarnation=st.integers(1, 3), now_ms=st.just(0))
-    | st.builds(
-        ReaderPassed, reader=st.sampled_from(["billing", "mirror", "stranger"]), position=OFFSETS, now_ms=st.just(0)
-    )
-    | st.builds(MembersChanged, members=MEMBERS, readers=READERS, own_mcco=OFFSETS, now_ms=st.just(0))
-    | st.builds(Tick, now_ms=st.just(0))
+NEWS = weighted(
+    (8, st.builds(Reported, report=REPORTS, now_ms=st.just(0))),
+    (2, st.builds(Followed, member=WHO, incarnation=INCARNATIONS, now_ms=st.just(0))),
+    (3, st.builds(ReaderPassed, reader=st.sampled_from(NAMES), position=OFFSETS, now_ms=st.just(0))),
+    (1, st.builds(MembersChanged, members=MEMBERS, readers=READERS, own_mcco=OFFSETS, now_ms=st.just(0))),
+    (1, st.builds(Tick, now_ms=st.just(0))),
 )
-TERMS = st.tuples(ELECTIONS, st.lists(NEWS, max_size=30))
+TERMS = st.tuples(ELECTIONS, runs(NEWS, 30))
 """One leadership: the election and what follows it."""
 
 
@@ -101,10 +102,12 @@ class Model:
             mcco=max((claim.mcco for claim in valid), default=0), mxfo=max((claim.mxfo for claim in valid), default=0)
         )
 
+    def passed(self) -> dict[str, int]:
+        return {reader: max(self.positions.get(reader, [0])) for reader in self.readers}
+
     def raise_group(self) -> None:
-        counted = [self.counted(member) for member in self.members]
-        low = group_watermarks(counted)
-        mtro = min([low.mtro, *(max(self.positions.get(reader, [0])) for reader in self.readers)])
+        low = group_watermarks([self.counted(member) for member in self.members])
+        mtro = min([low.mtro, *self.passed().values()])
         self.group = GroupWatermarks(mtro=max(self.group.mtro, mtro), mxro=max(self.group.mxro, low.mxro))
 
 
@@ -120,6 +123,9 @@ def test_the_group_is_the_minimum_of_what_the_newest_incarnations_claim(term: tu
     for event in news:
         leader.step(event)
         model.hear(event)
+        counted = {m: seat.watermarks or NEVER_HEARD for m, seat in leader.seats.items()}
+        assert counted == {member: model.counted(member) for member in model.members}
+        assert {r: position or 0 for r, position in leader.readers.items()} == model.passed()
         assert leader.group == model.group
 
 
@@ -158,7 +164,7 @@ def test_an_election_forgets_all_reports_and_polls_with_what_was_known(
     assert list(leader.readers.values()) == [None] * len(again.readers)
 
 
-@given(TERMS, st.lists(NEWS, min_size=1, max_size=10))
+@given(TERMS, runs(NEWS, 10))
 def test_who_does_not_lead_hears_and_says_nothing(term: tuple[Elected, list[Event]], late: list[Event]) -> None:
     elected, news = term
     leader = Leader(1)

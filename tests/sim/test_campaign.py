@@ -11,9 +11,9 @@ import pytest
 
 from headstone.sim.broker import COORDINATED, KAFKA, Parts
 from headstone.sim.campaign import Settings, Tally, campaign, shortened
-from headstone.sim.chaos import Driver
 from headstone.sim.checkers import CORRUPTIONS
 from headstone.sim.mutants import MUTANTS
+from headstone.sim.ordeals import Ordeals
 from headstone.sim.runs import draw, run_seed, run_steps, shrink
 from headstone.sim.scenario import FAULTS, WEIGHTS
 
@@ -48,10 +48,11 @@ def test_any_number_of_replicas(replicas: int) -> None:
     assert ran(0, 20, Settings(rules=COORDINATED, steps=STEPS, replicas=replicas)).violations == []
 
 
-@pytest.mark.parametrize("name", sorted(MUTANTS))
+@pytest.mark.parametrize("name", sorted(name for name, mutant in MUTANTS.items() if mutant.seed is not None))
 def test_a_mutant_is_found_by_its_seed(name: str) -> None:
-    """Whether every mutant is found among all seeds up to its bound takes longer: benchmarks/mutants.py."""
+    """Looking for the seed again, after the simulator has changed: benchmarks/mutants.py."""
     mutant = MUTANTS[name]
+    assert mutant.seed is not None
     outcome = run_seed(mutant.seed, rules=COORDINATED, replicas=None, steps=STEPS, parts=mutant.parts)
     assert outcome.finding is not None
     unchanged = run_seed(mutant.seed, rules=COORDINATED, replicas=None, steps=STEPS, parts=Parts())
@@ -64,7 +65,7 @@ def test_a_seed_is_one_story() -> None:
     assert draw(7, rules=KAFKA, replicas=None, steps=STEPS) == (scenario, story)
     logs = []
     for _ in range(2):
-        driver = Driver(scenario, Parts())
+        driver = Ordeals(scenario, Parts())
         for name, number in story:
             driver.do(name, number)
         logs.append([[batch.raw for batch in broker.log.batches()] for broker in driver.cluster.brokers])
@@ -87,5 +88,5 @@ def test_a_violation_shrinks_to_a_shorter_story_of_the_same_kind() -> None:
 
 
 def test_every_weight_is_an_action() -> None:
-    assert all(callable(getattr(Driver, name)) for name in WEIGHTS)
+    assert all(callable(getattr(Ordeals, name)) for name in WEIGHTS)
     assert set(WEIGHTS) >= FAULTS

@@ -67,7 +67,7 @@ class Driver:
         return done
 
     def exchange(self, rng: random.Random) -> None:
-        """Messages that arose arrive at once, or wait in the network to be delivered, lost, doubled, reordered."""
+        """Messages that arose arrive at once, or wait in the network."""
         sends = self.cluster.collect()
         while sends:
             for send in sends:
@@ -146,10 +146,9 @@ class Driver:
 
     def roll(self, rng: random.Random) -> bool:
         broker = self.pick_broker(rng)
-        if broker is None:
-            return False
-        broker.log.roll()
-        return True
+        if broker is not None:
+            broker.log.roll()
+        return broker is not None
 
     def clean(self, rng: random.Random) -> bool:
         broker = self.pick_broker(rng)
@@ -245,32 +244,6 @@ class Driver:
         broker = self.pick_broker(rng, alive=False)
         return broker is not None and self.cluster.lose_disk(broker.number)
 
-    def new_disk(self, rng: random.Random) -> bool:
-        """A broker that had cleaned comes back on an empty disk and copies, while the others clean and are polled."""
-        broker = self.pick_broker(rng)
-        if broker is None or sum(b.alive for b in self.cluster.brokers) <= 1:
-            return False
-        self.pump(rng)
-        self.cluster.clean(broker)
-        self.tick(rng)
-        self.exchange(rng)
-        self.cluster.crash(broker.number, clean_stop=False)
-        self.cluster.lose_disk(broker.number)
-        self.cluster.restart(broker.number, kept_to=broker.log.log_end)
-        if self.cluster.metadata.leader is None:
-            self.elect(rng)
-        self.cluster.learn(broker)
-        done = self.cluster.fetch(broker, rng.choice((1, 2, 100)))
-        self._clean_all(rng, besides=broker)
-        return done
-
-    def _clean_all(self, rng: random.Random, *, besides: Broker | None = None) -> None:
-        for broker in self.cluster.brokers:
-            if broker.alive and broker is not besides:
-                self.cluster.clean(broker)
-        self.tick(rng)
-        self.exchange(rng)
-
     def isolate(self, rng: random.Random) -> bool:
         broker = self.pick_broker(rng)
         if broker is None or self.cluster.isolated:
@@ -288,49 +261,6 @@ class Driver:
             self.cluster.fence(number)
             return True
         return False
-
-    def long_outage(self, rng: random.Random) -> bool:
-        """A broker is away for longer than every retention, while the others go on: Kafka's assumption broken.
-
-        It stops where it hurts: inside a transaction, or just before a deletion.
-        """
-        broker = self.pick_broker(rng)
-        if broker is None or sum(b.alive for b in self.cluster.brokers) <= 1:
-            return False
-        producer = rng.choice(self.cluster.producers)
-        if rng.random() < 0.5:
-            self._write_by(producer, rng)
-            self.pump(rng)
-        else:
-            self._tidy(broker, rng)
-        self.cluster.crash(broker.number, clean_stop=rng.random() < 0.5)
-        if self.cluster.metadata.leader is None:
-            self.elect(rng)
-        if rng.random() < 0.5:
-            self._write_by(producer, rng)
-        self.cluster.decide(producer, commit=rng.random() < 0.5)
-        for _ in range(rng.randrange(1, 6)):
-            self.cluster.write_marker(producer)
-            self.write(rng)
-            self.pump(rng)
-            self._clean_all(rng)
-            self.cluster.now_ms += rng.choice((100, 1_200))
-        return True
-
-    def _write_by(self, producer: Producer, rng: random.Random) -> None:
-        leader = self.cluster.leader()
-        if leader is not None and (producer.txn is None or producer.txn.outcome == "open"):
-            self.cluster.produce(leader, self.records(rng, deletion=rng.random() < 0.3), producer)
-
-    def _tidy(self, broker: Broker, rng: random.Random) -> None:
-        """Cleans up to its very end and says so; the next thing written is a deletion."""
-        self.write(rng)
-        self.pump(rng)
-        self.pump(rng)
-        self.cluster.clean(broker)
-        self.tick(rng)
-        self.exchange(rng)
-        self.delete(rng)
 
     def add_member(self, rng: random.Random) -> bool:
         return self.cluster.add_member(rng.randrange(self.scenario.brokers))
@@ -384,23 +314,6 @@ class Driver:
         self.cluster.pass_position(reader)
         _raise_first(found)
         return True
-
-    def slow_reader(self, rng: random.Random) -> bool:
-        """A reader is half-way when a key that it has seen is deleted, and cleaned over and over; then it reads on."""
-        leader = self.cluster.leader()
-        if leader is None or not self.cluster.readers:
-            return False
-        reader = rng.choice(self.cluster.readers)
-        self._poll(reader, rng.choice((1, 2)), rng)
-        believed = sorted(key for key, record in reader.table.items() if record.value is not None)
-        if not believed:
-            return False
-        self.cluster.produce(leader, [(rng.choice(believed), None)])
-        for _ in range(rng.randrange(2, 5)):
-            self.pump(rng)
-            self._clean_all(rng)
-            self.cluster.now_ms += rng.choice((10, 10, 1_200))
-        return self._poll(reader, 100, rng)
 
     def check(self) -> None:
         """Raises Corrupt with the first thing found."""

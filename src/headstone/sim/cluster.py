@@ -161,11 +161,20 @@ class Cluster:
         left = tuple(b for b in metadata.isr if b != number)
         leader = None if metadata.leader == number else metadata.leader
         self._change(isr=left or metadata.isr, leader=leader)
+        self._elect_any()
+
+    def _elect_any(self) -> None:
+        """The controller gives a partition without a leader to an in-sync member as soon as one can be reached."""
+        if self.metadata.leader is None:
+            for number in self.metadata.isr:
+                if self.elect(number):
+                    return
 
     def restart(self, number: int, *, kept_to: int) -> None:
         broker = self.brokers[number]
         if not broker.alive:
             broker.restart(kept_to=kept_to, fresh=self.fresh())
+            self._elect_any()
 
     def lose_disk(self, number: int) -> bool:
         """Of a broker that is down. The last in-sync member's disk would take committed records with it."""

@@ -25,7 +25,8 @@ LEVELS = 8
 Log = tuple[int, ...]
 Frozen = tuple[tuple[str, Any], ...]
 Event = following.Event | leading.Event
-Action = tuple[object, ...]
+Action = str | int | tuple["Action", ...]
+"""Words, and numbers of messages: spelled out on a path only."""
 World = tuple[int, ...]
 """Numbers of the brokers and the controller, the highest watermark that anybody ever knew, numbers of waiting messages."""
 
@@ -39,8 +40,8 @@ class Bounds:
     offsets: int = 1
     written: int = 1
     transactional: bool = True
-    """A cell is data of a transaction until it is cleaned; MCCO and MXFO are the same number. Else any later cell may
-    supersede it, so it is clean below the offset that it was cleaned up to; MXFO is the end of what is committed."""
+    """A cell is data of a transaction until it is cleaned; MCCO and MXFO are the same number. Otherwise any later cell
+    may supersede it: it is clean below the offset that it was cleaned up to, and MXFO is the end of what is committed."""
     waiting: int = 1
     """Messages that are neither lost nor delivered at once."""
     elections: int = 1
@@ -97,7 +98,7 @@ class Controller(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """born: its newest incarnation. leads: the epoch that it believes it leads. reach: the highest watermark it knows."""
+    """born: its newest incarnation. leads: the epoch it believes it leads. reach: its highest watermark. fell: one did."""
 
     number: int
     since: int
@@ -111,12 +112,12 @@ class Broker(NamedTuple):
     group: GroupWatermarks = following.NOTHING_REMOVABLE
     reach: int = 0
     fell: bool = False
-    """A watermark of the replica did."""
 
 
 Outcome = tuple[Broker, tuple[Send, ...]]
+Deed = tuple[Action, Outcome, Controller]
+"""What a broker does: what it is called, the broker and what it sends, the controller."""
 Choice = tuple[Action, int, int, tuple[int, ...]]
-"""What a broker can do: what it is called, and the numbers of the broker, the controller and the messages then."""
 
 
 def epochs(log: Log) -> Log:
@@ -267,8 +268,8 @@ class Explorer:
         at, waiting = world[n], world[n + 2 :]
         for message in waiting:
             rest = tuple(other for other in waiting if other != message)
-            yield from self._arrive(("late",), (*world[: n + 2], *rest), message)
-            yield from self._arrive(("late, and not for the last time",), world, message)
+            yield from self._arrive("late", (*world[: n + 2], *rest), message)
+            yield from self._arrive("late, and not for the last time", world, message)
         whole = tuple(self._whole(broker, at) for broker in world[:n])
         for b in range(n):
             for action, broker, controller, sends in self._choices(world[b], at, sum(whole) > whole[b]):
@@ -292,16 +293,16 @@ class Explorer:
             brokers = tuple(self._committed(broker if i == b else world[i], controller) for i in range(n))
             after = (*brokers, controller, highest, *world[n + 2 :])
         yield action, after
+        waiting = after[n + 2 :]
         for message in sends:
-            waiting = after[n + 2 :]
             if len(waiting) < self.bounds.waiting and message not in waiting:
-                yield (*action, "waits", self.values[message]), (*after[: n + 2], *sorted((*waiting, message)))
-            yield from self._arrive((*action, "at once"), after, message)
+                yield (action, "waits", message), (*after[: n + 2], *sorted((*waiting, message)))
+            yield from self._arrive((action, "at once"), after, message)
 
     def _arrive(self, action: Action, world: World, message: int) -> Iterator[tuple[Action, World]]:
-        send: Send = self.values[message]
-        broker, sends = self._arrival(world[send.to], message)
-        yield from self._next((*action, send), world, send.to, broker, world[self.bounds.brokers], sends)
+        to = self.values[message].to
+        broker, sends = self._arrival(world[to], message)
+        yield from self._next((action, message), world, to, broker, world[self.bounds.brokers], sends)
 
     def _receive(self, at: int, message: int) -> tuple[int, tuple[int, ...]]:
         broker, sends = self.host.step(self.values[at], received(self.values[message].message))
@@ -316,20 +317,20 @@ class Explorer:
         broker: Broker = self.values[at]
         controller: Controller = self.values[control]
         host, me, log, committed = self.host, broker.number, broker.log, controller.committed
-        found: list[tuple[Action, Outcome, Controller]] = []
+        found: list[Deed] = []
         if broker.leads != NOBODY:
-            found.append((("tick", me), host.step(broker, leading.Tick(now_ms=0)), controller))
+            found.append((f"tick {me}", host.step(broker, leading.Tick(now_ms=0)), controller))
             if len(log) < self.bounds.offsets:
                 grown = host.write(broker, (*log, broker.leads * LEVELS), committed)
-                found.append((("append", me), grown, self._leading(grown[0], controller)))
+                found.append((f"append {me}", grown, self._leading(grown[0], controller)))
         for end in range(1, agreed(epochs(log), committed) + 1):
             if dirty_below(log, end):
                 clean = host.write(broker, host.cleaned(log, end), committed)
-                found.append((("clean", me, "to", end), clean, controller))
+                found.append((f"clean {me} to {end}", clean, controller))
         # That an epoch has lost its leader is no news: it serves nobody anyway.
         if broker.metadata is None or controller.metadata[1:] != broker.metadata[1:]:
             learned = host.learn(broker, controller.metadata, committed)
-            found.append((("learn", me), learned, self._leading(learned[0], controller)))
+            found.append((f"learn {me}", learned, self._leading(learned[0], controller)))
         found += self._restarts(broker, controller, spare) if controller.faults else []
         return [
             (action, self.number(after), self.number(changed), tuple(map(self.number, sends)))
@@ -338,13 +339,10 @@ class Explorer:
 
     def _leading(self, broker: Broker, controller: Controller) -> Controller:
         """What the newest leader has is committed, as if nobody else were in sync: who lacks it cannot lead next."""
-        if (broker.number, broker.leads) != controller.metadata[:2]:
-            return controller
-        return controller._replace(committed=epochs(broker.log))
+        newest = (broker.number, broker.leads) == controller.metadata[:2]
+        return controller._replace(committed=epochs(broker.log)) if newest else controller
 
-    def _restarts(
-        self, broker: Broker, controller: Controller, spare: bool
-    ) -> Iterator[tuple[Action, Outcome, Controller]]:
+    def _restarts(self, broker: Broker, controller: Controller, spare: bool) -> Iterator[Deed]:
         """Who led has to be elected again."""
         host, me, log, metadata = self.host, broker.number, broker.log, controller.metadata
         if metadata.leader == me:
@@ -353,30 +351,27 @@ class Explorer:
         controller = controller._replace(metadata=metadata, faults=controller.faults - 1)
         for kept in range(0 if spare else min(len(committed), len(log)), len(log) + 1):
             back = host.restart(broker, log[:kept], told, committed, wiped=False)
-            yield ("restart", me, "with", kept), back, controller
+            yield f"restart {me} with {kept}", back, controller
         if spare:
-            yield ("restart", me, "on an empty disk"), host.restart(broker, (), told, committed, wiped=True), controller
+            yield f"restart {me} on an empty disk", host.restart(broker, (), told, committed, wiped=True), controller
 
     def _find_fetches(self, at: int, source: int, control: int) -> list[tuple[Action, int, int]]:
         """Within one leader epoch, by members that the leader knows. The answer may be lost, or short."""
         broker: Broker = self.values[at]
         leader: Broker = self.values[source]
         known, me, log = broker.metadata, broker.number, broker.log
-        if known is None or at == source or (leader.number, leader.leads) != known[:2]:
+        if known is None or leader.metadata is None or at == source or (leader.number, leader.leads) != known[:2]:
             return []
-        assert leader.metadata is not None, "who leads knows the members"
         if not leader.metadata.since(me) == broker.since != NOBODY:
             return []
-        incarnation: int = dict(broker.replica)["incarnation"]
-        followed = leading.Followed(member=me, incarnation=incarnation, now_ms=0)
+        followed = leading.Followed(member=me, incarnation=dict(broker.replica)["incarnation"], now_ms=0)
         asked = self.number(self.host.step(leader, followed)[0])
         same = agreed(epochs(log), epochs(leader.log))
         ends = (same,) if same < len(log) else range(same + 1, len(leader.log) + 1)
-        found: list[tuple[Action, int, int]] = [(("fetch", me, "lost"), at, asked)]
+        found: list[tuple[Action, int, int]] = [(f"fetch {me} lost", at, asked)]
         for end in ends:
-            copied = (*log[:same], *leader.log[same:end])
-            after, _ = self.host.write(broker, copied, self.values[control].committed)
-            found.append((("fetch", me, "to", end), self.number(after), asked))
+            after, _ = self.host.write(broker, log[:same] + leader.log[same:end], self.values[control].committed)
+            found.append((f"fetch {me} to {end}", self.number(after), asked))
         return found
 
     def _find_decisions(self, control: int, whole: tuple[bool, ...]) -> list[tuple[Action, int]]:
@@ -387,21 +382,22 @@ class Explorer:
         for b, has_all in enumerate(whole):
             if elections >= 0 and has_all:
                 led = metadata._replace(leader=b, leader_epoch=metadata.leader_epoch + 1)
-                found.append((("elect", b), controller._replace(metadata=led, elections=elections)))
+                found.append((f"elect {b}", controller._replace(metadata=led, elections=elections)))
             others = tuple(pair for pair in metadata.members if pair[0] != b)
             if left >= 0 and others == metadata.members:
                 grown = metadata._replace(members=tuple(sorted((*others, (b, self.bounds.changes - left)))))
-                found.append((("add", b), controller._replace(metadata=grown, changes=left)))
+                found.append((f"add {b}", controller._replace(metadata=grown, changes=left)))
             elif left >= 0 and b != metadata.leader and sum(whole) > has_all:
                 shrunk = metadata._replace(members=others)
-                found.append((("remove", b), controller._replace(metadata=shrunk, changes=left)))
+                found.append((f"remove {b}", controller._replace(metadata=shrunk, changes=left)))
         return [(action, self.number(after)) for action, after in found]
 
     def violation(self, world: World) -> str | None:
         n = self.bounds.brokers
+        control, highest = world[n : n + 2]
         for b in range(n):
-            if self._dirty(world[b], world[n], world[n + 1]):
-                return f"the watermark is {world[n + 1]}, but broker {b} is dirty below it"
+            if self._dirty(world[b], control, highest):
+                return f"the watermark is {highest}, but broker {b} is dirty below it"
             if self.values[world[b]].fell:
                 return f"broker {b} took its watermark back"
         return None
@@ -435,19 +431,20 @@ def explore(bounds: Bounds, parts: Parts) -> Explored:
 
 def _path(explorer: Explorer, worlds: list[World], parents: array[int]) -> tuple[str, ...]:
     """What leads to the last world, found again from its ancestors."""
-    steps: list[str] = []
-    at = len(worlds) - 1
+    at, steps = len(worlds) - 1, list[str]()
     while parents[at] >= 0:
         action = next(action for action, world in explorer.after(worlds[parents[at]]) if world == worlds[at])
-        steps.append(" ".join(map(_told, action)))
+        steps.append(_told(explorer, action))
         at = parents[at]
     return tuple(reversed(steps))
 
 
-def _told(part: object) -> str:
-    if not isinstance(part, Send):
-        return str(part)
-    said = part.message
+def _told(explorer: Explorer, action: Action) -> str:
+    if isinstance(action, str):
+        return action
+    if isinstance(action, tuple):
+        return " ".join(_told(explorer, part) for part in action)
+    to, said = explorer.values[action].to, explorer.values[action].message
     if isinstance(said, Poll):
-        return f"[poll {said.leader} to {part.to}, epoch {said.leader_epoch}, MTRO {said.mtro}, answer {said.answer}]"
-    return f"[report {said.member}.{said.incarnation} to {part.to}, epoch {said.leader_epoch}, MCCO {said.mcco}]"
+        return f"[{'poll' if said.answer else 'news'} to {to}: epoch {said.leader_epoch}, MTRO {said.mtro}]"
+    return f"[report of {said.member}.{said.incarnation}: epoch {said.leader_epoch}, MCCO {said.mcco}]"

@@ -9,9 +9,10 @@ import random
 from collections import Counter
 
 from headstone.sim.broker import Parts
-from headstone.sim.chaos import CHECK_EVERY, Corrupt, Driver, Outcome, Step
+from headstone.sim.chaos import CHECK_EVERY, Corrupt, Outcome, Step
 from headstone.sim.checkers import NOT_CONVERGED
 from headstone.sim.healing import heal
+from headstone.sim.ordeals import Ordeals
 from headstone.sim.scenario import FAULTS, LONG_ACTIONS, WEIGHTS, Scenario, draw_scenario
 
 
@@ -28,7 +29,7 @@ def run_seed(seed: int, *, rules: str, replicas: int | None, steps: int, parts: 
 
 
 def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) -> Outcome:
-    driver = Driver(scenario, parts)
+    driver = Ordeals(scenario, parts)
     outcome = Outcome(seed=seed, steps=story, faults=Counter())
     at = 0
     try:
