@@ -218,10 +218,11 @@ class Broker:
         log = self.log
         if got.diverging is not None:
             known, end = got.diverging
-            mine = log.end_of_epoch(known)[1] if known >= 0 else log.log_start
-            self.truncate(min(mine, end), fresh)
-            return
-        if got.position < got.log_start:
+            if known >= 0:
+                self.truncate(min(log.end_of_epoch(known)[1], end), fresh)
+                return
+        if got.diverging is not None or got.position < got.log_start:
+            # Nothing that the leader still knows of: begin again where its log begins.
             log.restart_at(got.log_start)
             self.perform(self.replica.step(following.Truncated(local=self._parts.prove(log), fresh=fresh)))
             return
