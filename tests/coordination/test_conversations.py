@@ -99,8 +99,8 @@ def show_seats(world: World, said: re.Match[str]) -> None:
             world.say(f"{member} counts as 0")
         else:
             world.say(f"{member} counts as {replica_text(seat.watermarks)}, incarnation {seat.incarnation}")
-    for reader, position in leader.readers.items():
-        world.say(f"{reader} counts as {position or 0}")
+    for name, reader in leader.readers.items():
+        world.say(f"{name} counts as {reader.position}")
 
 
 def show_blockers(world: World, said: re.Match[str]) -> None:

@@ -42,14 +42,14 @@ REPORTS = st.builds(
 )  # fmt: skip
 ELECTIONS = st.builds(
     Elected, leader_epoch=st.just(EPOCH), members=MEMBERS, readers=READERS,
-    group=st.builds(GroupWatermarks, mtro=st.integers(0, 3), mxro=st.integers(0, 3)), own_mcco=OFFSETS,
+    group=st.builds(GroupWatermarks, mtro=st.integers(0, 3), mxro=st.integers(0, 3)),
     now_ms=st.just(0),
 )  # fmt: skip
 NEWS = weighted(
     (8, st.builds(Reported, report=REPORTS, now_ms=st.just(0))),
     (2, st.builds(Followed, member=WHO, incarnation=INCARNATIONS, now_ms=st.just(0))),
     (3, st.builds(ReaderPassed, reader=st.sampled_from(NAMES), position=OFFSETS, now_ms=st.just(0))),
-    (1, st.builds(MembersChanged, members=MEMBERS, readers=READERS, own_mcco=OFFSETS, now_ms=st.just(0))),
+    (1, st.builds(MembersChanged, members=MEMBERS, readers=READERS, now_ms=st.just(0))),
     (1, st.builds(Tick, now_ms=st.just(0))),
 )
 TERMS = st.tuples(ELECTIONS, runs(NEWS, 30))
@@ -125,7 +125,7 @@ def test_the_group_is_the_minimum_of_what_the_newest_incarnations_claim(term: tu
         model.hear(event)
         counted = {m: seat.watermarks or NEVER_HEARD for m, seat in leader.seats.items()}
         assert counted == {member: model.counted(member) for member in model.members}
-        assert {r: position or 0 for r, position in leader.readers.items()} == model.passed()
+        assert {name: reader.position for name, reader in leader.readers.items()} == model.passed()
         assert leader.group == model.group
 
 
@@ -161,7 +161,7 @@ def test_an_election_forgets_all_reports_and_polls_with_what_was_known(
     assert polls(leader.step(again)) == [(member, poll) for member in again.members]
     assert leader.group == again.group
     assert [seat.watermarks for seat in leader.seats.values()] == [None] * len(again.members)
-    assert list(leader.readers.values()) == [None] * len(again.readers)
+    assert [(r.position, r.granted) for r in leader.readers.values()] == [(0, False)] * len(again.readers)
 
 
 @given(TERMS, runs(NEWS, 10))
@@ -178,20 +178,50 @@ def test_who_does_not_lead_hears_and_says_nothing(term: tuple[Elected, list[Even
 
 
 @given(TERMS)
-def test_a_hold_is_granted_once_and_from_what_may_already_be_removable(term: tuple[Elected, list[Event]]) -> None:
+def test_a_hold_is_granted_once_and_only_when_every_member_has_answered(term: tuple[Elected, list[Event]]) -> None:
     elected, news = term
     leader = Leader(1)
-    declared: set[str] = set()
+    granted: set[str] = set()
+    claims: dict[int, tuple[int, int]] = {}
+    answered: dict[int, int] = {}
     for event in [elected, *news]:
-        before = elected.group if event is elected else leader.group
         grants = [effect for effect in leader.step(event) if isinstance(effect, HoldGranted)]
         if isinstance(event, Elected | MembersChanged):
-            expected = max(before.mtro, event.own_mcco)
-            new = [reader for reader in event.readers if reader not in declared]
-            assert grants == [HoldGranted(reader=reader, from_offset=expected) for reader in new]
-            declared = set(event.readers)
-        else:
+            granted &= set(event.readers)
+            answered = {m: mcco for m, mcco in answered.items() if m in event.members}
+            claims = {m: claim for m, claim in claims.items() if m in event.members}
+        newer = isinstance(event, Followed) and event.incarnation > claims.get(event.member, (-1, 0))[0]
+        if isinstance(event, Followed) and newer and event.member in leader.seats:
+            answered.pop(event.member, None)
+            claims[event.member] = (event.incarnation, 0)
+        if isinstance(event, Reported):
+            report = event.report
+            known = claims.get(report.member, (-1, 0))
+            counts = report.member in leader.seats and report.leader_epoch == EPOCH and report.mxfo is not None
+            if counts and report.incarnation >= known[0]:
+                same = report.incarnation == known[0]
+                answered[report.member] = max(report.mcco, answered.get(report.member, 0) if same else 0)
+                claims[report.member] = (report.incarnation, answered[report.member])
+        if len(answered) < len(leader.seats):
             assert grants == []
+        for grant in grants:
+            assert grant.reader not in granted
+            assert grant.from_offset >= max(answered.values())
+        granted |= {grant.reader for grant in grants}
+        if len(answered) == len(leader.seats):
+            assert granted >= set(leader.readers) or isinstance(event, Tick | ReaderPassed | Followed)
+
+
+def test_a_hold_is_never_granted_below_what_another_leader_may_have_made_removable() -> None:
+    """Leader 1 has raised MTRO to 80; newcomer 3 has heard no poll when it is elected, and knows nothing of it."""
+    leader = Leader(3)
+    start = GroupWatermarks(mtro=0, mxro=0)
+    elected = Elected(leader_epoch=EPOCH, members=(1, 3), readers=("billing",), group=start, now_ms=0)
+    assert not [effect for effect in leader.step(elected) if isinstance(effect, HoldGranted)]
+    own = Report(member=3, incarnation=2, leader_epoch=EPOCH, mcco=0, mxfo=0)
+    assert leader.step(Reported(report=own, now_ms=0)) == []
+    told = Report(member=1, incarnation=1, leader_epoch=EPOCH, mcco=80, mxfo=80)
+    assert leader.step(Reported(report=told, now_ms=0)) == [HoldGranted(reader="billing", from_offset=80)]
 
 
 @given(TERMS)
@@ -203,7 +233,7 @@ def test_a_reader_holds_tombstones_until_it_has_passed_them(term: tuple[Elected,
         before = leader.group
         leader.step(event)
         if leader.group.mtro > before.mtro:
-            assert all((position or 0) >= leader.group.mtro for position in leader.readers.values())
+            assert all(reader.position >= leader.group.mtro for reader in leader.readers.values())
 
 
 @given(TERMS)
@@ -214,7 +244,9 @@ def test_whoever_is_blamed_is_at_the_minimum_and_the_next_is_that_far(term: tupl
         leader.step(event)
     mccos: dict[int | str, int] = {m: s.watermarks.mcco if s.watermarks else 0 for m, s in leader.seats.items()}
     mxfos: dict[int | str, int] = {m: s.watermarks.mxfo if s.watermarks else 0 for m, s in leader.seats.items()}
-    mccos |= {reader: position or 0 for reader, position in leader.readers.items()}
+    mccos |= {name: reader.position for name, reader in leader.readers.items()}
+    mccos = {who: max(value, leader.group.mtro) for who, value in mccos.items()}
+    mxfos = {who: max(value, leader.group.mxro) for who, value in mxfos.items()}
     blamed = [(blocker.kind, blocker.who, blocker.at, blocker.behind) for blocker in leader.blockers()]
     expected = []
     for kind, values in (("tombstones", mccos), ("markers", mxfos)):
@@ -226,33 +258,36 @@ def test_whoever_is_blamed_is_at_the_minimum_and_the_next_is_that_far(term: tupl
 def test_a_blocker_says_why_and_since_when() -> None:
     leader = Leader(1)
     start = GroupWatermarks(mtro=0, mxro=0)
-    leader.step(Elected(leader_epoch=EPOCH, members=(1, 2, 3), readers=(), group=start, own_mcco=0, now_ms=100))
+    leader.step(Elected(leader_epoch=EPOCH, members=(1, 2, 3), readers=(), group=start, now_ms=100))
 
     def report(member: int, mcco: int, mxfo: int | None, now_ms: int) -> None:
         said = Report(member=member, incarnation=1, leader_epoch=EPOCH, mcco=mcco, mxfo=mxfo)
         leader.step(Reported(report=said, now_ms=now_ms))
 
-    def blocker(kind: str, who: int, at: int, behind: int, since_ms: int, reason: str) -> Blocker:
-        return Blocker(kind=kind, who=who, at=at, behind=behind, since_ms=since_ms, reason=reason)
+    def blocker(kind: str, who: int, at: int, behind: int, times: tuple[int, int | None], reason: str) -> Blocker:
+        since_ms, heard_ms = times
+        return Blocker(
+            kind=kind, who=who, at=at, behind=behind, since_ms=since_ms, heard_ms=heard_ms, reason=reason
+        )  # fmt: skip
 
     report(1, 80, 90, 200)
     report(2, 60, 50, 200)
     never = "never heard of since this leader was elected"
     assert leader.blockers() == [
-        blocker("tombstones", 3, 0, 60, 100, never),
-        blocker("markers", 3, 0, 50, 100, never),
+        blocker("tombstones", 3, 0, 60, (100, None), never),
+        blocker("markers", 3, 0, 50, (100, None), never),
     ]
     report(3, 70, None, 300)
     old = "reports no MXFO: an older version"
     assert leader.blockers() == [
-        blocker("tombstones", 3, 0, 60, 100, old),
-        blocker("markers", 3, 0, 50, 100, old),
+        blocker("tombstones", 3, 0, 60, (100, 300), old),
+        blocker("markers", 3, 0, 50, (100, 300), old),
     ]
     report(3, 70, 60, 400)
     report(2, 60, 50, 500)
     assert leader.blockers() == [
-        blocker("tombstones", 2, 60, 10, 200, "not cleanly compacted further"),
-        blocker("markers", 2, 50, 10, 200, "holds transactional data"),
+        blocker("tombstones", 2, 60, 10, (200, 500), "not cleanly compacted further"),
+        blocker("markers", 2, 50, 10, (200, 500), "holds transactional data"),
     ]
     report(2, 60, 55, 600)
     assert [found.since_ms for found in leader.blockers()] == [600, 600]

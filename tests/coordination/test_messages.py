@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstone.coordination.messages import Message, Poll, Report
+from headstone.coordination.messages import Message, Poll, Report, UnreadableMessageError
 from headstone.coordination.replica import without_mxfo
 
 POLL = Poll(leader=1, leader_epoch=3, mtro=40, mxro=30)
@@ -58,5 +56,13 @@ def test_no_part_of_a_message_is_a_message(message: Message) -> None:
     """A report cut before its MXFO must not pass for one that never had it."""
     data = message.encode()
     for size in range(len(data)):
-        with pytest.raises(struct.error):
+        with pytest.raises(UnreadableMessageError):
             type(message).decode(data[:size])
+
+
+@pytest.mark.parametrize("message", [POLL, REPORT, without_mxfo(REPORT)])
+def test_another_version_and_bytes_too_many_are_refused(message: Message) -> None:
+    data = message.encode()
+    for other in (b"\x01" + data[1:], b"\x03" + data[1:], data + b"\0", without_mxfo(REPORT).encode() + b"\0" * 8):
+        with pytest.raises(UnreadableMessageError):
+            type(message).decode(other)

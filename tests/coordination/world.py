@@ -98,16 +98,13 @@ class World:
         self.learn_epoch(number, leader_epoch)
         elected = leading.Elected(
             leader_epoch=leader_epoch, members=tuple(members), readers=tuple(readers), group=broker.replica.group,
-            own_mcco=broker.replica.watermarks().mcco, now_ms=self.now_ms,
+            now_ms=self.now_ms,
         )  # fmt: skip
         self.say(f"{number} leads from {group_text(broker.replica.group)}")
         self.perform(number, broker.leader.step(elected))
 
     def change_members(self, number: int, members: Iterable[int], readers: Iterable[str] = ()) -> None:
-        own_mcco = self.brokers[number].replica.watermarks().mcco
-        changed = leading.MembersChanged(
-            members=tuple(members), readers=tuple(readers), own_mcco=own_mcco, now_ms=self.now_ms
-        )
+        changed = leading.MembersChanged(members=tuple(members), readers=tuple(readers), now_ms=self.now_ms)
         self.lead(number, changed)
 
     def lead(self, number: int, event: leading.Event) -> None:

@@ -111,6 +111,7 @@ def cut_small(small: bool) -> None:
     survey.CHUNK_BYTES = 300 if small else 2 << 20
     survey.CHUNK_RECORDS = 5 if small else 4 << 20
     work.UNIT_BYTES = 700 if small else 128 << 20
+    work.UNIT_RECORDS = 7 if small else 16 << 20
 
 
 class _InLine:

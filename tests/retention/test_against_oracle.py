@@ -14,7 +14,7 @@ import pytest
 
 from headstone.log import reading
 from headstone.retention import survey
-from headstone.spark import work
+from headstone.spark import buckets, work
 from headstone.spark.report import PartitionReport
 from tests.oracle.batches import Batch, to_bytes
 from tests.oracle.cleaner import BatchResult, CleanResult, Pass, clean
@@ -171,10 +171,12 @@ def test_every_pass_leaves_what_the_oracle_leaves(seed: int, path: str, in_place
 def test_where_the_work_is_cut_changes_nothing(
     seed: int, path: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks of a few batches, index tasks of a few chunks, header tables of five rows."""
+    """Chunks of a few batches, index tasks of a few chunks, header tables of five rows; groups small and huge."""
     monkeypatch.setattr(survey, "CHUNK_BYTES", 300)
     monkeypatch.setattr(survey, "CHUNK_RECORDS", 3)
     monkeypatch.setattr(work, "UNIT_BYTES", 700)
+    monkeypatch.setattr(work, "UNIT_RECORDS", 7)
+    monkeypatch.setattr(buckets, "SURVIVORS_MAX", 4)
     monkeypatch.setattr(reading, "TABLE_ROWS", 5)
     with quick_directory() as root:
         problems = tell(story(seed), root, path, in_place)

@@ -25,13 +25,12 @@ def poll_interval_ms(delete_retention_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elected:
-    """This replica leads; `group` is what it knew of the group's watermarks, `own_mcco` its own clean offset."""
+    """This replica leads; `group` is what it knew of the group's watermarks."""
 
     leader_epoch: int
     members: tuple[int, ...]
     readers: tuple[str, ...]
     group: GroupWatermarks
-    own_mcco: int
     now_ms: int
 
 
@@ -41,7 +40,6 @@ class MembersChanged:
 
     members: tuple[int, ...]
     readers: tuple[str, ...]
-    own_mcco: int
     now_ms: int
 
 
@@ -83,7 +81,11 @@ class ReaderPassed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldGranted:
-    """Effect: from this offset on no tombstone goes before the reader has passed it."""
+    """Effect: from this offset on no tombstone goes before the reader has passed it.
+
+    Granted when every member has answered this leader: no older leader can then have raised, or yet raise, MTRO above
+    the highest claim, because its members answer it no longer.
+    """
 
     reader: str
     from_offset: int
@@ -99,20 +101,34 @@ class Seat:
 
     incarnation: int = -1
     watermarks: ReplicaWatermarks | None = None
+    answered: bool = False
     moved_ms: int = 0
     heard_ms: int | None = None
     speaks_version_1: bool = False
 
 
+@dataclass(slots=True, kw_only=True)
+class ReaderSeat:
+    """A declared reader; it counts from the start, its hold is granted later."""
+
+    position: int = 0
+    moved_ms: int = 0
+    granted: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """Who holds a watermark where it is. `behind` counts offsets to the next member; since_ms is its last progress."""
+    """Who holds a watermark where it is. `behind` counts offsets to the next one; since_ms is its last progress.
+
+    heard_ms is when a member was last heard of by this leader: one that is away differs from one that is slow.
+    """
 
     kind: str
     who: int | str
     at: int
     behind: int
     since_ms: int
+    heard_ms: int | None
     reason: str
 
 
@@ -125,8 +141,7 @@ class Leader:
         self.leading = False
         self.group = GroupWatermarks(mtro=0, mxro=0)
         self.seats: dict[int, Seat] = {}
-        self.readers: dict[str, int | None] = {}
-        self._elected_ms = 0
+        self.readers: dict[str, ReaderSeat] = {}
 
     def step(self, event: Event) -> list[Effect]:
         if not self.leading and not isinstance(event, Elected):
@@ -135,8 +150,8 @@ class Leader:
             case Elected():
                 return self._elected(event)
             case MembersChanged():
-                granted = self._seat(event.members, event.readers, event.own_mcco, event.now_ms)
-                return [*granted, *self._recompute()]
+                self._seat(event.members, event.readers, event.now_ms)
+                return [*self._grants(), *self._recompute()]
             case SteppedDown():
                 self.leading = False
                 self.seats, self.readers = {}, {}
@@ -149,41 +164,60 @@ class Leader:
             case Reported():
                 return self._reported(event.report, event.now_ms)
             case ReaderPassed():
-                if event.reader in self.readers:
-                    self.readers[event.reader] = max(self.readers[event.reader] or 0, event.position)
-                return self._recompute()
+                return self._passed(event)
             case _:
                 assert_never(event)
 
     def blockers(self) -> list[Blocker]:
         """Members and readers at the minimum, for each watermark that could be higher without them."""
         found = []
-        for kind, values in (("tombstones", self._mccos()), ("markers", self._mxfos())):
-            low = min(value for _, value in values)
-            higher = [value for _, value in values if value > low]
-            if higher:
-                found += [self._blocker(kind, who, low, min(higher) - low) for who, value in values if value == low]
+        if self.leading:
+            for kind, held, values in (
+                ("tombstones", self.group.mtro, self._mccos()),
+                ("markers", self.group.mxro, self._mxfos()),
+            ):
+                reached = [(who, max(value, held)) for who, value in values]
+                low = min(value for _, value in reached)
+                higher = [value for _, value in reached if value > low]
+                if higher:
+                    slowest = [who for who, value in reached if value == low]
+                    found += [self._blocker(kind, who, low, min(higher) - low) for who in slowest]
         return found
 
     def _elected(self, event: Elected) -> list[Effect]:
         self.leader_epoch, self.leading = event.leader_epoch, True
-        self.group, self._elected_ms = event.group, event.now_ms
+        self.group = event.group
         self.seats, self.readers = {}, {}
-        granted = self._seat(event.members, event.readers, event.own_mcco, event.now_ms)
-        return [*granted, *self._polls(answer=True)]
+        self._seat(event.members, event.readers, event.now_ms)
+        return self._polls(answer=True)
 
-    def _seat(self, members: Iterable[int], readers: Iterable[str], own_mcco: int, now_ms: int) -> list[Effect]:
+    def _seat(self, members: Iterable[int], readers: Iterable[str], now_ms: int) -> None:
         self.seats = {member: self.seats.get(member) or Seat(moved_ms=now_ms) for member in members}
-        new = [reader for reader in readers if reader not in self.readers]
-        self.readers = {reader: self.readers.get(reader) for reader in readers}
-        # An older leader that knows nothing of this hold can have raised MTRO to at most what this replica told it.
-        return [HoldGranted(reader=reader, from_offset=max(self.group.mtro, own_mcco)) for reader in new]
+        self.readers = {reader: self.readers.get(reader) or ReaderSeat(moved_ms=now_ms) for reader in readers}
+
+    def _grants(self) -> list[Effect]:
+        if not all(seat.answered for seat in self.seats.values()):
+            return []
+        highest = max(seat.watermarks.mcco for seat in self.seats.values() if seat.watermarks is not None)
+        granted = []
+        for name, reader in self.readers.items():
+            if not reader.granted:
+                reader.granted = True
+                granted.append(HoldGranted(reader=name, from_offset=highest))
+        return list(granted)
+
+    def _passed(self, event: ReaderPassed) -> list[Effect]:
+        reader = self.readers.get(event.reader)
+        if reader is None or event.position <= reader.position:
+            return []
+        reader.position, reader.moved_ms = event.position, event.now_ms
+        return self._recompute()
 
     def _followed(self, event: Followed) -> None:
         """A new incarnation starts at the group's watermarks: from no member can it copy anything that belies them."""
         seat = self.seats.get(event.member)
         if seat is not None and event.incarnation > seat.incarnation:
-            seat.incarnation = event.incarnation
+            seat.incarnation, seat.answered = event.incarnation, False
             seat.watermarks = ReplicaWatermarks(mcco=self.group.mtro, mxfo=self.group.mxro)
             seat.moved_ms = seat.heard_ms = event.now_ms
 
@@ -201,8 +235,8 @@ class Leader:
             told = ReplicaWatermarks(mcco=max(told.mcco, known.mcco), mxfo=max(told.mxfo, known.mxfo))
         if told != seat.watermarks:
             seat.moved_ms = now_ms
-        seat.incarnation, seat.watermarks = report.incarnation, told
-        return self._recompute()
+        seat.incarnation, seat.watermarks, seat.answered = report.incarnation, told, True
+        return [*self._grants(), *self._recompute()]
 
     def _recompute(self) -> list[Effect]:
         """The minimum, never lower than before; a rise is told at once, without asking for answers."""
@@ -218,7 +252,7 @@ class Leader:
         members: list[tuple[int | str, int]] = [
             (m, s.watermarks.mcco if s.watermarks else 0) for m, s in self._counted()
         ]
-        return members + [(reader, position or 0) for reader, position in self.readers.items()]
+        return members + [(name, reader.position) for name, reader in self.readers.items()]
 
     def _mxfos(self) -> list[tuple[int | str, int]]:
         """Readers do not count: what is committed or aborted is decided by the replica that they read from."""
@@ -236,7 +270,16 @@ class Leader:
 
     def _blocker(self, kind: str, who: int | str, at: int, behind: int) -> Blocker:
         if isinstance(who, str):
-            return Blocker(kind=kind, who=who, at=at, behind=behind, since_ms=self._elected_ms, reason="reader behind")
+            reader = self.readers[who]
+            return Blocker(
+                kind=kind,
+                who=who,
+                at=at,
+                behind=behind,
+                since_ms=reader.moved_ms,
+                heard_ms=None,
+                reason="reader behind",
+            )
         seat = self.seats[who]
         if seat.speaks_version_1:
             reason = "reports no MXFO: an older version"
@@ -246,4 +289,6 @@ class Leader:
             reason = "not cleanly compacted further"
         else:
             reason = "holds transactional data"
-        return Blocker(kind=kind, who=who, at=at, behind=behind, since_ms=seat.moved_ms, reason=reason)
+        return Blocker(
+            kind=kind, who=who, at=at, behind=behind, since_ms=seat.moved_ms, heard_ms=seat.heard_ms, reason=reason
+        )

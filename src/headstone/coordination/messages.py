@@ -16,6 +16,15 @@ _REPORT = struct.Struct(">BiiqqB")
 _REPORT_MXFO = struct.Struct(">q")
 
 
+class UnreadableMessageError(ValueError):
+    """Bytes that are no message of this version; whoever gets them ignores them: the next poll says it all again."""
+
+
+def _check(data: bytes, sizes: tuple[int, ...]) -> None:
+    if len(data) not in sizes or data[0] != VERSION:
+        raise UnreadableMessageError(f"{len(data)} bytes beginning with {data[:1].hex() or 'nothing'}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
     """Leader to member. `answer` asks for a report; without it the poll only distributes."""
@@ -31,6 +40,7 @@ class Poll:
 
     @classmethod
     def decode(cls, data: bytes) -> Poll:
+        _check(data, (_POLL.size,))
         _, leader, epoch, mtro, mxro, answer = _POLL.unpack(data)
         return cls(leader=leader, leader_epoch=epoch, mtro=mtro, mxro=mxro, answer=bool(answer))
 
@@ -51,7 +61,10 @@ class Report:
 
     @classmethod
     def decode(cls, data: bytes) -> Report:
+        _check(data, (_REPORT.size, _REPORT.size + _REPORT_MXFO.size))
         _, member, epoch, incarnation, mcco, size = _REPORT.unpack(data[: _REPORT.size])
+        if size != len(data) - _REPORT.size:
+            raise UnreadableMessageError(f"a report of {len(data)} bytes that says {size} follow its head")
         mxfo = _REPORT_MXFO.unpack(data[_REPORT.size :])[0] if size else None
         return cls(member=member, incarnation=incarnation, leader_epoch=epoch, mcco=mcco, mxfo=mxfo)
 

@@ -29,7 +29,7 @@ class Durable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The replica opens its log. durable is None on an empty disk; `fresh` is an incarnation never used before."""
+    """The replica opens its log. durable is None on an empty disk; `fresh` is above every incarnation it ever had."""
 
     durable: Durable | None
     local: ReplicaWatermarks

@@ -156,16 +156,14 @@ class Broker:
         new_epoch = known is None or metadata.leader_epoch > known.leader_epoch
         if new_epoch:
             self.pending = None
-            self.perform(self.replica.step(following.LeaderKnown(leader_epoch=metadata.leader_epoch)))
-        members, own_mcco = self._parts.members(metadata), self.replica.watermarks().mcco
+        self.perform(self.replica.step(following.LeaderKnown(leader_epoch=metadata.leader_epoch)))
+        members = self._parts.members(metadata)
         if metadata.leader != self.number:
             self.perform(self.leader.step(leading.SteppedDown()))
         elif new_epoch:
             self._begin(metadata, now_ms)
         else:
-            changed = leading.MembersChanged(
-                members=members, readers=metadata.readers, own_mcco=own_mcco, now_ms=self.clock(now_ms)
-            )
+            changed = leading.MembersChanged(members=members, readers=metadata.readers, now_ms=self.clock(now_ms))
             self.perform(self.leader.step(changed))
             assert known is not None
             same = {b for b, since in metadata.members.items() if known.members.get(b) == since}
@@ -177,7 +175,7 @@ class Broker:
         self.ends = {}
         elected = leading.Elected(
             leader_epoch=metadata.leader_epoch, members=self._parts.members(metadata), readers=metadata.readers,
-            group=self.replica.group, own_mcco=self.replica.watermarks().mcco, now_ms=self.clock(now_ms),
+            group=self.replica.group, now_ms=self.clock(now_ms),
         )  # fmt: skip
         self.perform(self.leader.step(elected))
 

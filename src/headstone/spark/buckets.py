@@ -1,6 +1,7 @@
-"""What crosses the shuffle: 24-byte index entries one way, 4-byte survivors back. Layouts and their compiled loops.
+"""What crosses the shuffle: 24-byte index entries one way, survivors back. Layouts and their compiled loops.
 
-An entry is a key digest and a word: the record's ordinal and, in the top byte, its state. Keys and values never cross.
+An entry is a key digest and a word: the record's ordinal and, in the top byte, its state. A survivor is four bytes, or a word
+in a group of very many records. Keys and values never cross.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """Spreads entries that have no key digest over the buckets."""
 SURVIVOR_BITS = 28
 SURVIVORS_MAX = 1 << SURVIVOR_BITS
-"""Records in one rewrite group: far above what fits into Kafka's largest segment (2 GiB)."""
+"""Records of a rewrite group that four bytes can number. Only records that compress to a few bytes each are more."""
 
 
 @kernel
@@ -108,23 +109,44 @@ def race(table: Any, rows: Any, out: Any) -> Any:
     return n, added, lost
 
 
-def by_group(words: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64]) -> list[bytes]:
-    """Survivors per rewrite group as uint32; starts are the groups' first ordinals."""
+def by_group(words: npt.NDArray[np.uint64], edges: npt.NDArray[np.int64]) -> list[bytes]:
+    """Survivors per rewrite group, numbered from its start; edges are the groups' first ordinals and the end."""
     ordinals = (words & ORDINAL_MASK).astype(np.int64)
+    group = np.searchsorted(edges[:-1], ordinals, side="right") - 1
+    order = np.argsort(group, kind="stable")
+    ends = np.cumsum(np.bincount(group, minlength=edges.size - 1))
+    parts = np.split(words[order], ends[:-1])
+    return [
+        _packed(part - np.uint64(start), int(end - start)).tobytes()
+        for part, start, end in zip(parts, edges[:-1], edges[1:], strict=True)
+    ]
+
+
+def _packed(words: npt.NDArray[np.uint64], records: int) -> npt.NDArray[Any]:
+    if records > SURVIVORS_MAX:
+        return words
     states = (words >> STATE_SHIFT).astype(np.uint32)
     flags = (states & (TOMBSTONE | HELD)) << 24 | (states & CODE_MASK) << SURVIVOR_BITS
-    group = np.searchsorted(starts, ordinals, side="right") - 1
-    relative = ordinals - starts[group] if words.size else ordinals
-    assert not words.size or int(relative.max()) < SURVIVORS_MAX
-    survivors = relative.astype(np.uint32) | flags
-    order = np.argsort(group, kind="stable")
-    ends = np.cumsum(np.bincount(group, minlength=starts.size))
-    return [part.tobytes() for part in np.split(survivors[order], ends[:-1])]
+    return words.astype(np.uint32) | flags
+
+
+def apply(blob: bytes, states: npt.NDArray[np.uint8]) -> None:
+    """Sets the state byte of every surviving record of a group; the others stay superseded."""
+    if states.size > SURVIVORS_MAX:
+        _apply_wide(np.frombuffer(blob, dtype=np.uint64), states)
+    else:
+        _apply(np.frombuffer(blob, dtype=np.uint32), states)
 
 
 @kernel
-def apply(survivors: Any, states: Any) -> None:
-    """Sets the state byte of every surviving record; the others stay superseded."""
+def _apply_wide(survivors: Any, states: Any) -> None:
+    for i in range(survivors.size):
+        state = np.uint8(survivors[i] >> STATE_SHIFT)
+        states[survivors[i] & ORDINAL_MASK] = state & np.uint8(TOMBSTONE | HELD | CODE_MASK)
+
+
+@kernel
+def _apply(survivors: Any, states: Any) -> None:
     for i in range(survivors.size):
         word = survivors[i]
         state = (word >> np.uint32(24)) & np.uint32(TOMBSTONE | HELD) | (word >> np.uint32(SURVIVOR_BITS)) & np.uint32(

@@ -44,14 +44,14 @@ class InProcess:
 
     def _split_one(self, p: int, work: PartitionWork) -> list[TaskResult]:
         units = index_units(work, p)
-        starts = np.array([group.record for group in work.groups], dtype=np.int64)
+        edges = np.array(work.group_edges, dtype=np.int64)
 
         def index(unit: IndexUnit) -> tuple[list[bytes], int]:
             return index_unit(work, unit, BUCKETS, Meter(None))
 
         with ThreadPoolExecutor(self._threads) as pool:
             entries = list(pool.map(index, reversed(units)))
-            won = list(pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], starts), range(BUCKETS)))
+            won = list(pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], edges), range(BUCKETS)))
             groups = list(
                 pool.map(
                     lambda g: rewrite_group(work, work.groups[g], [blobs[g] for blobs, _, _ in won], Meter(None)),

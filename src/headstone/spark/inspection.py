@@ -129,7 +129,9 @@ def count_partition(work: InspectWork, meter: Meter) -> Counts:
         mapped_end=NO_LIMIT, uncleanable=NO_LIMIT, active=np.zeros(0, dtype=PRODUCER),
     )  # fmt: skip
     tally = _Tally()
-    table = keys.new_table(-(-sum(segment.records for segment in work.segments) // work.shares) * 2)
+    records = -(-sum(segment.records for segment in work.segments) // work.shares)
+    # Digests are spread evenly over shares, and there is more than one of many millions of records only.
+    table = keys.new_table(records if work.shares == 1 else records + records // 8)
     reader, indexer = PieceReader(), Indexer(round_)
     for segment in reversed(work.segments):
         for piece in reader.pieces(segment, backwards=True, with_crc=True):

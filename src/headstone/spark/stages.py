@@ -100,7 +100,7 @@ class ShuffleJob:
     bucket_count: tuple[int, ...]
     group_partition: tuple[int, ...]
     first_group: tuple[int, ...]
-    group_starts: tuple[tuple[int, ...], ...]
+    group_edges: tuple[tuple[int, ...], ...]
     progress_dir: str
 
 
@@ -123,7 +123,7 @@ def shuffle_job(works: Sequence[PartitionWork], *, parallelism: int, progress_di
         unit_partition=tuple(unit.partition for unit in units), bucket_partition=tuple(bucket_partition),
         first_bucket=tuple(first_bucket), bucket_count=tuple(counts), group_partition=tuple(group_partition),
         first_group=tuple(first_group), progress_dir=progress_dir,
-        group_starts=tuple(tuple(group.record for group in work.groups) for work in works),
+        group_edges=tuple(work.group_edges for work in works),
     )  # fmt: skip
 
 
@@ -159,11 +159,11 @@ def winners(entries: DataFrame, job: ShuffleJob) -> DataFrame:
     def run(batches: Batches) -> Batches:
         for bucket, rows in sorted(_gathered(batches, "bucket").items()):
             p = job.bucket_partition[bucket]
-            starts = np.array(job.group_starts[p], dtype=np.int64)
+            edges = np.array(job.group_edges[p], dtype=np.int64)
             rows.sort(key=lambda row: -row["unit"])
             error = next((row["error"] for row in rows if row["error"] is not None), None)
-            blobs, found, lost = newest_of_bucket([row["blob"] for row in rows], starts)
-            first, count = job.first_group[p], starts.size
+            blobs, found, lost = newest_of_bucket([row["blob"] for row in rows], edges)
+            first, count = job.first_group[p], edges.size - 1
             lost += sum(row["lost"] for row in rows)
             columns = {
                 "group": list(range(first, first + count)),

@@ -26,6 +26,8 @@ from headstone.spark.progress import Meter
 
 UNIT_BYTES = 128 << 20
 """Bytes of log that one index task of the shuffle path reads: its entries are about a tenth of that."""
+UNIT_RECORDS = 16 << 20
+"""And records, each of which has room in the task's table: compressed ones may take next to no bytes of log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,11 @@ class PartitionWork:
     @property
     def segments(self) -> list[SegmentSurvey]:
         return [segment for group in self.groups for segment in group.segments]
+
+    @property
+    def group_edges(self) -> tuple[int, ...]:
+        """The ordinals where the groups begin, and where the last one ends."""
+        return (*(group.record for group in self.groups), self.groups[-1].record + self.groups[-1].records)
 
     @property
     def size(self) -> int:
@@ -205,25 +212,26 @@ class IndexUnit:
 
 def index_units(work: PartitionWork, partition: int) -> list[IndexUnit]:
     units: list[list[SegmentSurvey]] = []
-    room = 0
+    room = room_records = 0
     for segment in work.segments:
         for part in _parts(segment):
-            size = int(part.cuts[-1]["position"] - part.cuts[0]["position"])
-            if size > room:
+            size, records = (int(part.cuts[-1][name] - part.cuts[0][name]) for name in ("position", "record"))
+            if size > room or records > room_records:
                 units.append([])
-                room = UNIT_BYTES
+                room, room_records = UNIT_BYTES, UNIT_RECORDS
             units[-1].append(part)
-            room -= size
+            room, room_records = room - size, room_records - records
     return [IndexUnit(partition=partition, segments=tuple(unit)) for unit in units]
 
 
 def _parts(segment: SegmentSurvey) -> Iterator[SegmentSurvey]:
     """The segment, or runs of its chunks if it is larger than a unit."""
-    positions = segment.cuts["position"]
+    positions, records = segment.cuts["position"], segment.cuts["record"]
     start = 0
     while start < positions.size - 1:
-        end = int(np.searchsorted(positions, positions[start] + UNIT_BYTES, side="right")) - 1
-        end = max(end, start + 1)
+        by_bytes = int(np.searchsorted(positions, positions[start] + UNIT_BYTES, side="right")) - 1
+        by_records = int(np.searchsorted(records, records[start] + UNIT_RECORDS, side="right")) - 1
+        end = max(min(by_bytes, by_records), start + 1)
         yield replace(segment, cuts=segment.cuts[start : end + 1])
         start = end
 
@@ -257,7 +265,7 @@ def _survivors(
     return out[:n], lost
 
 
-def newest_of_bucket(blobs: Sequence[bytes], starts: npt.NDArray[np.int64]) -> tuple[list[bytes], int, int]:
+def newest_of_bucket(blobs: Sequence[bytes], edges: npt.NDArray[np.int64]) -> tuple[list[bytes], int, int]:
     """All entries of one bucket, newest unit first: survivors per rewrite group, keys, tombstones lost."""
     rows = [np.frombuffer(blob, dtype=np.uint64).reshape(-1, 3) for blob in blobs]
     table = keys.new_table(sum(len(part) for part in rows))
@@ -267,12 +275,12 @@ def newest_of_bucket(blobs: Sequence[bytes], starts: npt.NDArray[np.int64]) -> t
         n, added, gone = buckets.race(table, part, survivors)
         words.append(survivors[:n])
         found, lost = found + added, lost + gone
-    return buckets.by_group(np.concatenate([np.zeros(0, np.uint64), *words]), starts), found, lost
+    return buckets.by_group(np.concatenate([np.zeros(0, np.uint64), *words]), edges), found, lost
 
 
 def rewrite_group(work: PartitionWork, group: GroupWork, blobs: Sequence[bytes], meter: Meter) -> GroupResult:
     """Third step: the survivors of this group from every bucket, applied."""
     states = np.zeros(group.records, dtype=np.uint8)
     for blob in blobs:
-        buckets.apply(np.frombuffer(blob, dtype=np.uint32), states)
+        buckets.apply(blob, states)
     return write_group(work, group, states, PieceRewriter(work.round), PieceReader(), meter)
