@@ -160,7 +160,10 @@ def test_synth_is_deterministic(tmp_path: Path) -> None:
 def interrupted(source: Path) -> int:
     """Exit code of an in-place compaction that gets SIGINT as soon as it has made its work directory."""
     command = [sys.executable, "-m", "headstone.cli.main", "compact", str(source), "--in-place"]
+    # A shell starts what it puts in the background with SIGINT ignored, and children inherit that; not so a handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 60
     while not any(source.rglob(".headstone-*")) and time.monotonic() < deadline and process.poll() is None:
         os.sched_yield()
