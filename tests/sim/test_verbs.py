@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from headstone.cli.main import main
 from headstone.sim.stories import VARIANTS
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -54,6 +58,12 @@ def test_simulate_finds_a_violation_and_says_how_to_replay_it(capsys: pytest.Cap
     assert first["kind"] in text
     assert first["text"] in text
     assert "shortest story found" in text
+
+
+def test_the_seed_that_the_readme_names_is_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
+    named = re.findall(r"\$ headstone (simulate --seed .*)", README.read_text())
+    assert len(named) == 1
+    assert run(capsys, *named[0].split(), "--jobs", "1")[0] == 1
 
 
 def test_simulate_is_content_with_the_coordinated_rule(capsys: pytest.CaptureFixture[str]) -> None:
