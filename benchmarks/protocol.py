@@ -42,7 +42,8 @@ class Group:
         self.perform(
             self.leader.step(
                 leading.Elected(
-                    leader_epoch=1, members=tuple(range(members)), readers=(), group=GroupWatermarks(mtro=0, mxro=0), now_ms=0,
+                    leader_epoch=1, members=tuple(range(members)), readers=(), group=GroupWatermarks(mtro=0, mxro=0),
+                    log_end=0, now_ms=0,
                 )
             )
         )  # fmt: skip
@@ -83,7 +84,7 @@ def leader_microseconds(members: int, partitions: int = 2_000) -> float:
     """Processor time of the leader for one poll of one partition: polls made, reports taken, the rise told."""
     leaders = [Leader(0) for _ in range(partitions)]
     elected = leading.Elected(
-        leader_epoch=1, members=tuple(range(members)), readers=(), group=GroupWatermarks(mtro=0, mxro=0),
+        leader_epoch=1, members=tuple(range(members)), readers=(), group=GroupWatermarks(mtro=0, mxro=0), log_end=0,
         now_ms=0,
     )  # fmt: skip
     for leader in leaders:

@@ -11,14 +11,17 @@ from headstone.coordination.replica import without_mxfo
 
 POLL = Poll(leader=1, leader_epoch=3, mtro=40, mxro=30)
 POLL_HEX = "02 00000001 00000003 0000000000000028 000000000000001e 01"
-REPORT = Report(member=2, incarnation=7, leader_epoch=3, mcco=80, mxfo=60)
-REPORT_HEX = "02 00000002 00000003 0000000000000007 0000000000000050 08 000000000000003c"
+REPORT = Report(member=2, incarnation=7, leader_epoch=3, mcco=80, mxfo=60, mtro=40, mxro=30)
+REPORT_HEX = (
+    "02 00000002 00000003 0000000000000007 0000000000000050 0000000000000028 000000000000001e 08 000000000000003c"
+)
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 POLLS = st.builds(Poll, leader=INT32, leader_epoch=INT32, mtro=INT64, mxro=INT64, answer=st.booleans())
 REPORTS = st.builds(
-    Report, member=INT32, incarnation=INT64, leader_epoch=INT32, mcco=INT64, mxfo=st.none() | INT64
+    Report, member=INT32, incarnation=INT64, leader_epoch=INT32, mcco=INT64, mxfo=st.none() | INT64,
+    mtro=INT64, mxro=INT64,
 )  # fmt: skip
 
 
@@ -34,8 +37,8 @@ def test_bytes_of_a_report() -> None:
 
 def test_a_report_of_version_1_ends_before_mxfo() -> None:
     old = without_mxfo(REPORT)
-    assert old == Report(member=2, incarnation=7, leader_epoch=3, mcco=80, mxfo=None)
-    assert old.encode() == REPORT.encode()[:25] + b"\0"
+    assert old == Report(member=2, incarnation=7, leader_epoch=3, mcco=80, mxfo=None, mtro=40, mxro=30)
+    assert old.encode() == REPORT.encode()[:41] + b"\0"
     assert Report.decode(old.encode()) == old
 
 
@@ -47,7 +50,7 @@ def test_a_poll_is_read_as_it_was_sent(poll: Poll) -> None:
 
 @given(REPORTS)
 def test_a_report_is_read_as_it_was_sent(report: Report) -> None:
-    assert len(report.encode()) == (26 if report.mxfo is None else 34)
+    assert len(report.encode()) == (42 if report.mxfo is None else 50)
     assert Report.decode(report.encode()) == report
 
 

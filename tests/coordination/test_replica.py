@@ -223,5 +223,13 @@ def test_an_answer_goes_to_the_leader_that_asked(local: ReplicaWatermarks, poll:
     replica.step(Started(durable=None, local=local, fresh=7))
     effects = replica.step(replace(poll, leader=5, answer=True))
     mcco, mxfo = max(local.mcco, poll.mtro), max(local.mxfo, poll.mxro)
-    report = Report(member=MEMBER, incarnation=7, leader_epoch=poll.leader_epoch, mcco=mcco, mxfo=mxfo)
+    report = Report(
+        member=MEMBER,
+        incarnation=7,
+        leader_epoch=poll.leader_epoch,
+        mcco=mcco,
+        mxfo=mxfo,
+        mtro=poll.mtro,
+        mxro=poll.mxro,
+    )
     assert effects[-1] == Send(to=5, message=report)

@@ -98,13 +98,20 @@ class World:
         self.learn_epoch(number, leader_epoch)
         elected = leading.Elected(
             leader_epoch=leader_epoch, members=tuple(members), readers=tuple(readers), group=broker.replica.group,
-            now_ms=self.now_ms,
+            log_end=self.log_end(number), now_ms=self.now_ms,
         )  # fmt: skip
         self.say(f"{number} leads from {group_text(broker.replica.group)}")
         self.perform(number, broker.leader.step(elected))
 
+    def log_end(self, number: int) -> int:
+        """A log reaches at least as far as it proves anything."""
+        proved = self.brokers[number].local
+        return max(proved.mcco, proved.mxfo)
+
     def change_members(self, number: int, members: Iterable[int], readers: Iterable[str] = ()) -> None:
-        changed = leading.MembersChanged(members=tuple(members), readers=tuple(readers), now_ms=self.now_ms)
+        changed = leading.MembersChanged(
+            members=tuple(members), readers=tuple(readers), log_end=self.log_end(number), now_ms=self.now_ms
+        )
         self.lead(number, changed)
 
     def lead(self, number: int, event: leading.Event) -> None:

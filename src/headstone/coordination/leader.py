@@ -6,7 +6,6 @@ does not count here, because a member may have copied from somebody else since (
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -25,12 +24,13 @@ def poll_interval_ms(delete_retention_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elected:
-    """This replica leads; `group` is what it knew of the group's watermarks."""
+    """This replica leads; `group` is what it knew of the group's watermarks, `log_end` the end of its log."""
 
     leader_epoch: int
     members: tuple[int, ...]
     readers: tuple[str, ...]
     group: GroupWatermarks
+    log_end: int
     now_ms: int
 
 
@@ -40,6 +40,7 @@ class MembersChanged:
 
     members: tuple[int, ...]
     readers: tuple[str, ...]
+    log_end: int
     now_ms: int
 
 
@@ -83,8 +84,8 @@ class ReaderPassed:
 class HoldGranted:
     """Effect: from this offset on no tombstone goes before the reader has passed it.
 
-    Granted when every member has answered this leader: no older leader can then have raised, or yet raise, MTRO above
-    the highest claim, because its members answer it no longer.
+    That is the end of the leader's log: nobody has ever claimed more than was committed, so no leader that knows nothing
+    of this hold can have raised MTRO above it, nor ever will.
     """
 
     reader: str
@@ -101,7 +102,6 @@ class Seat:
 
     incarnation: int = -1
     watermarks: ReplicaWatermarks | None = None
-    answered: bool = False
     moved_ms: int = 0
     heard_ms: int | None = None
     speaks_version_1: bool = False
@@ -109,11 +109,10 @@ class Seat:
 
 @dataclass(slots=True, kw_only=True)
 class ReaderSeat:
-    """A declared reader; it counts from the start, its hold is granted later."""
+    """A declared reader; it counts as 0 until it says more."""
 
     position: int = 0
     moved_ms: int = 0
-    granted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +141,8 @@ class Leader:
         self.group = GroupWatermarks(mtro=0, mxro=0)
         self.seats: dict[int, Seat] = {}
         self.readers: dict[str, ReaderSeat] = {}
+        self._told = self.group
+        """The highest that a member knew of the group's watermarks: they survive a leader that never heard of them."""
 
     def step(self, event: Event) -> list[Effect]:
         if not self.leading and not isinstance(event, Elected):
@@ -150,8 +151,7 @@ class Leader:
             case Elected():
                 return self._elected(event)
             case MembersChanged():
-                self._seat(event.members, event.readers, event.now_ms)
-                return [*self._grants(), *self._recompute()]
+                return [*self._seat(event), *self._recompute()]
             case SteppedDown():
                 self.leading = False
                 self.seats, self.readers = {}, {}
@@ -186,25 +186,17 @@ class Leader:
 
     def _elected(self, event: Elected) -> list[Effect]:
         self.leader_epoch, self.leading = event.leader_epoch, True
-        self.group = event.group
+        self.group = self._told = event.group
         self.seats, self.readers = {}, {}
-        self._seat(event.members, event.readers, event.now_ms)
-        return self._polls(answer=True)
+        return [*self._seat(event), *self._polls(answer=True)]
 
-    def _seat(self, members: Iterable[int], readers: Iterable[str], now_ms: int) -> None:
-        self.seats = {member: self.seats.get(member) or Seat(moved_ms=now_ms) for member in members}
-        self.readers = {reader: self.readers.get(reader) or ReaderSeat(moved_ms=now_ms) for reader in readers}
-
-    def _grants(self) -> list[Effect]:
-        if not all(seat.answered for seat in self.seats.values()):
-            return []
-        highest = max(seat.watermarks.mcco for seat in self.seats.values() if seat.watermarks is not None)
-        granted = []
-        for name, reader in self.readers.items():
-            if not reader.granted:
-                reader.granted = True
-                granted.append(HoldGranted(reader=name, from_offset=highest))
-        return list(granted)
+    def _seat(self, event: Elected | MembersChanged) -> list[Effect]:
+        """Empty seats for those who are new; a hold for each new reader."""
+        now_ms = event.now_ms
+        self.seats = {member: self.seats.get(member) or Seat(moved_ms=now_ms) for member in event.members}
+        new = [reader for reader in event.readers if reader not in self.readers]
+        self.readers = {reader: self.readers.get(reader) or ReaderSeat(moved_ms=now_ms) for reader in event.readers}
+        return [HoldGranted(reader=reader, from_offset=event.log_end) for reader in new]
 
     def _passed(self, event: ReaderPassed) -> list[Effect]:
         reader = self.readers.get(event.reader)
@@ -217,7 +209,7 @@ class Leader:
         """A new incarnation starts at the group's watermarks: from no member can it copy anything that belies them."""
         seat = self.seats.get(event.member)
         if seat is not None and event.incarnation > seat.incarnation:
-            seat.incarnation, seat.answered = event.incarnation, False
+            seat.incarnation = event.incarnation
             seat.watermarks = ReplicaWatermarks(mcco=self.group.mtro, mxfo=self.group.mxro)
             seat.moved_ms = seat.heard_ms = event.now_ms
 
@@ -235,13 +227,14 @@ class Leader:
             told = ReplicaWatermarks(mcco=max(told.mcco, known.mcco), mxfo=max(told.mxfo, known.mxfo))
         if told != seat.watermarks:
             seat.moved_ms = now_ms
-        seat.incarnation, seat.watermarks, seat.answered = report.incarnation, told, True
-        return [*self._grants(), *self._recompute()]
+        seat.incarnation, seat.watermarks = report.incarnation, told
+        self._told = GroupWatermarks(mtro=max(self._told.mtro, report.mtro), mxro=max(self._told.mxro, report.mxro))
+        return self._recompute()
 
     def _recompute(self) -> list[Effect]:
         """The minimum, never lower than before; a rise is told at once, without asking for answers."""
-        mtro = max(self.group.mtro, min(value for _, value in self._mccos()))
-        mxro = max(self.group.mxro, min(value for _, value in self._mxfos()))
+        mtro = max(self.group.mtro, self._told.mtro, min(value for _, value in self._mccos()))
+        mxro = max(self.group.mxro, self._told.mxro, min(value for _, value in self._mxfos()))
         raised = GroupWatermarks(mtro=mtro, mxro=mxro)
         if raised == self.group:
             return []

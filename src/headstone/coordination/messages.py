@@ -12,7 +12,7 @@ VERSION = 2
 """Version 1 had no MXFO and no MXRO."""
 
 _POLL = struct.Struct(">BiiqqB")
-_REPORT = struct.Struct(">BiiqqB")
+_REPORT = struct.Struct(">BiiqqqqB")
 _REPORT_MXFO = struct.Struct(">q")
 
 
@@ -47,26 +47,34 @@ class Poll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Member to leader, in answer to a poll of that leader epoch. mxfo is None from a member of version 1."""
+    """Member to leader, in answer to a poll of that leader epoch. mxfo is None from a member of version 1.
+
+    mtro and mxro are what the member knows of the group's: a leader may know less, if it never was polled itself.
+    """
 
     member: int
     incarnation: int
     leader_epoch: int
     mcco: int
     mxfo: int | None
+    mtro: int = 0
+    mxro: int = 0
 
     def encode(self) -> bytes:
         tail = b"" if self.mxfo is None else _REPORT_MXFO.pack(self.mxfo)
-        return _REPORT.pack(VERSION, self.member, self.leader_epoch, self.incarnation, self.mcco, len(tail)) + tail
+        known = (self.incarnation, self.mcco, self.mtro, self.mxro)
+        return _REPORT.pack(VERSION, self.member, self.leader_epoch, *known, len(tail)) + tail
 
     @classmethod
     def decode(cls, data: bytes) -> Report:
         _check(data, (_REPORT.size, _REPORT.size + _REPORT_MXFO.size))
-        _, member, epoch, incarnation, mcco, size = _REPORT.unpack(data[: _REPORT.size])
+        _, member, epoch, incarnation, mcco, mtro, mxro, size = _REPORT.unpack(data[: _REPORT.size])
         if size != len(data) - _REPORT.size:
             raise UnreadableMessageError(f"a report of {len(data)} bytes that says {size} follow its head")
         mxfo = _REPORT_MXFO.unpack(data[_REPORT.size :])[0] if size else None
-        return cls(member=member, incarnation=incarnation, leader_epoch=epoch, mcco=mcco, mxfo=mxfo)
+        return cls(
+            member=member, incarnation=incarnation, leader_epoch=epoch, mcco=mcco, mxfo=mxfo, mtro=mtro, mxro=mxro
+        )
 
 
 Message = Poll | Report

@@ -149,7 +149,7 @@ class Replica:
     def _report(self, leader_epoch: int) -> Report:
         return Report(
             member=self.member, incarnation=self.incarnation, leader_epoch=leader_epoch,
-            mcco=self.claimed.mcco, mxfo=self.claimed.mxfo,
+            mcco=self.claimed.mcco, mxfo=self.claimed.mxfo, mtro=self.group.mtro, mxro=self.group.mxro,
         )  # fmt: skip
 
     def _durable(self) -> Durable:

@@ -163,7 +163,9 @@ class Broker:
         elif new_epoch:
             self._begin(metadata, now_ms)
         else:
-            changed = leading.MembersChanged(members=members, readers=metadata.readers, now_ms=self.clock(now_ms))
+            changed = leading.MembersChanged(
+                members=members, readers=metadata.readers, log_end=self.log.log_end, now_ms=self.clock(now_ms)
+            )
             self.perform(self.leader.step(changed))
             assert known is not None
             same = {b for b, since in metadata.members.items() if known.members.get(b) == since}
@@ -175,7 +177,7 @@ class Broker:
         self.ends = {}
         elected = leading.Elected(
             leader_epoch=metadata.leader_epoch, members=self._parts.members(metadata), readers=metadata.readers,
-            group=self.replica.group, now_ms=self.clock(now_ms),
+            group=self.replica.group, log_end=self.log.log_end, now_ms=self.clock(now_ms),
         )  # fmt: skip
         self.perform(self.leader.step(elected))
 

@@ -222,12 +222,12 @@ class Host:
         if since != broker.since and not self.parts.keeps_old_membership:
             broker, _ = self.restart(broker, (), None, committed, wiped=True)
         members = tuple(member for member, _ in told.members)
-        change: Event = leading.MembersChanged(members=members, readers=(), now_ms=0)
+        change: Event = leading.MembersChanged(members=members, readers=(), log_end=0, now_ms=0)
         if told.leader != broker.number:
             change = leading.SteppedDown()
         elif known is None or told.leader_epoch > known.leader_epoch:
             change = leading.Elected(
-                leader_epoch=told.leader_epoch, members=members, readers=(), group=broker.group, now_ms=0
+                leader_epoch=told.leader_epoch, members=members, readers=(), group=broker.group, log_end=0, now_ms=0
             )  # fmt: skip
         known_epoch = following.LeaderKnown(leader_epoch=told.leader_epoch)
         return self.step(broker._replace(metadata=told, since=since), known_epoch, change)
