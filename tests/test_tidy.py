@@ -1,4 +1,4 @@
-"""The house rules that a linter does not know, executed over src/ and tests/.
+"""The house rules that a linter does not know, executed over src/, testbed/ and tests/.
 
 A rule is a function from one source file to its findings, so that the last test can feed each rule a violation
 and its innocent neighbour as strings. Which files a rule covers is the rule's own business.
@@ -48,6 +48,10 @@ class Source:
     @property
     def in_src(self) -> bool:
         return self.path.parts[0] == "src"
+
+    @property
+    def in_tests(self) -> bool:
+        return self.path.parts[0] == "tests"
 
     @property
     def lines(self) -> list[str]:
@@ -130,7 +134,7 @@ def work_is_finished(source: Source) -> Iterator[Finding]:
 
 
 def no_test_sleeps(source: Source) -> Iterator[Finding]:
-    if source.in_src:
+    if not source.in_tests:
         return
     for node in source.nodes:
         called = isinstance(node, ast.Attribute) and node.attr == "sleep" and names_in([node.value]) == {"time"}
@@ -188,7 +192,7 @@ RULES: list[Rule] = [
 
 @cache
 def house() -> list[Source]:
-    paths = sorted(path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py"))
+    paths = sorted(path for folder in ("src", "testbed", "tests") for path in (ROOT / folder).rglob("*.py"))
     return [Source(name=path.relative_to(ROOT).as_posix(), text=path.read_text(encoding="utf-8")) for path in paths]
 
 

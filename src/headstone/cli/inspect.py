@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from headstone.cli.options import add_spark_arguments, cores, offset, spark_conf, tell
-from headstone.log.directory import PartitionDir, find_partitions
+from headstone.log.directory import PartitionDir, find_partitions, list_segments
+from headstone.log.listing import NO_LIMIT, BatchEntry, list_batches
 from headstone.retention.policy import Policy
 from headstone.spark.inprocess import InProcess
 from headstone.spark.inspection import PartitionFacts, inspect
@@ -27,6 +29,9 @@ SPARK_FROM_BYTES = 4 << 30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a partition directory or a log directory")
+    parser.add_argument("--batches", action="store_true", help="also list every batch, with each field of its header")
+    parser.add_argument("--records", action="store_true", help="also list every batch with its records")
+    parser.add_argument("--offsets", type=offset_range, metavar="A:B", help="list only what has offsets in [A, B)")
     parser.add_argument("--now-ms", type=offset, default=0, help="the clock for lags, in ms since 1970")
     parser.add_argument("--min-compaction-lag-ms", type=offset, default=0)
     add_spark_arguments(parser)
@@ -37,11 +42,82 @@ def run(arguments: argparse.Namespace) -> int:
     policy = Policy(now_ms=arguments.now_ms, min_compaction_lag_ms=arguments.min_compaction_lag_ms)
     facts = _facts(arguments, directories, policy)
     if arguments.output == "json":
-        print(json.dumps({"partitions": [fact.as_json() for fact in facts]}, indent=2))
-    else:
+        partitions = []
         for fact in facts:
-            print(as_text(fact.as_json()))
+            partition = fact.as_json()
+            if _lists(arguments):
+                partition["batch_list"] = [batch_as_json(batch) for batch in _batches(arguments, fact.found.directory)]
+            partitions.append(partition)
+        print(json.dumps({"partitions": partitions}, indent=2))
+        return 0
+    for fact in facts:
+        print(as_text(fact.as_json()))
+        for batch in _batches(arguments, fact.found.directory) if _lists(arguments) else ():
+            print("\n".join(batch_as_text(batch)))
     return 0
+
+
+def _lists(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.batches or arguments.records or arguments.offsets)
+
+
+def _batches(arguments: argparse.Namespace, directory: PartitionDir) -> Iterator[BatchEntry]:
+    start, end = arguments.offsets or (0, NO_LIMIT)
+    for segment in list_segments(directory):
+        yield from list_batches(segment, with_records=arguments.records, offset_start=start, offset_end=end)
+
+
+def offset_range(text: str) -> tuple[int, int]:
+    start, colon, end = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text} is not A:B, such as 1000:2000 or 1000:")
+    return offset(start or "0"), offset(end or str(NO_LIMIT))
+
+
+def batch_as_json(batch: BatchEntry) -> dict[str, Any]:
+    fields = asdict(batch)
+    if batch.records is None:
+        del fields["records"]
+        return fields
+    fields["records"] = [
+        {
+            **asdict(record),
+            "key": shown_bytes(record.key),
+            "value": shown_bytes(record.value),
+            "headers": [{"key": name, "value": shown_bytes(value)} for name, value in record.headers],
+        }
+        for record in batch.records
+    ]
+    return fields
+
+
+def shown_bytes(content: bytes | None) -> str | dict[str, str] | None:
+    """As text when it is UTF-8, else as {"hex": ...}."""
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"hex": content.hex()}
+
+
+def batch_as_text(batch: BatchEntry) -> list[str]:
+    """One line a batch, one indented line a record."""
+    kinds = ["transactional"] if batch.transactional else []
+    kinds += [batch.control or "data"]
+    kinds += ["header-only"] if batch.count == 0 else []
+    kinds += [f"horizon {batch.delete_horizon_ms}"] if batch.delete_horizon_ms is not None else []
+    lines = [
+        f"  [{batch.base_offset}, {batch.last_offset}] {batch.count} records, {' '.join(kinds)}, "
+        f"producer {batch.producer_id} epoch {batch.producer_epoch} sequences [{batch.base_sequence}, {batch.last_sequence}], "
+        f"leader epoch {batch.leader_epoch}, {batch.timestamp_type} {batch.max_timestamp_ms}, {batch.codec}, "
+        f"crc {batch.crc}, {Path(batch.file).name} position {batch.position}, {batch.size} bytes"
+    ]
+    for record in batch.records or ():
+        headers = "".join(f", {name}={shown_bytes(value)!r}" for name, value in record.headers)
+        what = "marker" if batch.control else f"{shown_bytes(record.key)!r} = {shown_bytes(record.value)!r}"
+        lines.append(f"    {record.offset}: {what}, time {record.timestamp_ms}, sequence {record.sequence}{headers}")
+    return lines
 
 
 def _facts(arguments: argparse.Namespace, directories: Sequence[PartitionDir], policy: Policy) -> list[PartitionFacts]:

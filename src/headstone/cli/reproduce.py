@@ -1,17 +1,22 @@
 """`headstone reproduce`: the four corruptions, step by step, first by Kafka's rule and then coordinated.
 
-Exit 0 if each shows by Kafka's rule and none by the coordinated one; 1 if not; 2 for an unknown variant.
+On a simulated cluster, or with --kafka-home on three real brokers, which know Kafka's rule only. Exit 0 if each shows by
+Kafka's rule and none by the coordinated one; 1 if not; 2 for an unknown variant; 3 if the brokers did not get there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import textwrap
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from headstone.cli.options import tell
 from headstone.errors import UsageError
-from headstone.sim.broker import KAFKA, RULES
+from headstone.sim.broker import COORDINATED, KAFKA, RULES
 from headstone.sim.stories import (
     RULE_NAMES,
     STORIES,
@@ -23,18 +28,29 @@ from headstone.sim.stories import (
     tell_story,
 )
 
+if TYPE_CHECKING:
+    from headstone.kafka.outages import Outage
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "variants", nargs="*", metavar="VARIANT", help=f"which ones (default all): {', '.join(VARIANTS)}"
     )
     parser.add_argument("--rules", choices=(*RULES, "both"), default="both", help="which rule set (default both)")
+    parser.add_argument(
+        "--kafka-home",
+        metavar="DIR",
+        help="play it on three real brokers of this Kafka release (DIR/libs has its jars)",
+    )
+    parser.add_argument("--keep", metavar="DIR", help="with --kafka-home: leave the brokers' directories there")
 
 
 def run(arguments: argparse.Namespace) -> int:
     unknown = [name for name in arguments.variants if name not in VARIANTS]
     if unknown:
         raise UsageError(f"unknown variant {unknown[0]!r}; there are {', '.join(VARIANTS)}")
+    if arguments.kafka_home:
+        return _on_real_brokers(arguments)
     chosen = [story for story in STORIES if not arguments.variants or story.variant in arguments.variants]
     rules = RULES if arguments.rules == "both" else (arguments.rules,)
     tellings = [tell_story(story, rule) for story in chosen for rule in rules]
@@ -44,6 +60,49 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n\n".join(as_text(telling) for telling in tellings))
         print("\n" + summary(tellings))
     return 0 if all(telling.corrupt == (telling.rules == KAFKA) for telling in tellings) else 1
+
+
+def _on_real_brokers(arguments: argparse.Namespace) -> int:
+    from headstone.kafka.distribution import distribution_at
+    from headstone.kafka.outages import play
+
+    if arguments.rules == COORDINATED:
+        raise UsageError("--rules coordinated: unmodified brokers know Kafka's rule only; leave --kafka-home away")
+    distribution = distribution_at(arguments.kafka_home)
+    with tempfile.TemporaryDirectory(prefix="headstone-") as temporary:
+        root = Path(arguments.keep).absolute() if arguments.keep else Path(temporary)
+        outages = play(distribution, root, arguments.variants or VARIANTS, tell=tell)
+    if arguments.output == "json":
+        print(json.dumps({"runs": [outage_as_json(outage) for outage in outages]}, indent=2))
+    else:
+        print("\n\n".join(outage_as_text(outage) for outage in outages))
+        print()
+        for outage in outages:
+            print(f"{outage.variant:22} Kafka {outage.kafka:8} {'corrupt' if outage.corrupt else 'correct'}")
+    return 0 if all(outage.corrupt for outage in outages) else 1
+
+
+def outage_as_json(outage: Outage) -> dict[str, object]:
+    return {"variant": outage.variant, "rules": KAFKA, "corrupt": outage.corrupt, **asdict(outage)}
+
+
+def outage_as_text(outage: Outage) -> str:
+    heading = f"{outage.variant}: {outage.about}"
+    lines = [heading, "=" * len(heading), f"three real brokers, Kafka {outage.kafka}", ""]
+    lines += [f"{number}. {step}" for number, step in enumerate(outage.steps, start=1)]
+    lines += [
+        "",
+        f"A read_committed consumer should get {show_table(outage.expected)}. Each broker in turn leads and serves:",
+    ]
+    for served in outage.replicas:
+        log = "  ".join(served.log) or "(nothing but other keys)"
+        gets = f"reads {show_table(served.table)}"
+        if served.stuck:
+            gets = f"lets it wait at offset {served.lso} of {served.log_end} for ever"
+        mark = "   WRONG" if served in outage.wrong else ""
+        lines.append(f"     broker {served.broker}   {log:48} {gets}{mark}")
+    lines.append("CORRUPT." if outage.corrupt else "Correct on every broker.")
+    return "\n".join(lines)
 
 
 def as_json(telling: Telling) -> dict[str, object]:

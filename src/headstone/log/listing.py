@@ -1,0 +1,147 @@
+"""Batches and records one by one, with every field that is on the disk: what one looks at when counts do not explain.
+
+For people and for comparison with Kafka's own dump; Python objects, so not for volume. Checksums are verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headstone.log import codecs, layout
+from headstone.log.columns import (
+    KEY_AT,
+    KEY_SIZE,
+    OFFSET,
+    TIMESTAMP,
+    VALUE_AT,
+    VALUE_SIZE,
+    decode,
+    header_column,
+)
+from headstone.log.reading import Bytes, Chunk, ChunkReader, Ints, Payloads, SegmentFile, walk_segment
+
+CONTROL_NAMES = {layout.ABORT: "ABORT", layout.COMMIT: "COMMIT", layout.EMPTIED: "EMPTIED"}
+NO_LIMIT = (1 << 63) - 1
+SEQUENCE_MASK = 0x7FFFFFFF
+ONLY = np.zeros(1, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordEntry:
+    offset: int
+    timestamp_ms: int
+    sequence: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEntry:
+    """One batch. `control` is None for data; EMPTIED is a marker that lost its record. `records` is None if not asked for."""
+
+    file: str
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    count: int
+    leader_epoch: int
+    crc: int
+    codec: str
+    timestamp_type: str
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    delete_horizon_ms: int | None
+    transactional: bool
+    control: str | None
+    coordinator_epoch: int | None
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    records: tuple[RecordEntry, ...] | None
+
+
+def list_batches(
+    file: SegmentFile, *, with_records: bool, offset_start: int = 0, offset_end: int = NO_LIMIT
+) -> Iterator[BatchEntry]:
+    """Those with an offset in [offset_start, offset_end)."""
+    reader, payloads = ChunkReader(), Payloads()
+    with open(file.path, "rb") as raw:
+        for table in walk_segment(file.path, base=file.base, with_crc=True):
+            wanted = (table["last_offset"] >= offset_start) & (table["base_offset"] < offset_end)
+            for row in table[wanted]:
+                start = int(row["position"])
+                before = int(row["base_offset"]) - 1
+                chunk = reader.read(
+                    raw, file.path, start, start + int(row["size"]), batches=1, previous=before, with_crc=False
+                )
+                yield _batch(file.path, row, chunk, _records(chunk, payloads) if with_records else None)
+
+
+def _batch(path: str, row: Any, chunk: Chunk, records: tuple[RecordEntry, ...] | None) -> BatchEntry:
+    attributes = int(row["attributes"])
+    kind = int(row["control_type"])
+    is_control = kind != layout.NOT_CONTROL
+    stamped = bool(attributes & layout.DELETE_HORIZON)
+    crc = bytes(chunk.data[layout.CRC_AT : layout.CRC_AT + 4])
+    delta = int(row["last_offset"]) - int(row["base_offset"])
+    return BatchEntry(
+        file=path,
+        position=int(row["position"]),
+        size=int(row["size"]),
+        base_offset=int(row["base_offset"]),
+        last_offset=int(row["last_offset"]),
+        count=int(row["count"]),
+        leader_epoch=int(row["leader_epoch"]),
+        crc=int.from_bytes(crc, "big"),
+        codec=codecs.NAMES[int(row["codec"])],
+        timestamp_type="LogAppendTime" if attributes & layout.LOG_APPEND_TIME else "CreateTime",
+        base_timestamp_ms=int(row["base_timestamp"]),
+        max_timestamp_ms=int(row["max_timestamp"]),
+        delete_horizon_ms=int(row["base_timestamp"]) if stamped else None,
+        transactional=bool(attributes & layout.TRANSACTIONAL),
+        control=CONTROL_NAMES.get(kind, f"type {kind}") if is_control else None,
+        coordinator_epoch=int(row["coordinator_epoch"]) if kind in (layout.ABORT, layout.COMMIT) else None,
+        producer_id=int(row["producer_id"]),
+        producer_epoch=int(row["producer_epoch"]),
+        base_sequence=int(row["base_sequence"]),
+        last_sequence=_sequence(int(row["base_sequence"]), delta),
+        records=records,
+    )
+
+
+def _sequence(first: int, delta: int) -> int:
+    """0 follows 2147483647."""
+    return -1 if first < 0 else (first + delta) & SEQUENCE_MASK
+
+
+def _records(chunk: Chunk, payloads: Payloads) -> tuple[RecordEntry, ...]:
+    batch = chunk.batches[0]
+    if int(batch["count"]) == 0:
+        return ()
+    found: list[RecordEntry] = []
+    for data, spans in decode(chunk, ONLY, payloads):
+        headers = header_column(data, spans).to_pylist()
+        for span, pairs in zip(spans, headers, strict=True):
+            found.append(
+                RecordEntry(
+                    offset=int(span[OFFSET]),
+                    timestamp_ms=int(span[TIMESTAMP]),
+                    sequence=_sequence(int(batch["base_sequence"]), int(span[OFFSET]) - int(batch["base_offset"])),
+                    key=_bytes(data, span, KEY_AT, KEY_SIZE),
+                    value=_bytes(data, span, VALUE_AT, VALUE_SIZE),
+                    headers=tuple((pair["key"], pair["value"]) for pair in pairs),
+                )
+            )
+    return tuple(found)
+
+
+def _bytes(data: Bytes, span: Ints, at: int, size: int) -> bytes | None:
+    length = int(span[size])
+    return None if length < 0 else bytes(data[int(span[at]) : int(span[at]) + length])

@@ -1,0 +1,89 @@
+"""Apache Kafka from Maven by coordinates, into a cache outside the repository; or from `KAFKA_HOME`.
+
+A version is fetched once. The folder looks like an unpacked release as far as Headstone cares: it has `libs`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from headstone.kafka.distribution import Distribution, distribution_at
+
+VERSIONS = ("3.9.2", "4.3.1")
+"""The last of the 3.x line, and the newest 4.x: before and after transactions v2 (KIP-890)."""
+
+FETCH_SECONDS_MAX = 900
+LOGGING = {
+    "3": [("org.slf4j", "slf4j-reload4j", "1.7.36")],
+    "4": [
+        ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.2"),
+        ("org.apache.logging.log4j", "log4j-core", "2.25.2"),
+    ],
+}
+"""A release brings its logging; Maven's jars leave it to the user. By major version."""
+
+
+class KafkaUnavailable(Exception):
+    """Why there is no Kafka here, and what would bring it."""
+
+
+def kafka(version: str) -> Distribution:
+    """KAFKA_HOME if it is set, whatever its version; else this version from the cache or from Maven."""
+    home = os.environ.get("KAFKA_HOME")
+    return distribution_at(home or fetched(version))
+
+
+def fetched(version: str) -> Path:
+    root = cache_folder() / f"kafka-{version}"
+    if not root.exists():
+        _fetch(version, root)
+    return root
+
+
+def cache_folder() -> Path:
+    given = os.environ.get("HEADSTONE_TESTBED_CACHE")
+    return (
+        Path(given)
+        if given
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headstone" / "testbed"
+    )
+
+
+def _fetch(version: str, root: Path) -> None:
+    """Into a folder beside the final one, renamed when complete: a run that is killed or not alone does no harm."""
+    if shutil.which("mvn") is None:
+        raise KafkaUnavailable(
+            "Kafka is fetched with Maven, and there is no mvn on PATH: install maven, or set KAFKA_HOME"
+        )
+    root.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f"kafka-{version}-", dir=root.parent))
+    (work / "pom.xml").write_text(_pom(version))
+    command = [
+        "mvn", "--batch-mode", "--quiet", "-f", str(work / "pom.xml"), "dependency:copy-dependencies",
+        f"-DoutputDirectory={work / 'libs'}", "-DincludeScope=runtime",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False)
+        if done.returncode != 0:
+            raise KafkaUnavailable(f"Maven could not fetch Kafka {version}:\n{(done.stdout + done.stderr)[-1500:]}")
+        if not root.exists():  # else another run was first
+            work.rename(root)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _pom(version: str) -> str:
+    wanted = [("org.apache.kafka", "kafka_2.13", version), ("org.apache.kafka", "kafka-tools", version)]
+    entries = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{release}</version></dependency>"
+        for group, name, release in wanted + LOGGING[version[0]]
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>headstone</groupId><artifactId>testbed</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{entries}</dependencies></project>"
+    )

@@ -1,0 +1,214 @@
+"""Random traffic that leaves every shape of log: codecs, clients, headers, nulls, idempotence, transactions.
+
+Deterministic by seed as far as the traffic goes; batching and offsets are the real clients' and brokers' affair. Cleaning
+is held back until `clean` lets the brokers' cleaners run once over everything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headstone.kafka.brokers import Cluster, wait_until
+from headstone.kafka.client import KafkaClient, Producer
+from headstone.log.checkpoints import read_offsets
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+NEVER_MS = 365 * 24 * 3600 * 1000
+SEGMENT_BYTES = 8192
+INDEX_INTERVAL_BYTES = 600
+HEADER_NAMES = ("h", "trace-id", "é", "")
+LOOKS = 5
+"""Checkpoints that stay the same for so many looks are final: a cleaner looks twice as often for something to do."""
+
+
+def segment_bytes(release: tuple[int, ...]) -> dict[str, object]:
+    """4.x has 1 MiB as the least, and an internal setting for those who test."""
+    return {"segment.bytes": SEGMENT_BYTES} if release < (4,) else {"internal.segment.bytes": SEGMENT_BYTES}
+
+
+def second_client(bootstrap: str, **settings: object) -> Any:
+    """A producer of librdkafka."""
+    from confluent_kafka import Producer as RdKafkaProducer
+
+    return RdKafkaProducer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0, **settings})
+
+
+class Workload:
+    """Topics `plain` (a partition a codec, and one of another client), `appended`, `gone` and `txn`."""
+
+    def __init__(self, cluster: Cluster, client: KafkaClient, *, seed: int, replicas: Sequence[int] = (1,)) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.chance = random.Random(seed)
+        self.topics = {"plain": 6, "appended": 1, "gone": 1, "txn": 3}
+        self._replicas = list(replicas)
+        self._transactional: list[Producer] = []
+        self._rd_transactional: Any = None
+        self._left_open: Producer | None = None
+        self._written = 0
+
+    @property
+    def partitions(self) -> list[str]:
+        return [f"{topic}-{number}" for topic, count in self.topics.items() for number in range(count)]
+
+    def create(self, settings: Mapping[str, object] | None = None) -> None:
+        for topic, count in self.topics.items():
+            given = {
+                "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.001, "min.compaction.lag.ms": NEVER_MS,
+                "index.interval.bytes": INDEX_INTERVAL_BYTES, **segment_bytes(self.cluster.distribution.release),
+                **({"message.timestamp.type": "LogAppendTime"} if topic == "appended" else {}), **(settings or {}),
+            }  # fmt: skip
+            self.client.create_topic(topic, [self._replicas] * count, given)
+
+    def write(self, *, records: int = 200) -> None:
+        """One round of everything; `records` for each partition, more or less."""
+        for number, codec in enumerate(CODECS):
+            idempotent = "true" if self.chance.random() < 0.5 else "false"
+            producer = self.client.producer(
+                compression_type=codec, enable_idempotence=idempotent, batch_size=2000, linger_ms=5
+            )
+            self._send(producer, "plain", number, records)
+            self._send(producer, "plain", (number + 1) % len(CODECS), records // 8)
+            if number == 0:
+                self._send(producer, "appended", 0, records)
+                self._supersede_all(producer, records)
+            producer.close()
+        self._write_with_second_client(records)
+        self._write_transactions(records)
+
+    def close_open_transaction(self) -> None:
+        """What was left open is aborted."""
+        if self._left_open is not None:
+            self._left_open.abort()
+            self._left_open.close()
+            self._left_open = None
+
+    def clean(self, *, delete_retention_ms: int = 1000, seconds_max: float = 120) -> None:
+        """One pass of every broker's own cleaner over every partition; then it is held back again."""
+        for topic in self.topics:
+            self.client.alter_topic(topic, {"min.compaction.lag.ms": 0, "delete.retention.ms": delete_retention_ms})
+        seen: list[list[dict[str, int]]] = []
+
+        def settled() -> bool:
+            seen.append([cleaned_to(self.cluster, number) for number in self.cluster.brokers])
+            return all(seen[-1]) and seen[-LOOKS:].count(seen[-1]) == LOOKS
+
+        wait_until(settled, "the cleaners are done with everything", seconds_max=seconds_max, every=1.0)
+        for topic in self.topics:
+            self.client.alter_topic(topic, {"min.compaction.lag.ms": NEVER_MS})
+
+    def _send(self, producer: Producer, topic: str, partition: int, records: int) -> None:
+        for _ in range(records):
+            key, value, headers = self._record()
+            producer.send(topic, partition, key, value, headers=headers)
+            if self.chance.random() < 0.15:
+                producer.flush()
+        producer.flush()
+
+    def _supersede_all(self, producer: Producer, records: int) -> None:
+        """Every key of the partition deleted in the end."""
+        for i in range(records):
+            producer.send("gone", 0, b"k%d" % (i % 20), self._value())
+            if i % 4 == 0:
+                producer.flush()
+        for i in range(20):
+            producer.send("gone", 0, b"k%d" % i, None)
+        producer.flush()
+
+    def _write_with_second_client(self, records: int) -> None:
+        for codec in self.chance.sample(CODECS, 2):
+            producer = second_client(self.client.bootstrap, **{"compression.type": codec, "enable.idempotence": True})
+            for _ in range(records // 2):
+                key, value, headers = self._record()
+                producer.produce("plain", partition=5, key=key, value=value, headers=list(headers))
+                if self.chance.random() < 0.1:
+                    producer.flush()
+            producer.flush()
+
+    def _write_transactions(self, records: int) -> None:
+        """Three producers at the same time, over three partitions, with plain records between; one more stays open."""
+        self.close_open_transaction()
+        while len(self._transactional) < 3:
+            number = len(self._transactional)
+            self._transactional.append(
+                self.client.producer(transactional_id=f"txn-{number}", compression_type=CODECS[number], batch_size=1500)
+            )
+        plain = self.client.producer(enable_idempotence="false", batch_size=1500)
+        for _ in range(max(records // 20, 4)):
+            for producer in self._transactional:
+                producer.begin()
+            for _ in range(self.chance.randint(2, 8)):
+                for producer in self._transactional:
+                    key, value, headers = self._record(keys=40)
+                    producer.send("txn", self.chance.randrange(3), key, value, headers=headers)
+                    if self.chance.random() < 0.3:
+                        producer.flush()
+                        plain.write("txn", self.chance.randrange(3), *self._record(keys=40)[:2])
+            for producer in self._transactional:
+                producer.flush()
+                if self.chance.random() < 0.35:
+                    producer.abort()
+                else:
+                    producer.commit()
+        self._write_second_transactions()
+        self._write_once()
+        self._left_open = self.client.producer(transactional_id=f"open-{self._written}", transaction_timeout_ms=900_000)
+        self._left_open.begin()
+        for _ in range(5):
+            self._left_open.send("txn", 2, *self._record(keys=40)[:2])
+        self._left_open.flush()
+        for i in range(records):
+            plain.send("txn", i % 3, *self._record(keys=40)[:2])
+        plain.close()
+
+    def _write_second_transactions(self) -> None:
+        if self._rd_transactional is None:
+            self._rd_transactional = second_client(self.client.bootstrap, **{"transactional.id": "second"})
+            self._rd_transactional.init_transactions(30)
+        for _ in range(4):
+            self._rd_transactional.begin_transaction()
+            for _ in range(4):
+                key, value, _ = self._record(keys=40)
+                self._rd_transactional.produce("txn", partition=self.chance.randrange(2), key=key, value=value)
+            self._rd_transactional.flush()
+            if self.chance.random() < 0.5:
+                self._rd_transactional.abort_transaction(30)
+            else:
+                self._rd_transactional.commit_transaction(30)
+
+    def _write_once(self) -> None:
+        """Transactional producers that are never seen again."""
+        for i in range(3):
+            self._written += 1
+            producer = self.client.producer(transactional_id=f"once-{self._written}")
+            producer.begin()
+            for _ in range(3):
+                producer.send("txn", i, b"once-%d" % self._written, self._value())
+            producer.flush()
+            if i % 2:
+                producer.abort()
+            else:
+                producer.commit()
+            producer.close()
+
+    def _record(self, keys: int = 60) -> tuple[bytes, bytes | None, tuple[tuple[str, bytes | None], ...]]:
+        key = b"" if self.chance.random() < 0.02 else b"k%d" % self.chance.randrange(keys)
+        value = None if self.chance.random() < 0.15 else b"" if self.chance.random() < 0.03 else self._value()
+        headers: list[tuple[str, bytes | None]] = []
+        while self.chance.random() < 0.2:
+            content = None if self.chance.random() < 0.3 else b"c%d" % self.chance.randrange(99)
+            headers.append((self.chance.choice(HEADER_NAMES), content))
+        return key, value, tuple(headers)
+
+    def _value(self) -> bytes:
+        self._written += 1
+        return b"v%d-" % self._written + bytes(self.chance.choices(b"abcdefgh \xff", k=self.chance.randint(10, 160)))
+
+
+def cleaned_to(cluster: Cluster, number: int) -> dict[str, int]:
+    """The first dirty offset of every partition that broker `number` has cleaned."""
+    path = cluster.brokers[number].log_dir / "cleaner-offset-checkpoint"
+    offsets = read_offsets(path) if path.exists() else {}
+    return {f"{topic}-{partition}": offset for (topic, partition), offset in offsets.items()}
