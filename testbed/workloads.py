@@ -44,6 +44,7 @@ class Workload:
         self.chance = random.Random(seed)
         self.topics = {"plain": 6, "appended": 1, "gone": 1, "txn": 3}
         self._replicas = list(replicas)
+        self._plain: list[Producer] = []
         self._transactional: list[Producer] = []
         self._rd_transactional: Any = None
         self._left_open: Producer | None = None
@@ -63,18 +64,20 @@ class Workload:
             self.client.create_topic(topic, [self._replicas] * count, given)
 
     def write(self, *, records: int = 200) -> None:
-        """One round of everything; `records` for each partition, more or less."""
-        for number, codec in enumerate(CODECS):
-            idempotent = "true" if self.chance.random() < 0.5 else "false"
-            producer = self.client.producer(
-                compression_type=codec, enable_idempotence=idempotent, batch_size=2000, linger_ms=5
+        """One round of everything; `records` for each partition, more or less. Producers live on from round to round."""
+        while len(self._plain) < len(CODECS):
+            number = len(self._plain)
+            idempotent = "true" if number % 2 == 0 else "false"
+            self._plain.append(
+                self.client.producer(
+                    compression_type=CODECS[number], enable_idempotence=idempotent, batch_size=2000, linger_ms=5
+                )
             )
+        for number, producer in enumerate(self._plain):
             self._send(producer, "plain", number, records)
             self._send(producer, "plain", (number + 1) % len(CODECS), records // 8)
-            if number == 0:
-                self._send(producer, "appended", 0, records)
-                self._supersede_all(producer, records)
-            producer.close()
+        self._send(self._plain[0], "appended", 0, records)
+        self._supersede_all(self._plain[0], records)
         self._write_with_second_client(records)
         self._write_transactions(records)
 

@@ -1,0 +1,66 @@
+"""Reads whole partitions with librdkafka's consumer, in either isolation level: the fast way to see what is served.
+
+A consumer written by others than Kafka's broker, which is the point. Knows nothing of logs on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from headstone.errors import Unfinished
+from headstone.kafka.client import Consumed
+
+WAIT_SECONDS = 20.0
+
+Table = dict[bytes, bytes]
+
+
+def consume(bootstrap: str, partitions: Iterable[str], *, isolation: str) -> dict[str, list[Consumed]]:
+    """What a consumer gets of every partition, from the start to where there is no more for it now."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "headstone-testbed", "isolation.level": isolation,
+        "enable.auto.commit": False, "auto.offset.reset": "earliest", "enable.partition.eof": True, "log_level": 0,
+    })  # fmt: skip
+    found: dict[str, list[Consumed]] = {name: [] for name in partitions}
+    waiting = set(found)
+    consumer.assign([TopicPartition(*_split(name), 0) for name in found])
+    try:
+        while waiting:
+            message = consumer.poll(WAIT_SECONDS)
+            if message is None:
+                raise Unfinished(f"a {isolation} consumer waits for ever: {sorted(waiting)}")
+            name = f"{message.topic()}-{message.partition()}"
+            error = message.error()
+            if error is None:
+                found[name].append(_consumed(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                waiting.discard(name)
+            else:
+                raise Unfinished(f"{name}: {error}")
+    finally:
+        consumer.close()
+    return found
+
+
+def table(records: Sequence[Consumed]) -> Table:
+    newest = {record.key: record.value for record in records if record.key is not None}
+    return {key: value for key, value in newest.items() if value is not None}
+
+
+def tables(served: Mapping[str, Sequence[Consumed]]) -> dict[str, Table]:
+    return {name: table(records) for name, records in served.items()}
+
+
+def _split(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("-")
+    return topic, int(number)
+
+
+def _consumed(message: Any) -> Consumed:
+    return Consumed(
+        offset=message.offset(), key=message.key(), value=message.value(), timestamp_ms=message.timestamp()[1],
+        headers=tuple((name, value) for name, value in message.headers() or ()),
+    )  # fmt: skip
