@@ -132,9 +132,17 @@ class Broker:
 
     def stop(self) -> None:
         """A clean shutdown; one that hangs is killed."""
+        self.ask_to_stop()
+        self.wait_stopped()
+
+    def ask_to_stop(self) -> None:
         if self.running:
             assert self._process is not None
             self._process.send_signal(signal.SIGTERM)
+
+    def wait_stopped(self) -> None:
+        if self.running:
+            assert self._process is not None
             try:
                 self._process.wait(STOP_SECONDS_MAX)
             except subprocess.TimeoutExpired:
@@ -214,9 +222,11 @@ class Cluster:
             broker.wait_started()
 
     def stop(self) -> None:
-        """Cleanly. The last ones have no quorum to ask any more: what they say about it is not an error."""
+        """Cleanly, all at once: each needs a quorum of controllers to be let go, and they are the controllers."""
         for broker in self.brokers.values():
-            broker.stop()
+            broker.ask_to_stop()
+        for broker in self.brokers.values():
+            broker.wait_stopped()
 
     def kill(self) -> None:
         for broker in self.brokers.values():

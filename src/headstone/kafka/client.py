@@ -39,10 +39,13 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a consumer got from the start to `end`; `position` below `end` means that it waits there for ever."""
+    """What a consumer got from the start to `end`; `position` below `end` means that it waits there for ever.
+
+    `limit` is the high watermark, for a read_committed consumer the last stable offset, by its leader's word."""
 
     records: tuple[Consumed, ...]
     position: int
+    limit: int
     end: int
 
     @property
@@ -178,10 +181,10 @@ class KafkaClient:
         )  # fmt: skip
 
     def lead(self, topic: str, partition: int, broker: int) -> None:
-        """Moves leadership to an in-sync replica: first in the list, then a preferred election."""
+        """Moves leadership to an in-sync replica: first in the list, then a preferred election.
+
+        Returns when that broker itself says so; others may believe in the last leader for a moment longer."""
         state = self.state(topic, partition)
-        if state.leader == broker:
-            return
         order = [broker, *(other for other in state.replicas if other != broker)]
         at = self._java.kafka.common.TopicPartition(topic, partition)
         admin = self._java.kafka.clients.admin
@@ -198,23 +201,40 @@ class KafkaClient:
             partitions.add(at)
             self._admin.electLeaders(preferred, partitions).all().get()
         wait_until(
-            lambda: self.state(topic, partition).leader == broker, f"broker {broker} leads {topic}-{partition}",
-            seconds_max=30,
-        )  # fmt: skip
+            lambda: self._leads(topic, partition, broker), f"broker {broker} leads {topic}-{partition}", seconds_max=30
+        )
 
     def producer(self, **settings: object) -> Producer:
         """Settings by Kafka's names, with underscores for dots."""
         given = {name.replace("_", "."): value for name, value in settings.items()}
         return Producer(self._java, {"bootstrap.servers": self.bootstrap, **given})
 
-    def read(self, topic: str, partition: int = 0, *, isolation: str = READ_COMMITTED) -> Reading:
-        """All of a partition from its leader, as a consumer of Kafka's gets it."""
+    def address(self, broker: int) -> str:
+        nodes = self._admin.describeCluster().nodes().get().toArray()
+        return next(f"{node.host()}:{node.port()}" for node in nodes if node.id() == broker)
+
+    def _leads(self, topic: str, partition: int, broker: int) -> bool:
+        """By that broker's own word: a new consumer asks the broker it was given first."""
+        consumer = self._consumer(self.address(broker), READ_UNCOMMITTED)
+        try:
+            infos = {info.partition(): info.leader() for info in consumer.partitionsFor(topic)}
+            return infos[partition] is not None and int(infos[partition].id()) == broker
+        finally:
+            consumer.close()
+
+    def _consumer(self, bootstrap: str, isolation: str) -> Any:
         settings = {
-            "bootstrap.servers": self.bootstrap, "isolation.level": isolation, "enable.auto.commit": "false",
+            "bootstrap.servers": bootstrap, "isolation.level": isolation, "enable.auto.commit": "false",
             "key.deserializer": BYTES_DESERIALIZER, "value.deserializer": BYTES_DESERIALIZER,
             "auto.offset.reset": "earliest",
         }  # fmt: skip
-        consumer = self._java.kafka.clients.consumer.KafkaConsumer(self._java.properties(settings))
+        return self._java.kafka.clients.consumer.KafkaConsumer(self._java.properties(settings))
+
+    def read(
+        self, topic: str, partition: int = 0, *, isolation: str = READ_COMMITTED, broker: int | None = None
+    ) -> Reading:
+        """All of a partition from its leader, as a consumer of Kafka's gets it; `broker`, if given, is that leader."""
+        consumer = self._consumer(self.bootstrap if broker is None else self.address(broker), isolation)
         try:
             return self._read(consumer, topic, partition)
         finally:
@@ -223,9 +243,10 @@ class KafkaClient:
     def _read(self, consumer: Any, topic: str, partition: int) -> Reading:
         at = self._java.kafka.common.TopicPartition(topic, partition)
         only = self._java.list([at])
+        consumer.partitionsFor(topic)
         consumer.assign(only)
         consumer.seekToBeginning(only)
-        end = self.end(topic, partition)
+        end, limit = self.end(topic, partition), int(consumer.endOffsets(only).get(at))
         patience = self._java.java.time.Duration.ofMillis(POLL_MS)
         records: list[Consumed] = []
         position, moved = consumer.position(at), time.monotonic()
@@ -234,7 +255,7 @@ class KafkaClient:
             following = consumer.position(at)
             if following > position:
                 position, moved = following, time.monotonic()
-        return Reading(records=tuple(records), position=position, end=end)
+        return Reading(records=tuple(records), position=position, limit=limit, end=end)
 
     def end(self, topic: str, partition: int = 0, *, isolation: str = READ_UNCOMMITTED) -> int:
         """The leader's high watermark; under READ_COMMITTED its last stable offset."""

@@ -293,11 +293,11 @@ def read_running_log(path: Path) -> list[BatchEntry]:
 
 
 def _served(cluster: Cluster, client: KafkaClient, topic: str, number: int) -> Served:
-    reading = client.read(topic, isolation=READ_COMMITTED)
+    reading = client.read(topic, isolation=READ_COMMITTED, broker=number)
     shown = [text for batch in _log(cluster, number, topic) for text in show(batch)]
     table = {key.decode(): value.decode() for key, value in reading.table().items() if key != FILLER}
     return Served(
-        broker=number, log=tuple(shown), log_end=reading.end, lso=client.end(topic, isolation=READ_COMMITTED),
+        broker=number, log=tuple(shown), log_end=reading.end, lso=reading.limit,
         stuck=reading.stuck, table=dict(sorted(table.items())),
     )  # fmt: skip
 

@@ -1,0 +1,51 @@
+"""The four corruptions on real brokers, through the command line; and the same moves without an outage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headstone.cli.main import main
+from headstone.kafka.distribution import Distribution
+from headstone.kafka.outages import STORIES, play
+from headstone.sim.stories import VARIANTS
+
+STANDS_STILL = "stands still"
+
+
+def test_all_four_corruptions_show(distribution: Distribution, capsys: pytest.CaptureFixture[str]) -> None:
+    home = str(distribution.libs.parent)
+    assert main(["reproduce", "--kafka-home", home, "--output", "json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    served = {
+        run["variant"]: [STANDS_STILL if replica["stuck"] else replica["table"] for replica in run["replicas"]]
+        for run in runs
+    }
+    assert served == {
+        "tombstone-divergence": [{}, {}, {"k": "v"}],
+        "aborted-to-committed": [{"good": "data"}, {"good": "data"}, {"good": "data", "poison": "x"}],
+        "committed-to-aborted": [{}, {}, {"k": "v"}],
+        "stuck-read-committed": [{"k": "v2"}, {"k": "v2"}, STANDS_STILL],
+    }
+    assert all(run["corrupt"] and run["kafka"] == distribution.version and run["rules"] == "kafka" for run in runs)
+
+
+def test_nothing_goes_wrong_without_the_outage(distribution: Distribution, tmp_path: Path) -> None:
+    outages = play(distribution, tmp_path, VARIANTS, tell=print, away=False)
+    assert [(outage.variant, outage.wrong) for outage in outages] == [(variant, []) for variant in VARIANTS]
+
+
+def test_real_and_simulated_stories_have_the_same_names() -> None:
+    assert tuple(story.variant for story in STORIES) == VARIANTS
+
+
+def test_coordinated_rules_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--kafka-home", str(tmp_path), "--rules", "coordinated"]) == 2
+    assert "unmodified brokers" in capsys.readouterr().err
+
+
+def test_a_folder_without_kafka_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--kafka-home", str(tmp_path)]) == 2
+    assert "libs/kafka_2.13" in capsys.readouterr().err
