@@ -14,12 +14,13 @@ from headstone.kafka.brokers import Cluster
 from headstone.kafka.client import JavaClient
 from testbed.dumps import dump
 from testbed.maven import VERSIONS, kafka
-from testbed.workloads import Workload
+from testbed.workloads import Workload, segment_bytes
 
 CAPTURED = Path(__file__).resolve().parent.parent / "tests" / "captured"
 KEPT = ("*.log", "*.index", "*.timeindex", "*.txnindex", "*.snapshot", "leader-epoch-checkpoint", "partition.metadata")
 SEED = 5
 RECORDS = 40
+SMALL_SEGMENT_BYTES = 6000
 
 
 def capture(version: str, to: Path) -> None:
@@ -29,7 +30,7 @@ def capture(version: str, to: Path) -> None:
         root = Path(temporary)
         with Cluster(distribution, root / "cluster") as cluster, JavaClient(distribution, root / "client") as java:
             workload = Workload(cluster, java.connect(cluster.bootstrap), seed=SEED)
-            workload.create({"segment.bytes" if version < "4" else "internal.segment.bytes": 6000})
+            workload.create(segment_bytes(distribution.release, SMALL_SEGMENT_BYTES))
             for _ in range(3):
                 workload.write(records=RECORDS)
                 workload.clean()

@@ -23,9 +23,9 @@ LOOKS = 5
 """Checkpoints that stay the same for so many looks are final: a cleaner looks twice as often for something to do."""
 
 
-def segment_bytes(release: tuple[int, ...]) -> dict[str, object]:
+def segment_bytes(release: tuple[int, ...], size: int = SEGMENT_BYTES) -> dict[str, object]:
     """4.x has 1 MiB as the least, and an internal setting for those who test."""
-    return {"segment.bytes": SEGMENT_BYTES} if release < (4,) else {"internal.segment.bytes": SEGMENT_BYTES}
+    return {"segment.bytes" if release < (4,) else "internal.segment.bytes": size}
 
 
 def second_client(bootstrap: str, **settings: object) -> Any:

@@ -15,6 +15,7 @@ from testbed.maven import VERSIONS, KafkaUnavailable, kafka
 ON_TRIAL = VERSIONS[-1:] if os.environ.get("KAFKA_HOME") else VERSIONS
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Brokers of two versions at the same time, never two tests of one."""
     for item in items:
