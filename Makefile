@@ -7,6 +7,8 @@ PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 py
 
 # Tests in these folders start Spark, which wants the machine for itself; the others run in parallel.
 SPARK_TESTS := tests/spark tests/cli tests/examples
+# These start real brokers: one worker for each version of Kafka. Without Maven or KAFKA_HOME they are skipped, with the reason.
+BROKER_TESTS := tests/kafka
 SPARK_TESTS_FOUND := $(sort $(dir $(wildcard $(addsuffix /test_*.py,$(SPARK_TESTS)))))
 
 # An active virtual environment or another Spark must not leak into ours.
@@ -14,12 +16,13 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX SPARK_
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo test bench format clean install java
+.PHONY: help demo test bench kafka format clean install java
 
 help:
 	@echo "make demo     compact three replicas of a sample topic on local Spark, show what may go when, leave a report"
 	@echo "make test     linters, types, layers, then every test"
 	@echo "make bench    measure compaction"
+	@echo "make kafka    three real Kafka brokers on this machine until Ctrl-C (needs Maven, or KAFKA_HOME)"
 	@echo "make format   rewrite the sources in the house format"
 	@echo "make clean    remove build products and caches (not $(VENV))"
 
@@ -31,11 +34,15 @@ test: java install
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SPARK_TESTS))
+	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SPARK_TESTS) $(BROKER_TESTS))
 	$(if $(SPARK_TESTS_FOUND),$(BIN)/python -m pytest $(SPARK_TESTS_FOUND))
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(BROKER_TESTS)
 
 bench: java install
 	@for codec in none lz4 zstd; do $(BIN)/python benchmarks/compact.py --codec $$codec || exit 1; done
+
+kafka: java install
+	@$(BIN)/python -m testbed up
 
 format: install
 	$(BIN)/ruff check --fix
