@@ -6,8 +6,10 @@
 
 A real producer fills one partition. The broker's cleaner (one thread, unthrottled) compacts it with an offset map that is
 large enough, then again from the same bytes with the default map of 128 MiB, pass after pass until nothing is dirty.
-Headstone compacts a copy. Cleaner: its own "MB/sec" line, the processor time of its thread. Headstone: the whole command
-with the start of Spark, and the work alone.
+Headstone compacts copies of the same bytes: as a whole command, with the start of Python and Spark; as the second job of a
+Spark session of one core, which compares with the cleaner's thread in a broker that has long been running; and the kernels
+alone on one thread. Two limits beside them: `cp`, and one core that checks every checksum.
+Cleaner: the seconds of its own summaries, the processor time of its thread. Others: processor time of all their processes.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -33,6 +36,13 @@ from headstone.kafka.brokers import Broker, Cluster, Machine, wait_until
 from headstone.kafka.client import JavaClient
 from headstone.kafka.distribution import Distribution
 from headstone.log.checkpoints import read_offsets
+from headstone.log.directory import find_partitions, list_segments
+from headstone.log.reading import verify_segment
+from headstone.retention.policy import Policy, kafka_rules
+from headstone.spark.compaction import CompactionRequest, Engine, compact
+from headstone.spark.inprocess import InProcess
+from headstone.spark.session import StartingSession
+from headstone.spark.stages import OnSpark
 from testbed.maven import VERSIONS, kafka
 from testbed.workloads import NEVER_MS, second_client
 
@@ -40,6 +50,9 @@ TOPIC = "bench"
 SEGMENT_BYTES = 128 << 20
 DEFAULT_MAP_BYTES = 128 << 20
 POLL_S = 0.1
+ROOMY, DEFAULT = "cleaner, map large enough", "cleaner, default map"
+WHOLE, WARM, KERNELS = "headstone, whole command", "headstone, warm session", "headstone, kernels alone"
+CHECKSUMS, COPY = "limit: one core, checksums only", "limit: cp"
 TICKS = os.sysconf("SC_CLK_TCK")
 PROCESSED = re.compile(r"([\d,.]+) MB of log processed in ([\d,.]+) seconds \(([\d,.]+) MB/sec\)")
 CLEANER_THREAD = "kafka-log-clean"
@@ -159,31 +172,84 @@ def processor_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def compacted_by_headstone(log_dir: Path) -> tuple[Measured, float]:
-    """(the whole command, seconds without the start of Python and Spark)."""
+def watched(run: Callable[[], object], root: int) -> Measured:
+    """Processor time and memory of the tree of processes under `root` while `run` runs."""
+    spent: dict[int, float] = {}
+    first: dict[int, float] = {}
+    peak, over = 0, threading.Event()
+
+    def look() -> None:
+        nonlocal peak
+        while True:
+            tree = children(root)
+            peak = max(peak, sum(resident(one)[1] for one in tree))
+            for one in tree:
+                spent[one] = max(spent.get(one, 0.0), processor_seconds(one))
+                first.setdefault(one, 0.0)
+            if over.wait(POLL_S):
+                return
+
+    first.update({one: processor_seconds(one) for one in children(root)})
+    watcher = threading.Thread(target=look)
+    started = time.monotonic()
+    watcher.start()
+    run()
+    seconds = time.monotonic() - started
+    spent.update({one: max(spent.get(one, 0.0), processor_seconds(one)) for one in children(root)})
+    over.set()
+    watcher.join()
+    used = sum(value - first[one] for one, value in spent.items() if one in first)
+    return Measured(passes=1, seconds=seconds, processor_seconds=used, peak_bytes=peak, bytes_after=0)
+
+
+def whole_command(log_dir: Path) -> Measured:
     command = [
         sys.executable, "-m", "headstone.cli.main", "compact", str(partition(log_dir)), "--in-place", "--rules", "kafka",
-        "--segment-bytes", str(SEGMENT_BYTES), "--output", "json",
+        "--segment-bytes", str(SEGMENT_BYTES),
     ]  # fmt: skip
-    started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    peak, spent = 0, {}
-    while process.poll() is None:
-        tree = children(process.pid)
-        peak = max(peak, sum(resident(one)[1] for one in tree))
-        spent.update({one: max(spent.get(one, 0.0), processor_seconds(one)) for one in tree})
-        time.sleep(POLL_S)
-    seconds = time.monotonic() - started
-    assert process.stdout is not None
-    report = json.loads(process.stdout.read())
-    measured = Measured(
-        passes=1,
-        seconds=seconds,
-        processor_seconds=sum(spent.values()),
-        peak_bytes=peak,
-        bytes_after=log_bytes(log_dir),
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    measured = watched(process.wait, process.pid)
+    assert process.returncode == 0
+    return replace(measured, bytes_after=log_bytes(log_dir))
+
+
+def job(log_dir: Path, engine: Engine) -> None:
+    policy = kafka_rules(Policy(now_ms=int(time.time() * 1000), segment_bytes=SEGMENT_BYTES))
+    request = CompactionRequest(
+        paths=(str(partition(log_dir)),), out=None, policy=policy, path="whole", progress=False, parallelism=1,
+        task_memory_bytes=4 << 30, force_offline=True,
+    )  # fmt: skip
+    compact(request, engine, lambda text: None)
+
+
+def ours(original: Path, root: Path) -> dict[str, Measured]:
+    def fresh(name: str) -> Path:
+        shutil.rmtree(root / "ours", ignore_errors=True)
+        tell(name)
+        return Path(shutil.copytree(original, root / "ours", ignore=shutil.ignore_patterns(".lock")))
+
+    found = {}
+    whole_command(fresh("warming up"))
+    found[WHOLE] = whole_command(fresh(WHOLE))
+    with StartingSession(app_name="bench", master="local[1]", remote=None, conf={}) as session:
+        session.begin()
+        engine = OnSpark(session.get, parallelism=1)
+        job(fresh("warming up"), engine)
+        copy = fresh(WARM)
+        found[WARM] = replace(watched(lambda: job(copy, engine), os.getpid()), bytes_after=log_bytes(copy))
+    for attempt in ("warming up", KERNELS):
+        copy = fresh(attempt)
+        found[KERNELS] = replace(
+            watched(lambda copy=copy: job(copy, InProcess(1)), os.getpid()), bytes_after=log_bytes(copy)
+        )
+    copy = fresh(CHECKSUMS)
+    segments = list_segments(find_partitions([partition(copy)])[0])
+    found[CHECKSUMS] = watched(lambda: [verify_segment(segment) for segment in segments], os.getpid())
+    target = root / "copied"
+    found[COPY] = watched(
+        lambda: subprocess.run(["cp", "-r", str(partition(copy)), str(target)], check=True), os.getpid()
     )
-    return measured, sum(one["seconds"] for one in report["partitions"])
+    return found
 
 
 def measure(distribution: Distribution, root: Path, arguments: argparse.Namespace) -> dict[str, object]:
@@ -204,7 +270,7 @@ def measure(distribution: Distribution, root: Path, arguments: argparse.Namespac
             broker.stop()
             filled, original = log_bytes(broker.log_dir), root / "original"
             shutil.copytree(broker.log_dir, original)
-            for name, size in (("cleaner, map large enough", map_bytes), ("cleaner, default map", DEFAULT_MAP_BYTES)):
+            for name, size in ((ROOMY, map_bytes), (DEFAULT, DEFAULT_MAP_BYTES)):
                 tell(name)
                 shutil.rmtree(broker.log_dir)
                 shutil.copytree(original, broker.log_dir)
@@ -212,37 +278,27 @@ def measure(distribution: Distribution, root: Path, arguments: argparse.Namespac
                 broker.start()
                 found[name] = cleaned_by_broker(broker, java, cluster.bootstrap)
                 broker.stop()
-        tell("headstone")
-        compacted_by_headstone(shutil.copytree(original, root / "warm"))
-        shutil.rmtree(root / "warm")
-        found["headstone"], work = compacted_by_headstone(shutil.copytree(original, root / "ours"))
+    found.update(ours(original, root))
     return {
         "kafka": distribution.version, "codec": arguments.codec, "bytes": filled, "records": 2 * arguments.keys,
-        "keys": arguments.keys, "value_bytes": arguments.value_bytes, "headstone_work_seconds": round(work, 3),
-        "ways": {name: asdict(one) for name, one in found.items()},
-        **ratios(filled / (1 << 20), found, work),
+        "keys": arguments.keys, "value_bytes": arguments.value_bytes,
+        "ways": {name: summary(one, filled / (1 << 20), found) for name, one in found.items()},
     }  # fmt: skip
 
 
-def ratios(megabytes: float, found: dict[str, Measured], work: float) -> dict[str, object]:
+def summary(one: Measured, megabytes: float, found: Mapping[str, Measured]) -> dict[str, object]:
     """A core's throughput: MB of the log for each processor second, however often the log was gone over."""
-    by_core = {name: megabytes / one.processor_seconds for name, one in found.items()}
-    by_clock = {name: megabytes / one.seconds for name, one in found.items()}
-    by_clock["headstone, work alone"] = megabytes / work
-    roomy, default = "cleaner, map large enough", "cleaner, default map"
     return {
-        "mb_per_second": {name: round(value, 1) for name, value in by_clock.items()},
-        "mb_per_processor_second": {name: round(value, 1) for name, value in by_core.items()},
-        "ratios_to_cleaner_per_core": {
-            roomy: round(by_core["headstone"] / by_core[roomy], 2),
-            default: round(by_core["headstone"] / by_core[default], 2),
-        },
-        "ratios_to_cleaner_by_the_clock": {
-            roomy: round(by_clock["headstone"] / by_clock[roomy], 2),
-            default: round(by_clock["headstone"] / by_clock[default], 2),
-            "work alone, map large enough": round(by_clock["headstone, work alone"] / by_clock[roomy], 2),
-        },
-    }
+        "passes": one.passes, "seconds": round(one.seconds, 2), "processor_seconds": round(one.processor_seconds, 2),
+        "peak_mb": one.peak_bytes >> 20, "mb_after": one.bytes_after >> 20,
+        "mb_per_second": round(megabytes / one.seconds, 1),
+        "mb_per_processor_second": round(megabytes / max(one.processor_seconds, 0.01), 1),
+        "per_core_to_cleaner": round(found[ROOMY].processor_seconds / max(one.processor_seconds, 0.01), 2),
+        "per_core_to_cleaner_with_default_map": round(
+            found[DEFAULT].processor_seconds / max(one.processor_seconds, 0.01), 2
+        ),
+        "by_the_clock_to_cleaner": round(found[ROOMY].seconds / one.seconds, 2),
+    }  # fmt: skip
 
 
 tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
