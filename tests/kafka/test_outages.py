@@ -49,3 +49,10 @@ def test_coordinated_rules_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_folder_without_kafka_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--kafka-home", str(tmp_path)]) == 2
     assert "libs/kafka_2.13" in capsys.readouterr().err
+
+
+def test_an_old_directory_is_not_reused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "libs").mkdir()
+    (tmp_path / "libs" / "kafka_2.13-4.3.1.jar").touch()
+    assert main(["reproduce", "--kafka-home", str(tmp_path), "--keep", str(tmp_path)]) == 2
+    assert "name a new directory" in capsys.readouterr().err

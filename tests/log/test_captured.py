@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headstone.cli.inspect import batch_as_json
+from headstone.cli.main import main
 from headstone.log.directory import as_partition, list_segments
 from headstone.log.indexes import aborted_bytes, read_aborted, read_offset_index, read_time_index
 from headstone.log.listing import BatchEntry, list_batches
@@ -70,3 +71,22 @@ class TestCaptured:
                 assert file.base + int(entry["relative_offset"]) >= batch.base_offset
             for entry in read_time_index(Path(file.path).with_suffix(".timeindex")):
                 assert int(entry["timestamp"]) in times
+
+
+def test_inspect_lists_what_is_around_an_offset(capsys: pytest.CaptureFixture[str]) -> None:
+    path = CAPTURED / "kafka-4.3.1" / "txn-0"
+    marker = next(batch for batch in batches(path) if batch.control == "ABORT")
+    at = marker.base_offset
+    assert main(["inspect", str(path), "--records", "--offsets", f"{at}:{at + 1}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.strip() for line in lines[lines.index(next(x for x in lines if "open txns" in x)) + 1 :]]
+    listed = [line for line in listed if not line.startswith("note")]
+    assert listed[0].startswith(f"[{at}, {at}] 1 records, transactional ABORT")
+    assert f"crc {marker.crc}, {Path(marker.file).name} position {marker.position}, {marker.size} bytes" in listed[0]
+    assert listed[1].startswith(f"{at}: marker, time ")
+    assert len(listed) == 2
+
+
+def test_a_range_that_is_none_is_refused() -> None:
+    with pytest.raises(SystemExit):
+        main(["inspect", str(CAPTURED), "--offsets", "12"])

@@ -69,6 +69,8 @@ def _on_real_brokers(arguments: argparse.Namespace) -> int:
     if arguments.rules == COORDINATED:
         raise UsageError("--rules coordinated: unmodified brokers know Kafka's rule only; leave --kafka-home away")
     distribution = distribution_at(arguments.kafka_home)
+    if arguments.keep and Path(arguments.keep).exists() and any(Path(arguments.keep).iterdir()):
+        raise UsageError(f"--keep {arguments.keep}: there is something already; name a new directory")
     with tempfile.TemporaryDirectory(prefix="headstone-") as temporary:
         root = Path(arguments.keep).absolute() if arguments.keep else Path(temporary)
         outages = play(distribution, root, arguments.variants or VARIANTS, tell=tell)
