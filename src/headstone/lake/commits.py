@@ -1,0 +1,228 @@
+"""The rules by which a partition of the lake may change: appends, replacements, claims. Pure: state in, new state out.
+
+Owns every reason for which a commit is refused. Whoever is refused has changed nothing. The metastore calls this inside a
+transaction; nothing here knows of SQL or of object storage. docs/rfcs/0002-lake.md says why the rules are what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from headstone.errors import HeadstoneError
+from headstone.lake.spans import Span, Spans, covers, normal, overlap, without
+
+
+class CommitRefused(HeadstoneError):
+    """Somebody else was first, or the proposal does not fit the log: nothing was changed. Look again and start over."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Record batches of one partition in one object. The span is logical: it may hold no record at all (length 0)."""
+
+    span: Span
+    object_id: str
+    position: int
+    length: int
+    records: int
+    max_timestamp_ms: int
+    checksum: int
+    """CRC-32C of the bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TombstoneRange:
+    """A cleaned range in which tombstones are left, and when it was cleaned."""
+
+    span: Span
+    cleaned_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Everything that commits look at. `extents` tile the log from at or below start_offset to next_offset."""
+
+    start_offset: int
+    next_offset: int
+    compaction_epoch: int
+    extents: tuple[Extent, ...]
+    cleaned: Spans
+    """Below the end of each of these, no record has a newer one of its key inside the range."""
+    tombstones: tuple[TombstoneRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a compaction says it has done: it went over `processed`, and these ranges are clean now."""
+
+    processed: Span
+    cleaned: Spans
+    tombstones: Spans = ()
+    """Those of the cleaned ranges in which tombstones are left."""
+    tombstones_removed: Spans = ()
+    cleaned_at_ms: int = 0
+
+
+EMPTY = Partition(start_offset=0, next_offset=0, compaction_epoch=0, extents=(), cleaned=(), tombstones=())
+
+
+def appended(partition: Partition, expected_next: int, extents: Sequence[Extent]) -> Partition:
+    """More at the end. Never conflicts with compaction; two writers of the same offsets: the second is refused."""
+    if expected_next != partition.next_offset:
+        raise CommitRefused(f"append at {expected_next}, but the log ends at {partition.next_offset}")
+    span = _contiguous(extents)
+    if span.start != partition.next_offset:
+        raise CommitRefused(f"append of {span} leaves a gap or overlaps: the log ends at {partition.next_offset}")
+    return replace(partition, next_offset=span.end, extents=(*partition.extents, *extents))
+
+
+def replaced(partition: Partition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None) -> Partition:
+    """A compaction's result: other extents for the same spans, and what is clean now. Raises the epoch.
+
+    `extents` may be empty: a claim alone, or none (nothing had to be rewritten).
+    """
+    _expect_epoch(partition, expected_epoch)
+    swapped = _swapped(partition, extents)
+    if claim is not None:
+        swapped = _claimed(swapped, claim)
+    return replace(swapped, compaction_epoch=expected_epoch + 1)
+
+
+def leveled(partition: Partition, expected_epoch: int, extents: Sequence[Extent]) -> Partition:
+    """Small extents merged, nothing removed: a compaction that runs meanwhile is not disturbed, so the epoch stays."""
+    _expect_epoch(partition, expected_epoch)
+    return _swapped(partition, extents)
+
+
+def started_at(partition: Partition, start_offset: int) -> Partition:
+    """Retention: what lies wholly below goes. Says nothing about the rest, so the epoch stays."""
+    if not partition.start_offset <= start_offset <= partition.next_offset:
+        raise CommitRefused(
+            f"start offset {start_offset} is not in [{partition.start_offset}, {partition.next_offset}]"
+        )
+    below = [Span(0, start_offset)] if start_offset else []
+    kept = tuple(extent for extent in partition.extents if extent.span.end > start_offset)
+    ranges = [
+        TombstoneRange(span=left, cleaned_at_ms=known.cleaned_at_ms)
+        for known in partition.tombstones
+        for left in without([known.span], below)
+    ]
+    cleaned = without(partition.cleaned, below)
+    return replace(partition, start_offset=start_offset, extents=kept, cleaned=cleaned, tombstones=tuple(ranges))
+
+
+def _expect_epoch(partition: Partition, expected: int) -> None:
+    if partition.compaction_epoch != expected:
+        raise CommitRefused(
+            f"compaction epoch {expected} is over, it is {partition.compaction_epoch} now: "
+            "another worker has compacted this partition"
+        )
+
+
+def _contiguous(extents: Sequence[Extent]) -> Span:
+    if not extents:
+        raise CommitRefused("no extents")
+    for extent in extents:
+        if extent.span.start >= extent.span.end:
+            raise CommitRefused(f"extent {extent.span} is empty or inverted")
+    for before, after in pairwise(extents):
+        if before.span.end != after.span.start:
+            raise CommitRefused(f"extents {before.span} and {after.span} leave a gap or overlap")
+    return Span(extents[0].span.start, extents[-1].span.end)
+
+
+def runs(extents: Sequence[Extent]) -> list[list[Extent]]:
+    """Cut where the spans do not meet."""
+    found: list[list[Extent]] = []
+    for extent in extents:
+        if found and found[-1][-1].span.end == extent.span.start:
+            found[-1].append(extent)
+        else:
+            found.append([extent])
+    return found
+
+
+def _swapped(partition: Partition, extents: Sequence[Extent]) -> Partition:
+    """Each run of new extents takes the place of whole old ones. Its left edge may lie below a start that has moved."""
+    kept = list(partition.extents)
+    ordered = sorted(extents, key=lambda extent: extent.span.start)
+    for run in runs([extent for extent in ordered if extent.span.end > partition.start_offset]):
+        span = _contiguous(run)
+        old = [extent for extent in kept if overlap([extent.span], [span])]
+        if not old or old[-1].span.end != span.end or not _left_edge_fits(partition, old[0].span, span):
+            edges = ", ".join(str(extent.span) for extent in old) or "none"
+            raise CommitRefused(f"new extents cover {span}, which does not fit the extents there: {edges}")
+        at = kept.index(old[0])
+        kept[at : at + len(old)] = run
+    return replace(partition, extents=tuple(kept))
+
+
+def _left_edge_fits(partition: Partition, old: Span, new: Span) -> bool:
+    return old.start == new.start or (new.start < old.start and old.start <= partition.start_offset)
+
+
+def _claimed(partition: Partition, claim: Claim) -> Partition:
+    start, cleaned = partition.start_offset, normal(claim.cleaned)
+    if cleaned and claim.processed.start > start:
+        raise CommitRefused(
+            f"a clean claim must reach down to the log start {start}; only {claim.processed} was processed"
+        )
+    for span in cleaned:
+        if span.end > claim.processed.end or span.end > partition.next_offset:
+            raise CommitRefused(f"claim {span} goes beyond what was processed, {claim.processed}, or the log end")
+    for span in normal(claim.tombstones):
+        if not covers(cleaned, span):
+            raise CommitRefused(f"tombstone range {span} is not among the ranges claimed clean")
+        if overlap([span], [known.span for known in partition.tombstones]):
+            raise CommitRefused(f"tombstone range {span} overlaps one that is known")
+    tracked = [known.span for known in partition.tombstones]
+    for span in normal(claim.tombstones_removed):
+        if without([span], tracked) and span.end > start:
+            raise CommitRefused(f"tombstones of {span} are said to be removed, but none are known there")
+    left = [
+        TombstoneRange(span=piece, cleaned_at_ms=known.cleaned_at_ms)
+        for known in partition.tombstones
+        for piece in without([known.span], claim.tombstones_removed)
+    ]
+    left += [TombstoneRange(span=span, cleaned_at_ms=claim.cleaned_at_ms) for span in normal(claim.tombstones)]
+    below = [Span(0, start)] if start else []
+    return replace(
+        partition,
+        cleaned=without(normal([*partition.cleaned, *cleaned]), below),
+        tombstones=tuple(sorted(left, key=lambda known: known.span)),
+    )
+
+
+def violations(partition: Partition) -> list[str]:
+    """What is wrong with a partition's metadata, in words; nothing if it is as the commits keep it."""
+    found = []
+    extents, start, end = partition.extents, partition.start_offset, partition.next_offset
+    if not 0 <= start <= end:
+        found.append(f"start offset {start}, next offset {end}")
+    if not extents and start != end:
+        found.append(f"no extents for [{start}, {end})")
+    if extents:
+        if not extents[0].span.start <= start < extents[0].span.end:
+            found.append(f"the first extent {extents[0].span} does not hold the start offset {start}")
+        if extents[-1].span.end != end:
+            found.append(f"the last extent {extents[-1].span} does not end at the next offset {end}")
+    for before, after in pairwise(extents):
+        if before.span.end != after.span.start:
+            found.append(f"extents {before.span} and {after.span} do not meet")
+    found += [
+        f"extent {extent.span} is empty or inverted" for extent in extents if extent.span.start >= extent.span.end
+    ]
+    if partition.cleaned != normal(partition.cleaned):
+        found.append(f"cleaned ranges are not in order: {', '.join(map(str, partition.cleaned))}")
+    found += [
+        f"cleaned range {span} is outside the log" for span in partition.cleaned if span.start < start or span.end > end
+    ]
+    spans = [known.span for known in partition.tombstones]
+    if sum(span.end - span.start for span in spans) != sum(span.end - span.start for span in normal(spans)):
+        found.append("tombstone ranges overlap")
+    found += [f"tombstone range {span} is not cleaned" for span in spans if not covers(partition.cleaned, span)]
+    return found

@@ -1,0 +1,377 @@
+"""The metastore: which extents are the log of each partition. SQL through SQLAlchemy; SQLite or PostgreSQL.
+
+Owns transactions. A commit reads the partition under a lock, asks `commits` for the new state, and writes the difference; a
+refusal rolls back everything. Objects are registered before they are uploaded, and used by one commit only.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, and_, create_engine, delete, event, insert, select, update
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
+
+from headstone.errors import Unfinished, UsageError
+from headstone.lake import commits, schema
+from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, TombstoneRange
+from headstone.lake.spans import Span
+
+REGISTERED, COMMITTED, UNREFERENCED = "registered", "committed", "unreferenced"
+BUSY_SECONDS = 30
+"""How long a writer waits for another one's SQLite transaction."""
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Extents for the end of one partition's log."""
+
+    expected_next: int
+    extents: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectRow:
+    object_id: str
+    state: str
+    size: int
+    changed_ms: int
+
+
+class Metastore:
+    """One lake's metastore. Methods are one transaction each; a CommitRefused has changed nothing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def open(cls, url: str) -> Metastore:
+        """An existing metastore, migrated to this program's version."""
+        store = cls(_engine(url))
+        with store._transaction() as connection:
+            if not schema.exists(connection):
+                raise UsageError(f"{url} holds no lake; `headstone lake init` makes one")
+            schema.migrate(connection)
+        return store
+
+    @classmethod
+    def create(cls, url: str, *, location: str, now_ms: int) -> Metastore:
+        """A new one. `location` is the prefix of its objects, which it alone uses."""
+        store = cls(_engine(url))
+        with store._transaction() as connection:
+            if schema.exists(connection):
+                raise UsageError(f"{url} holds a lake already")
+            schema.metadata.create_all(connection)
+            row = {"lake_id": str(uuid.uuid4()), "version": schema.VERSION, "location": location, "created_ms": now_ms}
+            connection.execute(insert(schema.lakes).values(**row))
+        return store
+
+    @property
+    def lake_id(self) -> str:
+        with self._transaction() as connection:
+            return str(connection.execute(select(schema.lakes.c.lake_id)).scalar_one())
+
+    @property
+    def location(self) -> str:
+        with self._transaction() as connection:
+            return str(connection.execute(select(schema.lakes.c.location)).scalar_one())
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def create_topic(self, name: str, partitions: int, settings: Mapping[str, object] | None = None) -> None:
+        with self._transaction() as connection:
+            if connection.execute(select(schema.topics.c.topic_id).where(schema.topics.c.name == name)).first():
+                raise UsageError(f"topic {name} exists already")
+            connection.execute(insert(schema.topics).values(name=name, settings=json.dumps(dict(settings or {}))))
+            named = select(schema.topics.c.topic_id).where(schema.topics.c.name == name)
+            start = {"start_offset": 0, "next_offset": 0, "compaction_epoch": 0}
+            start["topic_id"] = connection.execute(named).scalar_one()
+            connection.execute(insert(schema.partitions), [{**start, "number": number} for number in range(partitions)])
+
+    def topics(self) -> dict[str, dict[str, object]]:
+        """Names and settings."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                select(schema.topics.c.name, schema.topics.c.settings).order_by(schema.topics.c.name)
+            )
+            return {row.name: json.loads(row.settings) for row in rows}
+
+    def partitions(self) -> list[TopicPartition]:
+        with self._transaction() as connection:
+            rows = connection.execute(
+                select(schema.topics.c.name, schema.partitions.c.number)
+                .join_from(schema.partitions, schema.topics)
+                .order_by(schema.topics.c.name, schema.partitions.c.number)
+            )
+            return [TopicPartition(row.name, row.number) for row in rows]
+
+    def partition(self, at: TopicPartition) -> Partition:
+        with self._transaction() as connection:
+            return _load(connection, *_locate(connection, at, lock=False))
+
+    def register(self, count: int, *, now_ms: int) -> list[str]:
+        """Ids for objects that are about to be uploaded."""
+        made = [str(uuid.uuid4()) for _ in range(count)]
+        rows = [{"object_id": one, "state": REGISTERED, "size": 0, "changed_ms": now_ms} for one in made]
+        with self._transaction() as connection:
+            connection.execute(insert(schema.objects), rows)
+        return made
+
+    def append(self, appends: Mapping[TopicPartition, Append], sizes: Mapping[str, int], *, now_ms: int) -> None:
+        """Several partitions at once, all or none: an object of ingest holds ranges of many. `sizes` by object id."""
+        with self._transaction() as connection:
+            _use(connection, [extent for append in appends.values() for extent in append.extents], sizes, now_ms)
+            for at, append in sorted(appends.items(), key=lambda item: item[0]):
+                change = partial(commits.appended, expected_next=append.expected_next, extents=append.extents)
+                _commit(connection, at, change, with_extents=False)
+
+    def replace(
+        self, at: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,
+        sizes: Mapping[str, int], *, now_ms: int,
+    ) -> None:  # fmt: skip
+        """A compaction's result; `claim` None is a part of a longer job. Raises the epoch by one."""
+        with self._transaction() as connection:
+            _use(connection, extents, sizes, now_ms)
+            left = _commit(connection, at, lambda before: commits.replaced(before, expected_epoch, extents, claim))
+            _release(connection, left, now_ms)
+
+    def level(
+        self,
+        at: TopicPartition,
+        expected_epoch: int,
+        extents: Sequence[Extent],
+        sizes: Mapping[str, int],
+        *,
+        now_ms: int,
+    ) -> None:
+        """Merged small extents; checks the epoch without raising it."""
+        with self._transaction() as connection:
+            _use(connection, extents, sizes, now_ms)
+            left = _commit(connection, at, lambda before: commits.leveled(before, expected_epoch, extents))
+            _release(connection, left, now_ms)
+
+    def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: int) -> None:
+        with self._transaction() as connection:
+            left = _commit(connection, at, lambda before: commits.started_at(before, start_offset))
+            _release(connection, left, now_ms)
+
+    def collectable(self, *, unreferenced_before_ms: int, registered_before_ms: int) -> list[ObjectRow]:
+        """Objects that nobody can need: no extent points at them since then, or they were registered and never used."""
+        columns = schema.objects.c
+        old = and_(columns.state == UNREFERENCED, columns.changed_ms < unreferenced_before_ms)
+        lost = and_(columns.state == REGISTERED, columns.changed_ms < registered_before_ms)
+        with self._transaction() as connection:
+            rows = connection.execute(select(schema.objects).where(old | lost).order_by(columns.object_id))
+            return [ObjectRow(**row._mapping) for row in rows]
+
+    def forget(self, object_ids: Sequence[str]) -> None:
+        """After they were deleted from the store. An object that was used in between is refused."""
+        with self._transaction() as connection:
+            gone = connection.execute(
+                delete(schema.objects).where(
+                    schema.objects.c.object_id.in_(object_ids), schema.objects.c.state != COMMITTED
+                )
+            )
+            if gone.rowcount != len(object_ids):
+                raise CommitRefused(f"{len(object_ids) - gone.rowcount} of the objects to forget are in use")
+
+    def objects(self) -> dict[str, ObjectRow]:
+        with self._transaction() as connection:
+            return {row.object_id: ObjectRow(**row._mapping) for row in connection.execute(select(schema.objects))}
+
+    def check(self) -> list[str]:
+        """Every invariant over the whole metastore, in one transaction; what is wrong, in words."""
+        found: list[str] = []
+        with self._transaction() as connection:
+            rows = connection.execute(select(schema.objects)).all()
+            known = {row.object_id: ObjectRow(**row._mapping) for row in rows}
+            used: dict[str, list[tuple[int, int, str]]] = {}
+            located = select(schema.topics.c.name, schema.partitions).join_from(schema.partitions, schema.topics)
+            for row in connection.execute(located).all():
+                at = TopicPartition(row.name, row.number)
+                partition = _load(connection, row.partition_id, row)
+                found += [f"{at}: {text}" for text in commits.violations(partition)]
+                for extent in partition.extents:
+                    place = (extent.position, extent.position + extent.length, f"{at} {extent.span}")
+                    used.setdefault(extent.object_id, []).append(place)
+        for object_id, places in sorted(used.items()):
+            found += _object_violations(object_id, known.get(object_id), sorted(places))
+        idle = [row for row in known.values() if row.state == COMMITTED and row.object_id not in used]
+        return found + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except OperationalError as error:
+            raise Unfinished(f"the metastore does not answer: {error.orig}") from error
+
+
+def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[tuple[int, int, str]]) -> list[str]:
+    if row is None:
+        return [f"{places[0][2]}: its object {object_id} is unknown"]
+    found = [] if row.state == COMMITTED else [f"{places[0][2]}: its object {object_id} is {row.state}"]
+    for before, after in pairwise(places):
+        if before[1] > after[0]:
+            found.append(f"{before[2]} and {after[2]} share bytes of object {object_id}")
+    if places[-1][1] > row.size:
+        found.append(f"{places[-1][2]} ends behind its object {object_id} of {row.size} bytes")
+    return found
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise UsageError(f"{url!r} is not a metastore: sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
+    if parsed.get_backend_name() == "sqlite":
+        engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        return engine
+    if parsed.get_backend_name() == "postgresql":
+        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+    raise UsageError(f"{url!r}: metastores are sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+
+
+def _prepare_sqlite(raw: Any, record: object) -> None:
+    """The driver begins no transactions by itself: ours take the write lock at once, so that none fails half-way."""
+    del record
+    raw.isolation_level = None
+    raw.execute("PRAGMA journal_mode=WAL")
+    raw.execute("PRAGMA synchronous=FULL")
+    raw.execute("PRAGMA foreign_keys=ON")
+
+
+def _locate(connection: Connection, at: TopicPartition, *, lock: bool) -> tuple[int, Any]:
+    query = (
+        select(schema.partitions)
+        .join_from(schema.partitions, schema.topics)
+        .where(schema.topics.c.name == at.topic, schema.partitions.c.number == at.number)
+    )
+    row = connection.execute(query.with_for_update(of=schema.partitions) if lock else query).first()
+    if row is None:
+        raise UsageError(f"the lake has no partition {at}")
+    return row.partition_id, row
+
+
+def _load(connection: Connection, partition_id: int, row: Any, *, with_extents: bool = True) -> Partition:
+    def rows(table: Any) -> Any:
+        mine = select(table).where(table.c.partition_id == partition_id)
+        return connection.execute(mine.order_by(table.c.span_start))
+
+    return Partition(
+        start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch,
+        extents=tuple(_extent(found) for found in rows(schema.extents)) if with_extents else (),
+        cleaned=tuple(Span(found.span_start, found.span_end) for found in rows(schema.cleaned)),
+        tombstones=tuple(
+            TombstoneRange(span=Span(found.span_start, found.span_end), cleaned_at_ms=found.cleaned_at_ms)
+            for found in rows(schema.tombstones)
+        ),
+    )  # fmt: skip
+
+
+def _extent(row: Any) -> Extent:
+    return Extent(
+        span=Span(row.span_start, row.span_end), object_id=row.object_id, position=row.position, length=row.length,
+        records=row.records, max_timestamp_ms=row.max_timestamp_ms, checksum=row.checksum,
+    )  # fmt: skip
+
+
+def _commit(
+    connection: Connection, at: TopicPartition, change: Callable[[Partition], Partition], *, with_extents: bool = True
+) -> set[str]:
+    """Reads the partition under its lock, and writes what the change made of it. An append looks at no old extent.
+
+    Returns the objects of the extents that are gone."""
+    partition_id, row = _locate(connection, at, lock=True)
+    before = _load(connection, partition_id, row, with_extents=with_extents)
+    after = change(before)
+    columns = schema.partitions.c
+    connection.execute(
+        update(schema.partitions)
+        .where(columns.partition_id == partition_id)
+        .values(
+            start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch
+        )
+    )  # fmt: skip
+    kept, known = set(after.extents), set(before.extents)
+    gone = [extent for extent in before.extents if extent not in kept]
+    new = [extent for extent in after.extents if extent not in known]
+    table = schema.extents
+    if gone:
+        starts = [extent.span.start for extent in gone]
+        connection.execute(delete(table).where(table.c.partition_id == partition_id, table.c.span_start.in_(starts)))
+    if new:
+        connection.execute(insert(table), [_extent_row(partition_id, extent) for extent in new])
+    if after.cleaned != before.cleaned:
+        rows = [{"partition_id": partition_id, "span_start": s.start, "span_end": s.end} for s in after.cleaned]
+        _rewrite(connection, schema.cleaned, partition_id, rows)
+    if after.tombstones != before.tombstones:
+        rows = [
+            {
+                "partition_id": partition_id, "span_start": known.span.start, "span_end": known.span.end,
+                "cleaned_at_ms": known.cleaned_at_ms,
+            }
+            for known in after.tombstones
+        ]  # fmt: skip
+        _rewrite(connection, schema.tombstones, partition_id, rows)
+    return {extent.object_id for extent in gone}
+
+
+def _extent_row(partition_id: int, extent: Extent) -> dict[str, object]:
+    return {
+        "partition_id": partition_id, "span_start": extent.span.start, "span_end": extent.span.end,
+        "object_id": extent.object_id, "position": extent.position, "length": extent.length, "records": extent.records,
+        "max_timestamp_ms": extent.max_timestamp_ms, "checksum": extent.checksum,
+    }  # fmt: skip
+
+
+def _rewrite(connection: Connection, table: Any, partition_id: int, rows: Sequence[Mapping[str, object]]) -> None:
+    connection.execute(delete(table).where(table.c.partition_id == partition_id))
+    if rows:
+        connection.execute(insert(table), list(rows))
+
+
+def _use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, int], now_ms: int) -> None:
+    """Registered objects become committed ones; an object that is not registered, or used already, is refused."""
+    for object_id in sorted({extent.object_id for extent in extents}):
+        taken = connection.execute(
+            update(schema.objects)
+            .where(schema.objects.c.object_id == object_id, schema.objects.c.state == REGISTERED)
+            .values(state=COMMITTED, size=sizes[object_id], changed_ms=now_ms)
+        )
+        if taken.rowcount != 1:
+            raise CommitRefused(
+                f"object {object_id} is not registered any more, or used already: upload under a new id"
+            )
+
+
+def _release(connection: Connection, object_ids: set[str], now_ms: int) -> None:
+    """Of these objects, those that the last extent has left are garbage, after a time of grace for readers."""
+    pointed = select(schema.extents.c.object_id).where(schema.extents.c.object_id.in_(object_ids))
+    still = {row.object_id for row in connection.execute(pointed)}
+    free = sorted(object_ids - still)
+    if free:
+        connection.execute(
+            update(schema.objects)
+            .where(schema.objects.c.object_id.in_(free), schema.objects.c.state == COMMITTED)
+            .values(state=UNREFERENCED, changed_ms=now_ms)
+        )

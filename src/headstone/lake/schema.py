@@ -1,0 +1,122 @@
+"""The metastore's tables, one column a line, and the migrations that lead to them.
+
+Plain SQL types, so that SQLite and PostgreSQL hold the same rows. Times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    inspect,
+    select,
+    update,
+)
+
+from headstone.errors import UsageError
+
+VERSION = 1
+"""Of the tables. A newer one is refused, an older one migrated."""
+
+metadata = MetaData()
+
+lakes = Table(
+    "lakes",
+    metadata,
+    Column("lake_id", String(36), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("location", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+)
+
+topics = Table(
+    "topics",
+    metadata,
+    Column("topic_id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(249), nullable=False, unique=True),
+    Column("settings", Text, nullable=False),
+)
+"""`settings` is JSON by the names of Kafka's topic configs; only what differs from the defaults."""
+
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("partition_id", Integer, primary_key=True, autoincrement=True),
+    Column("topic_id", Integer, ForeignKey("topics.topic_id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("start_offset", BigInteger, nullable=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("compaction_epoch", BigInteger, nullable=False),
+    UniqueConstraint("topic_id", "number"),
+)
+
+objects = Table(
+    "objects",
+    metadata,
+    Column("object_id", String(36), primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("changed_ms", BigInteger, nullable=False),
+)
+"""`state`: registered (may be on its way), committed (extents point at it), unreferenced (none do any more)."""
+
+extents = Table(
+    "extents",
+    metadata,
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
+    Column("span_start", BigInteger, primary_key=True),
+    Column("span_end", BigInteger, nullable=False),
+    Column("object_id", String(36), ForeignKey("objects.object_id"), nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("max_timestamp_ms", BigInteger, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+    Index("extents_by_object", "object_id"),
+)
+
+cleaned = Table(
+    "cleaned",
+    metadata,
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
+    Column("span_start", BigInteger, primary_key=True),
+    Column("span_end", BigInteger, nullable=False),
+)
+
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
+    Column("span_start", BigInteger, primary_key=True),
+    Column("span_end", BigInteger, nullable=False),
+    Column("cleaned_at_ms", BigInteger, nullable=False),
+)
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+"""From version n to n + 1, by n. None yet: there is one version."""
+
+
+def exists(connection: Connection) -> bool:
+    return inspect(connection).has_table("lakes")
+
+
+def migrate(connection: Connection) -> None:
+    """To this program's version, step by step; a metastore of a newer program is left alone."""
+    found = connection.execute(select(lakes.c.version)).scalar_one()
+    if found > VERSION:
+        raise UsageError(f"the metastore has version {found}, this program knows {VERSION}: use a newer headstone")
+    for step in range(found, VERSION):
+        MIGRATIONS[step](connection)
+    if found < VERSION:
+        connection.execute(update(lakes).values(version=VERSION))

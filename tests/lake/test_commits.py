@@ -1,0 +1,220 @@
+"""The rules of commits, one by one, and in random order against a model that remembers every offset by itself."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from headstone.lake.commits import (
+    EMPTY,
+    Claim,
+    CommitRefused,
+    Extent,
+    Partition,
+    TombstoneRange,
+    appended,
+    leveled,
+    replaced,
+    started_at,
+    violations,
+)
+from headstone.lake.spans import Span, covers, normal, overlap, without
+
+
+def extent(start: int, end: int, name: str = "o") -> Extent:
+    return Extent(
+        span=Span(start, end),
+        object_id=name,
+        position=0,
+        length=10,
+        records=end - start,
+        max_timestamp_ms=0,
+        checksum=0,
+    )
+
+
+def log(*edges: int) -> Partition:
+    """Extents between the edges."""
+    extents = [extent(start, end) for start, end in itertools.pairwise(edges)]
+    return appended(EMPTY, 0, extents)
+
+
+def spans(partition: Partition) -> list[tuple[int, int]]:
+    return [tuple(one.span) for one in partition.extents]
+
+
+def clean(start: int, end: int, **more: object) -> Claim:
+    return Claim(processed=Span(start, end), cleaned=(Span(start, end),), **more)  # type: ignore[arg-type]
+
+
+def test_appends_follow_each_other_and_leave_the_epoch_alone() -> None:
+    partition = appended(log(0, 10), 10, [extent(10, 15), extent(15, 40)])
+    assert spans(partition) == [(0, 10), (10, 15), (15, 40)]
+    assert (partition.next_offset, partition.compaction_epoch) == (40, 0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "extents", "why"),
+    [
+        (9, [extent(10, 12)], "the log ends at 10"),
+        (10, [extent(11, 12)], "gap or overlaps"),
+        (10, [extent(9, 12)], "gap or overlaps"),
+        (10, [extent(10, 12), extent(13, 14)], "leave a gap"),
+        (10, [extent(10, 10)], "empty or inverted"),
+        (10, [extent(12, 10)], "empty or inverted"),
+        (10, [], "no extents"),
+    ],
+)
+def test_an_append_that_does_not_fit_is_refused(expected: int, extents: list[Extent], why: str) -> None:
+    with pytest.raises(CommitRefused, match=why):
+        appended(log(0, 10), expected, extents)
+
+
+def test_a_replacement_takes_the_place_of_whole_extents_and_raises_the_epoch() -> None:
+    partition = replaced(log(0, 10, 20, 30), 0, [extent(10, 30, "new")], None)
+    assert spans(partition) == [(0, 10), (10, 30)]
+    assert partition.compaction_epoch == 1
+
+
+def test_several_runs_are_replaced_at_once() -> None:
+    partition = replaced(log(0, 10, 20, 30), 0, [extent(20, 30, "b"), extent(0, 5, "a"), extent(5, 10, "a")], None)
+    assert [(tuple(one.span), one.object_id) for one in partition.extents] == [
+        ((0, 5), "a"), ((5, 10), "a"), ((10, 20), "o"), ((20, 30), "b")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("new", [(5, 10), (0, 15), (5, 15), (20, 31), (30, 40), (10, 25)])
+def test_a_replacement_that_cuts_an_extent_is_refused(new: tuple[int, int]) -> None:
+    with pytest.raises(CommitRefused, match="does not fit"):
+        replaced(log(0, 10, 20, 30), 0, [extent(*new)], None)
+
+
+def test_only_one_of_two_compactions_wins() -> None:
+    first = replaced(log(0, 10), 0, [extent(0, 10, "a")], None)
+    with pytest.raises(CommitRefused, match="epoch 0 is over, it is 1 now"):
+        replaced(first, 0, [extent(0, 10, "b")], None)
+
+
+def test_an_append_between_does_not_disturb_a_compaction() -> None:
+    grown = appended(log(0, 10), 10, [extent(10, 20)])
+    assert spans(replaced(grown, 0, [extent(0, 10, "a")], clean(0, 10))) == [(0, 10), (10, 20)]
+
+
+def test_a_commit_of_objects_alone_checks_and_raises_the_epoch_too() -> None:
+    """Redpanda 29092: an object-only commit carried no epoch."""
+    first = replaced(log(0, 10), 0, [], clean(0, 10))
+    with pytest.raises(CommitRefused, match="epoch"):
+        replaced(first, 0, [extent(0, 10, "late")], None)
+    assert replaced(first, 1, [extent(0, 10, "next")], None).compaction_epoch == 2
+
+
+def test_leveling_checks_the_epoch_and_leaves_it() -> None:
+    partition = replaced(log(0, 10, 20), 0, [], clean(0, 20))
+    with pytest.raises(CommitRefused, match="epoch"):
+        leveled(partition, 0, [extent(0, 20)])
+    merged = leveled(partition, 1, [extent(0, 20)])
+    assert (spans(merged), merged.compaction_epoch, merged.cleaned) == ([(0, 20)], 1, (Span(0, 20),))
+
+
+def test_a_clean_claim_reaches_down_to_the_log_start() -> None:
+    with pytest.raises(CommitRefused, match="reach down to the log start 0"):
+        replaced(log(0, 10, 20), 0, [], Claim(processed=Span(10, 20), cleaned=(Span(10, 20),)))
+    upper = Claim(processed=Span(0, 20), cleaned=(Span(10, 20),))
+    assert replaced(log(0, 10, 20), 0, [], upper).cleaned == (Span(10, 20),)
+
+
+def test_a_clean_claim_goes_no_further_than_what_was_processed() -> None:
+    with pytest.raises(CommitRefused, match="goes beyond"):
+        replaced(log(0, 10, 20), 0, [], Claim(processed=Span(0, 10), cleaned=(Span(0, 20),)))
+    with pytest.raises(CommitRefused, match="goes beyond"):
+        replaced(log(0, 10), 0, [], Claim(processed=Span(0, 20), cleaned=(Span(0, 20),)))
+
+
+def test_tombstone_ranges_are_tracked_until_they_are_removed() -> None:
+    first = replaced(log(0, 10, 20), 0, [], clean(0, 20, tombstones=(Span(0, 20),), cleaned_at_ms=5))
+    assert first.tombstones == (TombstoneRange(span=Span(0, 20), cleaned_at_ms=5),)
+    with pytest.raises(CommitRefused, match="overlaps one that is known"):
+        replaced(first, 1, [], clean(0, 20, tombstones=(Span(5, 8),)))
+    second = replaced(first, 1, [], Claim(processed=Span(0, 20), cleaned=(), tombstones_removed=(Span(0, 12),)))
+    assert second.tombstones == (TombstoneRange(span=Span(12, 20), cleaned_at_ms=5),)
+    with pytest.raises(CommitRefused, match="none are known"):
+        replaced(second, 2, [], Claim(processed=Span(0, 20), cleaned=(), tombstones_removed=(Span(0, 12),)))
+    with pytest.raises(CommitRefused, match="not among the ranges claimed clean"):
+        replaced(second, 2, [], Claim(processed=Span(0, 20), cleaned=(Span(0, 5),), tombstones=(Span(4, 6),)))
+
+
+def test_a_start_that_moved_during_a_compaction_does_not_spoil_it() -> None:
+    moved = started_at(log(0, 10, 20), 12)
+    assert (spans(moved), moved.compaction_epoch) == ([(10, 20)], 0)
+    done = replaced(moved, 0, [extent(0, 20, "new")], clean(0, 20))
+    assert (spans(done), done.cleaned) == ([(0, 20)], (Span(12, 20),))
+    assert violations(done) == []
+
+
+def test_an_emptied_range_can_be_claimed_and_is_not_dirty_for_ever() -> None:
+    """Redpanda 31124: ranges that lost all their records were never clean."""
+    empty = Extent(
+        span=Span(0, 20), object_id="e", position=0, length=0, records=0, max_timestamp_ms=-1, checksum=0
+    )  # fmt: skip
+    done = replaced(log(0, 10, 20), 0, [empty], clean(0, 20))
+    assert (spans(done), done.cleaned, violations(done)) == ([(0, 20)], (Span(0, 20),), [])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_commits_keep_the_invariants(seed: int) -> None:
+    """Refused or not: what is left is a log without gap or overlap, and a refusal is never for a fitting proposal."""
+    chance = random.Random(seed)
+    partition = EMPTY
+    owner: dict[int, str] = {}
+    for step in range(120):
+        action = chance.choice(("append", "replace", "replace", "level", "start", "stale"))
+        if action == "append":
+            edges = sorted({partition.next_offset, *(partition.next_offset + chance.randint(1, 9) for _ in range(3))})
+            new = [extent(a, b, f"s{step}") for a, b in itertools.pairwise(edges)]
+            partition = appended(partition, partition.next_offset, new)
+            owner.update(dict.fromkeys(range(edges[0], edges[-1]), f"s{step}"))
+        elif action == "start" and chance.random() < 0.2:
+            partition = started_at(partition, chance.randint(partition.start_offset, partition.next_offset))
+        elif action == "stale" and partition.compaction_epoch:
+            with pytest.raises(CommitRefused):
+                replaced(partition, partition.compaction_epoch - 1, [], None)
+        elif partition.extents:
+            first = chance.randrange(len(partition.extents))
+            last = chance.randrange(first, len(partition.extents))
+            span = Span(partition.extents[first].span.start, partition.extents[last].span.end)
+            new = [extent(*span, f"s{step}")]
+            if action == "level":
+                partition = leveled(partition, partition.compaction_epoch, new)
+            else:
+                end = partition.extents[last].span.end
+                claim = Claim(processed=Span(0, end), cleaned=(Span(chance.randint(0, end - 1), end),))
+                partition = replaced(
+                    partition, partition.compaction_epoch, new, claim if chance.random() < 0.5 else None
+                )
+            owner.update(dict.fromkeys(range(*span), f"s{step}"))
+        assert violations(partition) == []
+        held = {offset: one.object_id for one in partition.extents for offset in range(*one.span)}
+        live = range(partition.start_offset, partition.next_offset)
+        assert {offset: held[offset] for offset in live} == {offset: owner[offset] for offset in live}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_sets_of_spans_are_sets_of_offsets(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def some() -> list[Span]:
+        return [Span(a, a + chance.randint(1, 8)) for a in (chance.randint(0, 40) for _ in range(chance.randint(0, 5)))]
+
+    def offsets(found: object) -> set[int]:
+        return {offset for span in found for offset in range(*span)}  # type: ignore[attr-defined]
+
+    ours, theirs = some(), some()
+    assert offsets(normal(ours)) == offsets(ours)
+    assert offsets(without(ours, theirs)) == offsets(ours) - offsets(theirs)
+    assert offsets(overlap(ours, theirs)) == offsets(ours) & offsets(theirs)
+    for a, b in zip(normal(ours), normal(ours)[1:], strict=False):
+        assert a.end < b.start
+    wanted = Span(5, 12)
+    assert covers(ours, wanted) == (set(range(*wanted)) <= offsets(ours))

@@ -1,0 +1,266 @@
+"""One behaviour suite over SQLite and PostgreSQL: commits that win, commits that lose and leave nothing, and the checker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine, create_engine, delete, insert, select, update
+
+from headstone.errors import Unfinished, UsageError
+from headstone.lake import schema
+from headstone.lake.commits import Claim, CommitRefused, Extent
+from headstone.lake.metastore import COMMITTED, REGISTERED, UNREFERENCED, Append, Metastore, TopicPartition
+from headstone.lake.spans import Span
+
+ORDERS = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+SIZE = 1000
+
+
+def extent(start: int, end: int, object_id: str, position: int = 0, length: int = 100) -> Extent:
+    return Extent(
+        span=Span(start, end), object_id=object_id, position=position, length=length, records=end - start,
+        max_timestamp_ms=17, checksum=0xFFFFFFFF,
+    )  # fmt: skip
+
+
+def append(store: Metastore, at: TopicPartition, start: int, end: int, *, now_ms: int = 1) -> str:
+    (made,) = store.register(1, now_ms=now_ms)
+    store.append(
+        {at: Append(expected_next=start, extents=(extent(start, end, made),))}, {made: SIZE}, now_ms=now_ms
+    )  # fmt: skip
+    return made
+
+
+def everything(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
+    with engine.connect() as connection:
+        return {
+            table.name: sorted(tuple(row) for row in connection.execute(select(table)))
+            for table in schema.metadata.sorted_tables
+        }
+
+
+@pytest.fixture
+def store(metastore: Metastore) -> Metastore:
+    metastore.create_topic("orders", 2, {"delete.retention.ms": 1000})
+    return metastore
+
+
+def test_a_lake_is_found_again(metastore_url: str, store: Metastore) -> None:
+    append(store, ORDERS, 0, 10)
+    again = Metastore.open(metastore_url)
+    assert (again.lake_id, again.location) == (store.lake_id, "memory://lake")
+    assert again.topics() == {"orders": {"delete.retention.ms": 1000}}
+    assert again.partitions() == [ORDERS, OTHER]
+    assert again.partition(ORDERS) == store.partition(ORDERS)
+    again.close()
+
+
+def test_what_was_appended_is_the_log(store: Metastore) -> None:
+    first, second = append(store, ORDERS, 0, 10), append(store, ORDERS, 10, 1 << 40)
+    partition = store.partition(ORDERS)
+    assert partition.extents == (extent(0, 10, first), extent(10, 1 << 40, second))
+    assert (partition.start_offset, partition.next_offset, partition.compaction_epoch) == (0, 1 << 40, 0)
+    assert store.partition(OTHER).extents == ()
+    assert store.check() == []
+
+
+def test_an_object_of_many_partitions_is_committed_for_all_or_none(store: Metastore) -> None:
+    append(store, OTHER, 0, 5)
+    (made,) = store.register(1, now_ms=2)
+    both = {
+        ORDERS: Append(expected_next=0, extents=(extent(0, 10, made),)),
+        OTHER: Append(expected_next=0, extents=(extent(0, 10, made, position=100),)),
+    }
+    with pytest.raises(CommitRefused, match="the log ends at 5"):
+        store.append(both, {made: SIZE}, now_ms=2)
+    assert store.partition(ORDERS).next_offset == 0
+    assert store.objects()[made].state == REGISTERED
+
+
+def refused_commits() -> dict[str, Callable[[Metastore, str, str], None]]:
+    """Given a metastore with a log of [0, 10) and [10, 20) at epoch 1, an object in use and one that is registered."""
+    return {
+        "stale epoch": lambda s, used, new: s.replace(ORDERS, 0, [extent(0, 20, new)], None, {new: 1}, now_ms=9),
+        "cuts an extent": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 15, new)], None, {new: 1}, now_ms=9),
+        "object in use": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 20, used)], None, {used: 1}, now_ms=9),
+        "unknown object": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 20, "?")], None, {"?": 1}, now_ms=9),
+        "leveling at a stale epoch": lambda s, used, new: s.level(ORDERS, 0, [extent(0, 20, new)], {new: 1}, now_ms=9),
+        "claim above the start": lambda s, used, new: s.replace(
+            ORDERS, 1, [extent(0, 20, new)], Claim(processed=Span(10, 20), cleaned=(Span(10, 20),)), {new: 1}, now_ms=9
+        ),
+        "append in the middle": lambda s, used, new: s.append(
+            {ORDERS: Append(expected_next=10, extents=(extent(10, 20, new),))}, {new: 1}, now_ms=9
+        ),
+        "start beyond the end": lambda s, used, new: s.start_at(ORDERS, 21, now_ms=9),
+        "forgetting what is in use": lambda s, used, new: s.forget([new, used]),
+    }
+
+
+@pytest.mark.parametrize("why", refused_commits())
+def test_whoever_loses_changes_nothing(metastore_url: str, store: Metastore, why: str) -> None:
+    used = append(store, ORDERS, 0, 10)
+    append(store, ORDERS, 10, 20)
+    store.replace(ORDERS, 0, [], Claim(processed=Span(0, 10), cleaned=(Span(0, 10),)), {}, now_ms=5)
+    (new,) = store.register(1, now_ms=6)
+    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
+    before = everything(engine)
+    with pytest.raises(CommitRefused):
+        refused_commits()[why](store, used, new)
+    assert everything(engine) == before
+    assert store.check() == []
+    engine.dispose()
+
+
+def test_a_compaction_and_an_append_do_not_meet(store: Metastore) -> None:
+    append(store, ORDERS, 0, 10)
+    epoch = store.partition(ORDERS).compaction_epoch
+    append(store, ORDERS, 10, 20)
+    (new,) = store.register(1, now_ms=3)
+    claim = Claim(processed=Span(0, 10), cleaned=(Span(0, 10),), tombstones=(Span(0, 10),), cleaned_at_ms=3)
+    store.replace(ORDERS, epoch, [extent(0, 10, new)], claim, {new: SIZE}, now_ms=3)
+    partition = store.partition(ORDERS)
+    assert [tuple(one.span) for one in partition.extents] == [(0, 10), (10, 20)]
+    assert (partition.cleaned, partition.compaction_epoch) == ((Span(0, 10),), 1)
+    assert [(tuple(known.span), known.cleaned_at_ms) for known in partition.tombstones] == [((0, 10), 3)]
+    assert store.check() == []
+
+
+def test_of_many_workers_at_once_one_wins_each_epoch(metastore_url: str, store: Metastore) -> None:
+    """Eight threads race for twenty epochs while two append; nobody's append is lost."""
+    append(store, ORDERS, 0, 10)
+    won: list[int] = []
+
+    def compact() -> None:
+        mine = Metastore.open(metastore_url)
+        while (epoch := mine.partition(ORDERS).compaction_epoch) < 20:
+            (new,) = mine.register(1, now_ms=epoch)
+            span = mine.partition(ORDERS).extents[0].span
+            try:
+                mine.replace(ORDERS, epoch, [extent(*span, new)], None, {new: SIZE}, now_ms=epoch)
+                won.append(epoch)
+            except CommitRefused:
+                continue
+        mine.close()
+
+    appended: list[tuple[int, int]] = []
+
+    def write() -> None:
+        mine = Metastore.open(metastore_url)
+        for _ in range(15):
+            end = mine.partition(ORDERS).next_offset
+            try:
+                append(mine, ORDERS, end, end + 3)
+                appended.append((end, end + 3))
+            except CommitRefused:
+                continue
+        mine.close()
+
+    threads = [threading.Thread(target=body) for body in [compact] * 4 + [write] * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    partition = store.partition(ORDERS)
+    assert sorted(won) == list(range(20))
+    assert [tuple(one.span) for one in partition.extents] == [(0, 10), *sorted(appended)]
+    assert store.check() == []
+    states = [row.state for row in store.objects().values()]
+    assert states.count(COMMITTED) == len(partition.extents)
+    assert states.count(UNREFERENCED) == 20
+
+
+def test_garbage_is_what_nobody_points_at_for_long_enough(store: Metastore) -> None:
+    old = append(store, ORDERS, 0, 10, now_ms=10)
+    never, new = store.register(2, now_ms=20)
+    store.replace(ORDERS, 0, [extent(0, 10, new)], None, {new: SIZE}, now_ms=30)
+    assert store.collectable(unreferenced_before_ms=30, registered_before_ms=20) == []
+    found = store.collectable(unreferenced_before_ms=31, registered_before_ms=21)
+    assert {row.object_id for row in found} == {old, never}
+    store.forget([old, never])
+    assert set(store.objects()) == {new}
+
+
+def test_what_was_collected_can_not_be_committed_any_more(store: Metastore) -> None:
+    (slow,) = store.register(1, now_ms=1)
+    store.forget([slow])
+    with pytest.raises(CommitRefused, match="upload under a new id"):
+        store.append({ORDERS: Append(expected_next=0, extents=(extent(0, 1, slow),))}, {slow: 1}, now_ms=9)
+
+
+def damage(engine: Engine, statement: object) -> None:
+    with engine.begin() as connection:
+        connection.execute(statement)  # type: ignore[call-overload]
+
+
+DAMAGES = {
+    "do not meet": update(schema.extents).where(schema.extents.c.span_start == 10).values(span_start=11),
+    "does not end at the next offset": update(schema.partitions).values(next_offset=99),
+    "is outside the log": update(schema.cleaned).values(span_end=99),
+    "does not hold the start offset": update(schema.partitions).values(start_offset=15),
+    "is not cleaned": update(schema.tombstones).values(span_end=20),
+    "share bytes": update(schema.extents).where(schema.extents.c.position == 100).values(position=99),
+    "ends behind its object": update(schema.objects).values(size=150),
+    "its object": update(schema.objects).values(state=REGISTERED),
+    "no extents for": delete(schema.extents),
+    "no extent points at it": insert(schema.objects).values(object_id="x", state=COMMITTED, size=1, changed_ms=1),
+}
+
+
+@pytest.mark.parametrize("found", DAMAGES)
+def test_the_checker_finds_damage(metastore_url: str, store: Metastore, found: str) -> None:
+    (made,) = store.register(1, now_ms=1)
+    both = (extent(0, 10, made), extent(10, 20, made, position=100))
+    store.append({ORDERS: Append(expected_next=0, extents=both)}, {made: SIZE}, now_ms=1)
+    claim = Claim(processed=Span(0, 10), cleaned=(Span(0, 10),), tombstones=(Span(0, 10),))
+    store.replace(ORDERS, 0, [], claim, {}, now_ms=2)
+    assert store.check() == []
+    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
+    damage(engine, DAMAGES[found])
+    engine.dispose()
+    assert any(found in text for text in store.check())
+
+
+def test_a_second_lake_in_the_same_database_is_refused(metastore_url: str, store: Metastore) -> None:
+    del store
+    with pytest.raises(UsageError, match="holds a lake already"):
+        Metastore.create(metastore_url, location="memory://other", now_ms=1)
+
+
+def test_a_database_without_a_lake_is_refused(metastore_url: str) -> None:
+    with pytest.raises(UsageError, match="holds no lake"):
+        Metastore.open(metastore_url)
+
+
+def test_a_newer_metastore_is_left_alone(metastore_url: str, store: Metastore) -> None:
+    del store
+    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
+    damage(engine, update(schema.lakes).values(version=schema.VERSION + 1))
+    before = everything(engine)
+    with pytest.raises(UsageError, match="use a newer headstone"):
+        Metastore.open(metastore_url)
+    assert everything(engine) == before
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("mysql://host/db", UsageError),
+        ("no url", UsageError),
+        ("sqlite:////no/such/folder/lake.db", Unfinished),
+        ("postgresql://nobody@127.0.0.1:1/lake", Unfinished),
+    ],
+)
+def test_a_wrong_url_says_so(url: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="metastore"):
+        Metastore.open(url)
+
+
+def test_a_topic_is_created_once(store: Metastore) -> None:
+    with pytest.raises(UsageError, match="exists already"):
+        store.create_topic("orders", 1)
+    with pytest.raises(UsageError, match="no partition orders-7"):
+        store.partition(TopicPartition("orders", 7))
