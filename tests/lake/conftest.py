@@ -1,16 +1,18 @@
-"""One behaviour suite over both metastores: an embedded SQLite file and a real PostgreSQL server."""
+"""One behaviour suite over both metastores (an embedded SQLite file, a real PostgreSQL server) and over all stores."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from headstone.lake.metastore import Metastore
+from headstone.lake.store import Store
 from testbed.postgres import postgres
+from testbed.s3 import BUCKET, s3
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +40,20 @@ def metastore(metastore_url: str) -> Iterator[Metastore]:
     made = Metastore.create(metastore_url, location="memory://lake", now_ms=0)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def s3_settings() -> Iterator[Mapping[str, str]]:
+    with s3() as settings:
+        yield settings
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def object_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty one."""
+    name = uuid.uuid4().hex
+    if request.param == "memory":
+        return Store.open(f"memory://{name}")
+    if request.param == "file":
+        return Store.open(f"file://{tmp_path / 'objects'}")
+    return Store.open(f"s3://{BUCKET}/{name}", request.getfixturevalue("s3_settings"))

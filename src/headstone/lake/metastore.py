@@ -365,7 +365,11 @@ def _use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, 
 
 
 def _release(connection: Connection, object_ids: set[str], now_ms: int) -> None:
-    """Of these objects, those that the last extent has left are garbage, after a time of grace for readers."""
+    """Of these objects, those that the last extent has left are garbage, after a time of grace for readers.
+
+    Their rows are locked first: of two partitions that leave the same object at once, the second must see the first."""
+    rows = select(schema.objects.c.object_id).where(schema.objects.c.object_id.in_(object_ids))
+    connection.execute(rows.order_by(schema.objects.c.object_id).with_for_update()).all()
     pointed = select(schema.extents.c.object_id).where(schema.extents.c.object_id.in_(object_ids))
     still = {row.object_id for row in connection.execute(pointed)}
     free = sorted(object_ids - still)

@@ -1,0 +1,134 @@
+"""The objects of the lake: ranges of record batches in Kafka's own encoding, an index of them, a footer.
+
+    magic (8)  ranges, back to back  index (JSON)  index length (4)  CRC-32C of the index (4)  magic (8)
+
+Written in one stream, read by range. The metastore knows where each range is, so readers do not need the index; it is
+there so that an object explains itself. docs/rfcs/0002-lake.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import google_crc32c
+
+from headstone.errors import CorruptLog
+from headstone.lake.commits import Extent
+from headstone.lake.spans import Span
+from headstone.lake.store import PART_BYTES, Sink, Store
+
+MAGIC = b"HEADST\x00\x01"
+"""The last byte is the version."""
+FOOTER = struct.Struct(">II8s")
+assert FOOTER.size == 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """What the index says of one extent: whose it is, and where."""
+
+    topic: str
+    partition: int
+    extent: Extent
+
+
+def object_path(object_id: str) -> str:
+    """Spread by the first digits: stores partition their keys by prefix."""
+    return f"objects/{object_id[:2]}/{object_id}"
+
+
+class ObjectWriter:
+    """Ranges of any number of partitions into one object. `size` is known when it is finished."""
+
+    def __init__(self, object_id: str, sink: Sink) -> None:
+        self.object_id = object_id
+        self.ranges: list[Range] = []
+        self.size = 0
+        self._sink = sink
+        self._write(MAGIC)
+
+    def add(
+        self, topic: str, partition: int, span: Span, chunks: Iterable[bytes], *, records: int, max_timestamp_ms: int
+    ) -> Extent:
+        """chunks: whole record batches, in order; none at all is a span that holds no record."""
+        position, checksum = self.size, 0
+        for chunk in chunks:
+            checksum = google_crc32c.extend(checksum, chunk)
+            self._write(chunk)
+        extent = Extent(
+            span=span, object_id=self.object_id, position=position, length=self.size - position, records=records,
+            max_timestamp_ms=max_timestamp_ms, checksum=checksum,
+        )  # fmt: skip
+        self.ranges.append(Range(topic=topic, partition=partition, extent=extent))
+        return extent
+
+    def finish(self) -> None:
+        index = json.dumps([_entry(found) for found in self.ranges], separators=(",", ":")).encode()
+        self._write(index)
+        self._write(FOOTER.pack(len(index), google_crc32c.value(index), MAGIC))
+
+    def _write(self, data: bytes) -> None:
+        self._sink.write(data)
+        self.size += len(data)
+
+
+@contextmanager
+def writing_object(store: Store, object_id: str, *, part_bytes: int = PART_BYTES) -> Iterator[ObjectWriter]:
+    """The object is in the store, whole, when the block has ended well; else it is not there."""
+    with store.writing(object_path(object_id), part_bytes=part_bytes) as sink:
+        writer = ObjectWriter(object_id, sink)
+        yield writer
+        writer.finish()
+
+
+def read_extent(store: Store, extent: Extent) -> bytes:
+    """The record batches of an extent, their checksum verified."""
+    data = store.read(object_path(extent.object_id), extent.position, extent.length)
+    if google_crc32c.value(data) != extent.checksum:
+        raise CorruptLog(
+            file=f"{store.url}/{object_path(extent.object_id)}", position=extent.position, offset=extent.span.start,
+            found="wrong CRC-32C: the bytes are not what was uploaded", advice="restore the object from a backup or a version",
+        )  # fmt: skip
+    return data
+
+
+def read_index(store: Store, object_id: str) -> list[Range]:
+    """What an object says of itself."""
+    path = object_path(object_id)
+    size = store.size(path)
+    if size < len(MAGIC) + FOOTER.size:
+        raise _strange(store, path, size, "too short for an object of a lake")
+    length, checksum, magic = FOOTER.unpack(store.read(path, size - FOOTER.size, FOOTER.size))
+    at = size - FOOTER.size - length
+    if magic != MAGIC or at < len(MAGIC):
+        raise _strange(
+            store, path, size, "no footer of this version: this is not an object of a lake, or of a newer one"
+        )
+    index = store.read(path, at, length)
+    if google_crc32c.value(index) != checksum:
+        raise _strange(store, path, at, "wrong CRC-32C of the index")
+    return [_range(object_id, entry) for entry in json.loads(index)]
+
+
+def _strange(store: Store, path: str, position: int, found: str) -> CorruptLog:
+    return CorruptLog(file=f"{store.url}/{path}", position=position, offset=-1, found=found)
+
+
+def _entry(found: Range) -> list[object]:
+    """One field after the other, as `_range` reads them."""
+    extent = found.extent
+    place = [extent.position, extent.length, extent.records, extent.max_timestamp_ms, extent.checksum]
+    return [found.topic, found.partition, extent.span.start, extent.span.end, *place]
+
+
+def _range(object_id: str, entry: list[object]) -> Range:
+    topic, partition, start, end, position, length, records, max_timestamp_ms, checksum = entry
+    extent = Extent(
+        span=Span(int(str(start)), int(str(end))), object_id=object_id, position=int(str(position)), length=int(str(length)),
+        records=int(str(records)), max_timestamp_ms=int(str(max_timestamp_ms)), checksum=int(str(checksum)),
+    )  # fmt: skip
+    return Range(topic=str(topic), partition=int(str(partition)), extent=extent)

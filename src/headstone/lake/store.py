@@ -1,0 +1,111 @@
+"""Object storage behind one small face: S3, Google Cloud Storage, Azure, local files, memory, all through obstore.
+
+Owns the translation of its errors into ours. Knows nothing of what is in the objects.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import obstore
+from obstore import exceptions
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from headstone.errors import Unfinished, UsageError
+
+PART_BYTES = 8 << 20
+"""Of a multipart upload: what a writer holds in memory, times the parts that are on their way."""
+PARTS_AT_ONCE = 2
+SCHEMES = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///PATH or memory://NAME"
+
+_MEMORY: dict[str, MemoryStore] = {}
+
+
+class Sink(Protocol):
+    def write(self, data: bytes) -> object: ...
+
+
+class Store:
+    """The objects under one prefix."""
+
+    def __init__(self, url: str, store: Any) -> None:
+        self.url = url
+        self._store = store
+
+    @classmethod
+    def open(cls, url: str, settings: Mapping[str, str] | None = None) -> Store:
+        """settings by obstore's names, such as `endpoint`, `region`, `access_key_id`; else from the environment."""
+        scheme, colon, rest = url.partition("://")
+        if not colon:
+            raise UsageError(f"{url!r} is not object storage: {SCHEMES}")
+        if scheme == "memory":
+            return cls(url, _MEMORY.setdefault(rest, MemoryStore()))
+        if scheme == "file":
+            Path(rest).mkdir(parents=True, exist_ok=True)
+            return cls(url, LocalStore(prefix=rest))
+        given = dict(settings or {})
+        plain = given.get("endpoint", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
+        try:
+            return cls(url, from_url(url, config=given, client_options={"allow_http": plain}))  # type: ignore[call-overload]
+        except (exceptions.BaseError, ValueError) as error:
+            raise UsageError(f"{url}: {_first_line(error)}; object storage is {SCHEMES}") from error
+
+    @contextmanager
+    def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
+        """A streaming upload: the object appears when the block ends, and only if it ends well."""
+        with self._translated(path):
+            writer = obstore.open_writer(self._store, path, buffer_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
+            yield writer
+            writer.close()
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        """Exactly these bytes; an object that ends before is an error."""
+        if length == 0:
+            return b""
+        with self._translated(path):
+            found = bytes(obstore.get_range(self._store, path, start=position, length=length))
+        if len(found) != length:
+            raise Unfinished(
+                f"{self.url}/{path}: {len(found)} bytes at {position}, {length} expected: the object is cut off"
+            )
+        return found
+
+    def size(self, path: str) -> int:
+        with self._translated(path):
+            return int(obstore.head(self._store, path)["size"])
+
+    def list(self, prefix: str = "") -> list[str]:
+        with self._translated(prefix):
+            return sorted(entry["path"] for page in obstore.list(self._store, prefix or None) for entry in page)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Those that are not there any more are no error: a collection that was interrupted runs again."""
+        for path in paths:
+            try:
+                with self._translated(path):
+                    obstore.delete(self._store, [path])
+            except MissingObject:
+                continue
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise MissingObject(f"{self.url}/{path}: no such object or bucket") from error
+        except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise UsageError(f"{self.url}: access refused: {_first_line(error)}; check the credentials") from error
+        except exceptions.BaseError as error:
+            raise Unfinished(f"{self.url}/{path}: {_first_line(error)}") from error
+
+
+class MissingObject(Unfinished):
+    """An object that the metastore knows is not in the store."""
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
