@@ -13,6 +13,7 @@ import numpy as np
 
 from headstone.log import codecs, layout
 from headstone.log.columns import (
+    BATCH_INDEX,
     KEY_AT,
     KEY_SIZE,
     OFFSET,
@@ -22,7 +23,7 @@ from headstone.log.columns import (
     decode,
     header_column,
 )
-from headstone.log.reading import Bytes, Chunk, ChunkReader, Ints, Payloads, SegmentFile, walk_segment
+from headstone.log.reading import Batches, Bytes, Chunk, ChunkReader, Ints, Payloads, SegmentFile, walk_segment
 
 CONTROL_NAMES = {layout.ABORT: "ABORT", layout.COMMIT: "COMMIT", layout.EMPTIED: "EMPTIED"}
 NO_LIMIT = (1 << 63) - 1
@@ -122,24 +123,24 @@ def _sequence(first: int, delta: int) -> int:
 
 
 def _records(chunk: Chunk, payloads: Payloads) -> tuple[RecordEntry, ...]:
-    batch = chunk.batches[0]
-    if int(batch["count"]) == 0:
+    if int(chunk.batches[0]["count"]) == 0:
         return ()
-    found: list[RecordEntry] = []
-    for data, spans in decode(chunk, ONLY, payloads):
-        headers = header_column(data, spans).to_pylist()
-        for span, pairs in zip(spans, headers, strict=True):
-            found.append(
-                RecordEntry(
-                    offset=int(span[OFFSET]),
-                    timestamp_ms=int(span[TIMESTAMP]),
-                    sequence=_sequence(int(batch["base_sequence"]), int(span[OFFSET]) - int(batch["base_offset"])),
-                    key=_bytes(data, span, KEY_AT, KEY_SIZE),
-                    value=_bytes(data, span, VALUE_AT, VALUE_SIZE),
-                    headers=tuple((pair["key"], pair["value"]) for pair in pairs),
-                )
-            )
-    return tuple(found)
+    runs = decode(chunk, ONLY, payloads)
+    return tuple(entry for data, spans in runs for entry in record_entries(chunk.batches, data, spans))
+
+
+def record_entries(batches: Batches, data: Bytes, spans: Ints) -> Iterator[RecordEntry]:
+    """The decoded records of a run, as values."""
+    for span, pairs in zip(spans, header_column(data, spans).to_pylist(), strict=True):
+        batch = batches[int(span[BATCH_INDEX])]
+        yield RecordEntry(
+            offset=int(span[OFFSET]),
+            timestamp_ms=int(span[TIMESTAMP]),
+            sequence=_sequence(int(batch["base_sequence"]), int(span[OFFSET]) - int(batch["base_offset"])),
+            key=_bytes(data, span, KEY_AT, KEY_SIZE),
+            value=_bytes(data, span, VALUE_AT, VALUE_SIZE),
+            headers=tuple((pair["key"], pair["value"]) for pair in pairs),
+        )
 
 
 def _bytes(data: Bytes, span: Ints, at: int, size: int) -> bytes | None:

@@ -1,0 +1,186 @@
+"""One compaction of one partition of the lake: fetch, compact by the shared pipeline, upload what changed, commit.
+
+The pipeline sees a log directory like any other, a segment an extent, so the rules are those of `retention/`. Extents that
+lose nothing keep their objects. The commit carries the epoch that the job began with: if another worker was faster, it is
+refused, and the objects of this job are garbage that nobody has ever seen.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from headstone.lake.commits import Claim, Extent, Partition
+from headstone.lake.lake import Lake
+from headstone.lake.metastore import TopicPartition
+from headstone.lake.objects import read_extent, writing_object
+from headstone.lake.spans import Span, Spans, overlap, without
+from headstone.log.directory import LOG, PartitionDir, list_segments, numbered
+from headstone.log.layout import DELETE_HORIZON
+from headstone.log.reading import SegmentFile, walk_segment
+from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
+from headstone.spark.compaction import CompactionRequest, Engine, compact
+
+UNMERGED_SEGMENT_BYTES = 1
+"""No two extents become one: each keeps its span, and those that lose nothing are recognised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What one compaction did. `committed` False: there was nothing to do."""
+
+    at: TopicPartition
+    committed: bool
+    epoch: int
+    dirty: Spans
+    extents: int
+    extents_rewritten: int
+    records_before: int
+    records_after: int
+    bytes_before: int
+    bytes_after: int
+    bytes_read: int
+    bytes_written: int
+
+
+def topic_policy(settings: Mapping[str, object], *, now_ms: int, tombstones_below: int = NO_LIMIT) -> Policy:
+    """By the names of Kafka's topic configs. There is one copy, so time decides, and holds of readers."""
+    policy = Policy(
+        now_ms=now_ms,
+        delete_retention_ms=int(str(settings.get("delete.retention.ms", 86_400_000))),
+        min_compaction_lag_ms=int(str(settings.get("min.compaction.lag.ms", 0))),
+        segment_bytes=UNMERGED_SEGMENT_BYTES,
+    )
+    return replace(kafka_rules(policy), tombstones_below=tombstones_below)
+
+
+def dirty_spans(partition: Partition) -> Spans:
+    log = [Span(partition.start_offset, partition.next_offset)]
+    return without(log, partition.cleaned) if partition.next_offset > partition.start_offset else ()
+
+
+def compact_partition(
+    lake: Lake, at: TopicPartition, engine: Engine, *, now_ms: int, tombstones_below: int = NO_LIMIT,
+    before_commit: Callable[[], None] = lambda: None,
+) -> Compacted:  # fmt: skip
+    """Raises CommitRefused if another worker was faster. `before_commit` is called when only the commit is left to do."""
+    partition = lake.metastore.partition(at)
+    policy = topic_policy(lake.metastore.topics()[at.topic], now_ms=now_ms, tombstones_below=tombstones_below)
+    dirty, due = dirty_spans(partition), _due(partition, policy)
+    if not dirty and not due:
+        return _summary(at, partition, partition.extents, (), 0, committed=False)
+    with tempfile.TemporaryDirectory(prefix="headstone-lake-") as work:
+        directory = PartitionDir(path=Path(work) / str(at), topic=at.topic, partition=at.number)
+        read = _fetch(lake, partition, directory)
+        # Due tombstones alone: nothing is dirty, so the pass has to be told to go over the clean part again.
+        first = dirty[0].start if dirty else partition.start_offset
+        request = CompactionRequest(
+            paths=(str(directory.path),), out=None, policy=policy, dirty_from=first, progress=False, drop_keyless=True
+        )
+        cleaned_to = compact(request, engine, lambda text: None).partitions[0].dirty_end
+        extents, sizes = _upload(lake, at, partition, directory, now_ms)
+        claim = _claim(partition, directory, cleaned_to, now_ms)
+    before_commit()
+    lake.metastore.replace(at, partition.compaction_epoch, extents, claim, sizes, now_ms=now_ms)
+    after = {extent.span: extent for extent in partition.extents} | {extent.span: extent for extent in extents}
+    written = sum(extent.length for extent in extents)
+    return replace(
+        _summary(at, partition, tuple(after.values()), dirty, read, committed=True),
+        extents_rewritten=len(extents), bytes_written=written,
+    )  # fmt: skip
+
+
+def _due(partition: Partition, policy: Policy) -> Spans:
+    """Where tombstones are that have had their time."""
+    last = policy.now_ms - policy.delete_retention_ms
+    return tuple(known.span for known in partition.tombstones if known.cleaned_at_ms <= last)
+
+
+def _fetch(lake: Lake, partition: Partition, directory: PartitionDir) -> int:
+    """A log directory of the extents, and an empty active segment behind them: a pass never touches the active one."""
+    directory.path.mkdir(parents=True)
+    read = 0
+    for extent in partition.extents:
+        content = read_extent(lake.store, extent)
+        (directory.path / numbered(extent.span.start, LOG)).write_bytes(content)
+        read += len(content)
+    (directory.path / numbered(partition.next_offset, LOG)).touch()
+    return read
+
+
+def _upload(
+    lake: Lake, at: TopicPartition, partition: Partition, directory: PartitionDir, now_ms: int
+) -> tuple[list[Extent], dict[str, int]]:
+    """The extents that changed, in one object; none if nothing did."""
+    changed = [extent.span for extent in partition.extents if _content_changed(directory, extent)]
+    if not changed:
+        return [], {}
+    segments = {segment.base: segment for segment in list_segments(directory)}
+    (object_id,) = lake.metastore.register(1, now_ms=now_ms)
+    extents = []
+    with writing_object(lake.store, object_id) as writer:
+        for span in changed:
+            segment = segments.get(span.start)
+            content = Path(segment.path).read_bytes() if segment else b""
+            facts = _facts(segment)
+            extents.append(
+                writer.add(
+                    at.topic, at.number, span, [content] if content else [], records=facts.records,
+                    max_timestamp_ms=facts.max_timestamp_ms,
+                )
+            )  # fmt: skip
+    return extents, {object_id: writer.size}
+
+
+def _content_changed(directory: PartitionDir, extent: Extent) -> bool:
+    path = directory.path / numbered(extent.span.start, LOG)
+    content = path.read_bytes() if path.exists() else b""
+    return len(content) != extent.length or google_crc32c.value(content) != extent.checksum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """`stamped`: a batch waits for its delete horizon, so tombstones are left. A cleaned batch with tombstones always does."""
+
+    records: int = 0
+    max_timestamp_ms: int = -1
+    stamped: bool = False
+
+
+def _facts(segment: SegmentFile | None) -> _Facts:
+    records, newest, stamped = 0, -1, False
+    for table in walk_segment(segment.path, base=segment.base) if segment else ():
+        records += int(table["count"].sum(dtype=np.int64))
+        newest = max(newest, int(table["max_timestamp"].max()))
+        stamped = stamped or bool((table["attributes"] & DELETE_HORIZON).any())
+    return _Facts(records=records, max_timestamp_ms=newest, stamped=stamped)
+
+
+def _claim(partition: Partition, directory: PartitionDir, cleaned_to: int, now_ms: int) -> Claim:
+    """Everything from the log start up to where the pass got is clean, and which extents still hold tombstones."""
+    start = partition.start_offset
+    holding = {segment.base for segment in list_segments(directory) if _facts(segment).stamped}
+    spans = [extent.span for extent in partition.extents if extent.span.start in holding]
+    left = overlap(spans, [Span(start, cleaned_to)]) if cleaned_to > start else ()
+    known = [known.span for known in partition.tombstones]
+    processed = Span(start, cleaned_to)
+    return Claim(
+        processed=processed, cleaned=(processed,), tombstones=without(left, known),
+        tombstones_removed=without(overlap(known, [processed]), left), cleaned_at_ms=now_ms,
+    )  # fmt: skip
+
+
+def _summary(
+    at: TopicPartition, before: Partition, after: tuple[Extent, ...], dirty: Spans, read: int, *, committed: bool
+) -> Compacted:
+    return Compacted(
+        at=at, committed=committed, epoch=before.compaction_epoch + committed, dirty=dirty, extents=len(before.extents),
+        extents_rewritten=0, records_before=sum(extent.records for extent in before.extents),
+        records_after=sum(extent.records for extent in after), bytes_before=sum(extent.length for extent in before.extents),
+        bytes_after=sum(extent.length for extent in after), bytes_read=read, bytes_written=0,
+    )  # fmt: skip

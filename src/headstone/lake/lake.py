@@ -1,0 +1,48 @@
+"""A lake: its metastore and its store, opened together. Two lakes never share a prefix.
+
+The marker object at the prefix carries the lake's id; whoever finds another id there has been given the wrong pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headstone.errors import UsageError
+from headstone.lake.metastore import Metastore
+from headstone.lake.store import MissingObject, Store
+
+MARKER = "headstone-lake"
+LAKE_ID_BYTES = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    metastore: Metastore
+    store: Store
+
+    def close(self) -> None:
+        self.metastore.close()
+
+
+def create_lake(metastore_url: str, location: str, *, now_ms: int, settings: Mapping[str, str] | None = None) -> Lake:
+    """A new lake. The prefix must be free: objects of another lake would be garbage to this one."""
+    store = Store.open(location, settings)
+    if store.list():
+        raise UsageError(f"{location} holds objects already; a lake needs a prefix of its own")
+    metastore = Metastore.create(metastore_url, location=location, now_ms=now_ms)
+    with store.writing(MARKER) as sink:
+        sink.write(metastore.lake_id.encode())
+    return Lake(metastore=metastore, store=store)
+
+
+def open_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None) -> Lake:
+    metastore = Metastore.open(metastore_url)
+    store = Store.open(metastore.location, settings)
+    try:
+        found = store.read(MARKER, 0, LAKE_ID_BYTES).decode()
+    except MissingObject as error:
+        raise UsageError(f"{store.url} holds no lake: {MARKER} is missing there") from error
+    if found != metastore.lake_id:
+        raise UsageError(f"{store.url} belongs to lake {found}, the metastore to lake {metastore.lake_id}")
+    return Lake(metastore=metastore, store=store)

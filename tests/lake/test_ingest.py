@@ -1,0 +1,155 @@
+"""Real captured logs into the lake: exactly what a read_committed consumer may see, once, however often it is run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headstone.errors import UsageError
+from headstone.lake.commits import CommitRefused
+from headstone.lake.ingest import ingest
+from headstone.lake.lake import Lake, create_lake, open_lake
+from headstone.lake.metastore import Metastore, TopicPartition
+from headstone.lake.reading import records, table
+from headstone.lake.store import Store
+from headstone.log.directory import as_partition, find_partitions, list_segments
+from headstone.log.listing import RecordEntry, list_batches
+from headstone.sim.synth import SampleSettings, write_sample
+
+CAPTURED = Path(__file__).resolve().parent.parent / "captured"
+Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def row(record: RecordEntry) -> Row:
+    return record.offset, record.timestamp_ms, record.key, record.value, record.headers
+
+
+def committed(path: Path) -> list[Row]:
+    """What a consumer may see of a log on disk, by following its transactions one by one."""
+    partition = as_partition(path)
+    assert partition is not None
+    found: list[Row] = []
+    pending: dict[int, list[Row]] = {}
+    for batch in (batch for file in list_segments(partition) for batch in list_batches(file, with_records=True)):
+        rows = [row(record) for record in batch.records or ()]
+        if batch.control is None and batch.transactional:
+            pending.setdefault(batch.producer_id, []).extend(rows)
+        elif batch.control is None:
+            found += rows
+        elif batch.control in ("COMMIT", "ABORT"):
+            decided = pending.pop(batch.producer_id, [])
+            found += decided if batch.control == "COMMIT" else []
+    stable = min((rows[0][0] for rows in pending.values() if rows), default=1 << 62)
+    return sorted(one for one in found if one[0] < stable)
+
+
+@pytest.fixture
+def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -> Iterator[Lake]:
+    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=s3_settings)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("version", ["kafka-3.9.2", "kafka-4.3.1"])
+def test_the_lake_holds_what_consumers_may_see(lake: Lake, version: str) -> None:
+    found = find_partitions([CAPTURED / version])
+    done = ingest(lake, found, now_ms=1, extent_bytes=3000, object_bytes=9000)
+    assert lake.metastore.check() == []
+    for directory in found:
+        at = TopicPartition(directory.topic, directory.partition)
+        assert [row(record) for record in records(lake, at)] == committed(directory.path), at
+    assert sum(one.records for one in done) == sum(len(committed(directory.path)) for directory in found)
+    assert len(lake.metastore.objects()) > 5
+
+
+def test_running_it_again_adds_nothing(lake: Lake) -> None:
+    found = find_partitions([CAPTURED / "kafka-4.3.1"])
+    ingest(lake, found, now_ms=1)
+    before = {at: lake.metastore.partition(at) for at in lake.metastore.partitions()}
+    again = ingest(lake, found, now_ms=2)
+    assert [(one.records, one.bytes) for one in again] == [(0, 0)] * len(found)
+    assert {at: lake.metastore.partition(at) for at in lake.metastore.partitions()} == before
+
+
+def test_it_goes_on_where_it_was(lake: Lake, tmp_path: Path) -> None:
+    """First all but the last segments of every partition, then everything."""
+    source = CAPTURED / "kafka-3.9.2"
+    part = shutil.copytree(source, tmp_path / "part", ignore=shutil.ignore_patterns("*checkpoint"))
+    for directory in find_partitions([part]):
+        for file in sorted(directory.path.glob("*.log"))[2:]:
+            file.unlink()
+        for file in directory.path.glob("*.snapshot"):
+            file.unlink()
+    ingest(lake, find_partitions([part]), now_ms=1)
+    some = lake.metastore.partition(TopicPartition("plain", 0)).next_offset
+    done = {one.at: one for one in ingest(lake, find_partitions([source]), now_ms=2)}
+    assert 0 < some == done[TopicPartition("plain", 0)].start < done[TopicPartition("plain", 0)].end
+    for directory in find_partitions([source]):
+        at = TopicPartition(directory.topic, directory.partition)
+        assert [row(record) for record in records(lake, at)] == committed(directory.path), at
+    assert lake.metastore.check() == []
+
+
+def test_the_table_is_the_newest_of_every_key(lake: Lake) -> None:
+    path = CAPTURED / "kafka-4.3.1" / "txn-1"
+    ingest(lake, find_partitions([path]), now_ms=1)
+    newest = {one[2]: one for one in committed(path)}
+    expected = {key: one for key, one in newest.items() if one[3] is not None}
+    assert {key: row(entry) for key, entry in table(lake, TopicPartition("txn", 1)).items()} == expected
+
+
+def test_of_two_at_once_one_is_refused_and_nothing_is_doubled(
+    metastore_url: str, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is between its upload and its commit when the first one commits."""
+    found = find_partitions([CAPTURED / "kafka-4.3.1" / "plain-0"])
+    real = Metastore.append
+
+    def late(self: Metastore, *arguments: object, **options: object) -> None:
+        monkeypatch.setattr(Metastore, "append", real)
+        ingest(lake, found, now_ms=2)
+        real(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Metastore, "append", late)
+    with pytest.raises(CommitRefused):
+        ingest(lake, found, now_ms=1)
+    at = TopicPartition("plain", 0)
+    assert [row(record) for record in records(lake, at)] == committed(found[0].path)
+    lost = lake.metastore.collectable(unreferenced_before_ms=0, registered_before_ms=9)
+    assert len(lost) == 1
+    assert metastore_url
+
+
+def test_another_log_than_before_is_refused(lake: Lake, tmp_path: Path) -> None:
+    """The lake ends inside a batch of it."""
+    write_sample(tmp_path / "small", SampleSettings(records=101, batch_bytes=1000))
+    write_sample(tmp_path / "large", SampleSettings(records=300, batch_bytes=20_000))
+    ingest(lake, find_partitions([tmp_path / "small"]), now_ms=1)
+    before = lake.metastore.partition(TopicPartition("sample", 0))
+    with pytest.raises(UsageError, match=r"the lake ends at 101, inside the batch .* are not the same"):
+        ingest(lake, find_partitions([tmp_path / "large"]), now_ms=2)
+    assert lake.metastore.partition(TopicPartition("sample", 0)) == before
+
+
+def test_a_lake_is_opened_with_its_own_store(metastore_url: str, lake: Lake, s3_settings: dict[str, str]) -> None:
+    again = open_lake(metastore_url, settings=s3_settings)
+    assert again.metastore.lake_id == lake.metastore.lake_id
+    again.close()
+    with lake.store.writing("headstone-lake") as sink:
+        sink.write(b"00000000-0000-0000-0000-000000000000")
+    with pytest.raises(UsageError, match="belongs to lake 00000000"):
+        open_lake(metastore_url, settings=s3_settings)
+    lake.store.delete(["headstone-lake"])
+    with pytest.raises(UsageError, match="holds no lake"):
+        open_lake(metastore_url, settings=s3_settings)
+
+
+def test_a_prefix_that_is_in_use_is_refused(lake: Lake, tmp_path: Path, s3_settings: dict[str, str]) -> None:
+    second = f"sqlite:///{tmp_path / 'second.db'}"
+    with pytest.raises(UsageError, match="holds objects already"):
+        create_lake(second, lake.store.url, now_ms=1, settings=s3_settings)
+    with pytest.raises(UsageError, match="holds no lake"):
+        Metastore.open(second)
