@@ -101,14 +101,26 @@ def test_a_tombstone_goes_after_its_time_and_not_before(scene: Scene) -> None:
     assert not scene.compact(now_ms=10**9).committed
 
 
+def test_a_batch_that_outlives_its_tombstones_is_not_due_for_ever(scene: Scene) -> None:
+    """Redpanda 31124: it keeps its delete horizon, but there is nothing left to remove."""
+    scene.write("N[a]", "N[x,y,z]", "N[b,c]")
+    scene.write("T[b]", "N[c]")
+    scene.write("N[q]", "T[a]")
+    scene.compact(now_ms=10)
+    scene.compact(now_ms=10 + RETENTION_MS)
+    assert scene.lake.metastore.partition(AT).tombstones == ()
+    assert not scene.compact(now_ms=10**9).committed
+
+
 def test_a_reader_holds_the_tombstones_it_has_not_passed(scene: Scene) -> None:
     scene.write("N[a]", "T[a]")
     scene.write("N[b]", "T[b]")
     scene.compact(now_ms=10)
     scene.compact(now_ms=10 + RETENTION_MS, tombstones_below=2)
     assert [(offset, key) for offset, key, _ in scene.held()] == [(3, b"b")]
-    assert [tuple(known.span) for known in scene.lake.metastore.partition(AT).tombstones] != []
-    scene.compact(now_ms=10 + RETENTION_MS)
+    held = scene.lake.metastore.partition(AT).tombstones
+    assert [(tuple(known.span), known.cleaned_at_ms) for known in held] == [((2, 4), 10 + RETENTION_MS)]
+    scene.compact(now_ms=10 + 2 * RETENTION_MS)
     assert scene.held() == []
 
 

@@ -22,8 +22,11 @@ VERBS = {
     "inspect": "exact facts of partitions: records, live keys, tombstones, markers, transactions, dirty ratio",
     "compact": "compact every partition found in log directories, on Spark",
     "reproduce": "the four corruptions of compacted topics, step by step, by Kafka's rule and by the coordinated one",
+    "lake": "topics in object storage: ingest, compact, read, collect garbage",
     "simulate": "seeded random clusters with faults, checked for the four corruptions",
 }
+WITH_ACTIONS = ("lake",)
+"""Verbs whose actions have their own options."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,9 +36,10 @@ def parser() -> argparse.ArgumentParser:
     for name, about in VERBS.items():
         module = importlib.import_module(f"headstone.cli.{name}")
         verb = verbs.add_parser(name, help=about, description=about + ".")
-        verb.add_argument(
-            "--output", choices=("text", "json"), default="text", help="what goes to stdout (default text)"
-        )
+        if name not in WITH_ACTIONS:
+            verb.add_argument(
+                "--output", choices=("text", "json"), default="text", help="what goes to stdout (default text)"
+            )
         module.add_arguments(verb)
         verb.set_defaults(run=module.run)
     return top

@@ -62,8 +62,9 @@ class Claim:
     processed: Span
     cleaned: Spans
     tombstones: Spans = ()
-    """Those of the cleaned ranges in which tombstones are left."""
+    """Those of the cleaned ranges in which tombstones are left, to be tracked from now on."""
     tombstones_removed: Spans = ()
+    """No longer tracked: they went, or they are tracked anew by `tombstones`."""
     cleaned_at_ms: int = 0
 
 
@@ -174,12 +175,12 @@ def _claimed(partition: Partition, claim: Claim) -> Partition:
     for span in cleaned:
         if span.end > claim.processed.end or span.end > partition.next_offset:
             raise CommitRefused(f"claim {span} goes beyond what was processed, {claim.processed}, or the log end")
+    tracked = [known.span for known in partition.tombstones]
     for span in normal(claim.tombstones):
         if not covers(cleaned, span):
             raise CommitRefused(f"tombstone range {span} is not among the ranges claimed clean")
-        if overlap([span], [known.span for known in partition.tombstones]):
+        if overlap([span], without(tracked, claim.tombstones_removed)):
             raise CommitRefused(f"tombstone range {span} overlaps one that is known")
-    tracked = [known.span for known in partition.tombstones]
     for span in normal(claim.tombstones_removed):
         if without([span], tracked) and span.end > start:
             raise CommitRefused(f"tombstones of {span} are said to be removed, but none are known there")

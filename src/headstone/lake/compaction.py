@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -20,9 +21,10 @@ from headstone.lake.lake import Lake
 from headstone.lake.metastore import TopicPartition
 from headstone.lake.objects import read_extent, writing_object
 from headstone.lake.spans import Span, Spans, overlap, without
+from headstone.log.columns import VALUE_SIZE, decode
 from headstone.log.directory import LOG, PartitionDir, list_segments, numbered
 from headstone.log.layout import DELETE_HORIZON
-from headstone.log.reading import SegmentFile, walk_segment
+from headstone.log.reading import ChunkReader, Payloads, SegmentFile, walk_segment
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
 from headstone.spark.compaction import CompactionRequest, Engine, compact
 
@@ -84,7 +86,7 @@ def compact_partition(
         )
         cleaned_to = compact(request, engine, lambda text: None).partitions[0].dirty_end
         extents, sizes = _upload(lake, at, partition, directory, now_ms)
-        claim = _claim(partition, directory, cleaned_to, now_ms)
+        claim = _claim(partition, directory, cleaned_to, due, now_ms) if cleaned_to > partition.start_offset else None
     before_commit()
     lake.metastore.replace(at, partition.compaction_epoch, extents, claim, sizes, now_ms=now_ms)
     after = {extent.span: extent for extent in partition.extents} | {extent.span: extent for extent in extents}
@@ -145,33 +147,44 @@ def _content_changed(directory: PartitionDir, extent: Extent) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """`stamped`: a batch waits for its delete horizon, so tombstones are left. A cleaned batch with tombstones always does."""
-
     records: int = 0
     max_timestamp_ms: int = -1
-    stamped: bool = False
+    tombstones: bool = False
 
 
 def _facts(segment: SegmentFile | None) -> _Facts:
-    records, newest, stamped = 0, -1, False
+    """Of a segment that was gone over: its tombstones are in batches with a delete horizon, but not in all of those."""
+    records, newest, tombstones = 0, -1, False
+    reader, payloads = ChunkReader(), Payloads()
     for table in walk_segment(segment.path, base=segment.base) if segment else ():
         records += int(table["count"].sum(dtype=np.int64))
         newest = max(newest, int(table["max_timestamp"].max()))
-        stamped = stamped or bool((table["attributes"] & DELETE_HORIZON).any())
-    return _Facts(records=records, max_timestamp_ms=newest, stamped=stamped)
+        stamped = table[((table["attributes"] & DELETE_HORIZON) != 0) & (table["count"] > 0)]
+        tombstones = tombstones or any(_has_tombstone(segment, row, reader, payloads) for row in stamped if segment)
+    return _Facts(records=records, max_timestamp_ms=newest, tombstones=tombstones)
 
 
-def _claim(partition: Partition, directory: PartitionDir, cleaned_to: int, now_ms: int) -> Claim:
-    """Everything from the log start up to where the pass got is clean, and which extents still hold tombstones."""
-    start = partition.start_offset
-    holding = {segment.base for segment in list_segments(directory) if _facts(segment).stamped}
-    spans = [extent.span for extent in partition.extents if extent.span.start in holding]
-    left = overlap(spans, [Span(start, cleaned_to)]) if cleaned_to > start else ()
+def _has_tombstone(segment: SegmentFile | None, row: Any, reader: ChunkReader, payloads: Payloads) -> bool:
+    assert segment is not None
+    start, end = int(row["position"]), int(row["position"] + row["size"])
+    with open(segment.path, "rb") as file:
+        chunk = reader.read(file, segment.path, start, end, batches=1, previous=-1, with_crc=False)
+    only = np.zeros(1, dtype=np.int64)
+    return any(bool((spans[:, VALUE_SIZE] < 0).any()) for _, spans in decode(chunk, only, payloads))
+
+
+def _claim(partition: Partition, directory: PartitionDir, cleaned_to: int, due: Spans, now_ms: int) -> Claim:
+    """Everything from the log start up to where the pass got is clean, and which extents still hold tombstones.
+
+    Ranges that were due are done with: what is left in them all the same, held by a reader, waits for another time."""
+    processed = Span(partition.start_offset, cleaned_to)
+    holding = {segment.base for segment in list_segments(directory) if _facts(segment).tombstones}
+    left = overlap([extent.span for extent in partition.extents if extent.span.start in holding], [processed])
     known = [known.span for known in partition.tombstones]
-    processed = Span(start, cleaned_to)
+    done = overlap(due, [processed])
     return Claim(
-        processed=processed, cleaned=(processed,), tombstones=without(left, known),
-        tombstones_removed=without(overlap(known, [processed]), left), cleaned_at_ms=now_ms,
+        processed=processed, cleaned=(processed,), tombstones=without(left, without(known, done)), tombstones_removed=done,
+        cleaned_at_ms=now_ms,
     )  # fmt: skip
 
 

@@ -1,0 +1,78 @@
+"""Who is compacted next, and why: lag as a deadline, tombstones that are due, dirt."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstone.lake.commits import EMPTY, Claim, Extent, Partition, appended, replaced
+from headstone.lake.metastore import TopicPartition
+from headstone.lake.scheduling import eligibility, queue
+from headstone.lake.spans import Span
+
+
+def log(*ends: int, length: int = 100) -> Partition:
+    partition = EMPTY
+    for end in ends:
+        start = partition.next_offset
+        extent = Extent(
+            span=Span(start, end), object_id=f"o{start}", position=0, length=length, records=end - start,
+            max_timestamp_ms=1000 * end, checksum=0,
+        )  # fmt: skip
+        partition = appended(partition, start, [extent])
+    return partition
+
+
+def cleaned(partition: Partition, end: int, *, tombstones_at: int | None = None) -> Partition:
+    span = Span(0, end)
+    holding = (span,) if tombstones_at is not None else ()
+    claim = Claim(processed=span, cleaned=(span,), tombstones=holding, cleaned_at_ms=tombstones_at or 0)
+    return replaced(partition, partition.compaction_epoch, [], claim)
+
+
+@pytest.mark.parametrize(
+    ("partition", "settings", "eligible", "reason"),
+    [
+        (EMPTY, {}, False, "nothing is dirty"),
+        (log(10), {}, True, "dirty ratio 1.000 has reached 0.5"),
+        (cleaned(log(10, 20), 10), {}, True, "dirty ratio 0.500 has reached 0.5"),
+        (cleaned(log(10, 20, 30), 20), {}, False, "dirty ratio 0.333 is below 0.5"),
+        (cleaned(log(10, 20, 30), 20), {"min.cleanable.dirty.ratio": "0.3"}, True, "dirty ratio 0.333 has reached 0.3"),
+        (cleaned(log(10), 10), {"min.cleanable.dirty.ratio": "0"}, False, "nothing is dirty"),
+        (
+            cleaned(log(10, 20, 30), 20),
+            {"max.compaction.lag.ms": 20_000},
+            True,
+            "max.compaction.lag.ms is over since 50000 ms",
+        ),
+        (cleaned(log(10, 20, 30), 20), {"max.compaction.lag.ms": 70_001}, False, "dirty ratio 0.333 is below 0.5"),
+        (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_960}, True, "tombstones of 1 ranges"),
+        (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_961}, False, "nothing is dirty"),
+    ],
+)
+def test_a_partition_is_due_for_a_reason(
+    partition: Partition, settings: dict[str, object], eligible: bool, reason: str
+) -> None:
+    found = eligibility(partition, settings, now_ms=100_000)
+    assert (found.eligible, found.reason[: len(reason)]) == (eligible, reason)
+
+
+def test_what_is_overdue_comes_first_then_tombstones_then_the_dirtiest() -> None:
+    """Redpanda's queue was ordered by dirty ratio alone, and for a while the least dirty came first."""
+    lag = {"max.compaction.lag.ms": 10_000}
+    found = {
+        TopicPartition("t", 0): eligibility(cleaned(log(10, 20), 10), {}, now_ms=100_000),
+        TopicPartition("t", 1): eligibility(log(10), {}, now_ms=100_000),
+        TopicPartition("t", 2): eligibility(
+            cleaned(log(10), 10, tombstones_at=0), {"delete.retention.ms": 5}, now_ms=100_000
+        ),
+        TopicPartition("t", 3): eligibility(cleaned(log(10, 50, 60), 50), lag, now_ms=100_000),
+        TopicPartition("t", 4): eligibility(cleaned(log(10, 20, 30), 20), lag, now_ms=100_000),
+        TopicPartition("t", 5): eligibility(cleaned(log(10, 20, 30), 20), {}, now_ms=100_000),
+    }
+    assert [at.number for at, _ in queue(found.items(), now_ms=100_000)] == [4, 3, 2, 1, 0]
+
+
+def test_timestamps_of_the_future_block_nothing() -> None:
+    """Redpanda 31442."""
+    found = eligibility(log(10), {"max.compaction.lag.ms": 1}, now_ms=5)
+    assert (found.eligible, found.deadline_ms) == (True, 10_001)

@@ -1,0 +1,111 @@
+"""`headstone lake` from end to end on an embedded lake, and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import create_engine, update
+
+from headstone.cli.main import main
+from headstone.lake import schema
+from headstone.sim.synth import SampleSettings, write_sample
+
+DAY_MS = 86_400_000
+NOW = 1_800_000_000_000
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> str:
+    settings = SampleSettings(topic="orders", partitions=2, records=3000, keys=400, tombstones=0.1, transactions=0.3)
+    write_sample(tmp_path / "sample", settings)
+    return str(tmp_path / "sample")
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["lake", *arguments, "--output", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_from_a_log_directory_to_a_table(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    ingested = told(capsys, "ingest", lake, sample, "--topic-conf", "orders:delete.retention.ms=1000")["partitions"]
+    assert [one["at"] for one in ingested] == ["orders-0", "orders-1"]
+    before = told(capsys, "status", lake, "--check")
+    assert (before["queue"], before["violations"]) == (["orders-0", "orders-1"], [])
+    compacted = told(capsys, "compact", lake, "--now-ms", str(NOW))["partitions"]
+    assert all(one["records_after"] < one["records_before"] for one in compacted)
+    told(capsys, "compact", lake, "--now-ms", str(NOW + 1000))
+    after = told(capsys, "status", lake, "--check", "--now-ms", str(NOW + DAY_MS))
+    assert (after["queue"], after["violations"]) == ([], [])
+    partitions = after["topics"][0]["partitions"]
+    assert [(one["compaction_epoch"], one["dirty_ratio"], one["tombstone_ranges"]) for one in partitions] == [
+        (2, 0.0, [])
+    ] * 2
+    assert main(["inspect", sample, "--output", "json"]) == 0
+    live = sum(one["keys"] for one in json.loads(capsys.readouterr().out)["partitions"])
+    assert sum(one["records"] for one in partitions) == live
+    assert main(["lake", "read", lake, "orders", "--view", "table", "--to", str(tmp_path / "t.parquet")]) == 0
+    assert pq.read_table(tmp_path / "t.parquet").num_rows == live
+    capsys.readouterr()
+    assert main(["lake", "read", lake, "orders", "--partition", "1"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["offset"] for line in lines] == sorted(line["offset"] for line in lines)
+    assert len(lines) == partitions[1]["records"]
+
+
+def test_garbage_is_shown_first_and_then_deleted(
+    tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    told(capsys, "ingest", lake, sample)
+    told(capsys, "compact", lake, "--now-ms", str(NOW))
+    objects = {path.name for path in (tmp_path / "lake" / "objects" / "objects").rglob("*") if path.is_file()}
+    assert told(capsys, "gc", lake, "--now-ms", str(NOW + 1))["objects"] == []
+    planned = told(capsys, "gc", lake, "--now-ms", str(NOW + DAY_MS))
+    assert (planned["applied"], len(planned["objects"])) == (False, 1)
+    assert {path.name for path in (tmp_path / "lake" / "objects" / "objects").rglob("*") if path.is_file()} == objects
+    told(capsys, "gc", lake, "--now-ms", str(NOW + DAY_MS), "--apply")
+    left = {path.name for path in (tmp_path / "lake" / "objects" / "objects").rglob("*") if path.is_file()}
+    assert objects - left == {row["object_id"] for row in planned["objects"]}
+    assert told(capsys, "status", lake, "--check")["violations"] == []
+
+
+def test_damage_is_told_with_exit_code_1(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = tmp_path / "lake"
+    told(capsys, "init", str(lake))
+    told(capsys, "ingest", str(lake), sample)
+    engine = create_engine(f"sqlite:///{lake / 'metastore.db'}")
+    with engine.begin() as connection:
+        connection.execute(update(schema.partitions).values(next_offset=7))
+    engine.dispose()
+    assert main(["lake", "status", str(lake), "--check"]) == 1
+    assert "WRONG: orders-0: the last extent" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["status", "{tmp}/none"], "holds no lake"),
+        (["init", "postgresql://x/y"], "name the object storage with --objects"),
+        (["init", "{tmp}/l", "--objects", "somewhere"], "s3://BUCKET/PREFIX"),
+        (["read", "{lake}", "nothing"], "has no nothing-0"),
+        (["ingest", "{lake}", "{tmp}/nothing"], "no such directory"),
+        (["ingest", "{lake}", "{sample}", "--topic-conf", "x"], "expected TOPIC:K=V"),
+        (["status", "{lake}", "--store-conf", "x"], "--store-conf wants K=V"),
+        (["init", "{lake}"], "holds"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    filled = [text.format(tmp=tmp_path, lake=lake, sample=sample) for text in arguments]
+    assert main(["lake", *filled]) == 2
+    assert said in capsys.readouterr().err
