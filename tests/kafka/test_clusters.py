@@ -88,28 +88,29 @@ def test_brokers_do_not_outlive_us_even_if_we_are_killed(distribution: Distribut
         "print(cluster.brokers[1].process_id, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(distribution.libs.parent), str(tmp_path)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert child.stdout is not None
-    broker = int(child.stdout.readline())
-    assert alive(broker)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        assert child.stdout is not None
+        broker = int(child.stdout.readline())
+        assert alive(broker)
+        child.send_signal(signal.SIGKILL)
     wait_until(lambda: not alive(broker), "the broker is gone", seconds_max=20)
 
 
 def test_the_command_gives_a_cluster_until_it_is_stopped(distribution: Distribution, java: JavaClient) -> None:
     command = [sys.executable, "-m", "testbed", "up", "--brokers", "1", "--version", distribution.version]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert child.stdout is not None
-    lines = [child.stdout.readline(), child.stdout.readline()]
-    assert lines[0].startswith("broker 1: 127.0.0.1:")
-    broker = int(lines[0].split("process ")[1].split(",")[0])
-    client = java.connect(lines[1].removeprefix("bootstrap: ").strip())
-    client.create_topic("t", [[1]], {})
-    assert client.state("t").leader == 1
-    client.close()
-    child.send_signal(signal.SIGTERM)
-    assert child.wait(60) == 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        try:
+            assert child.stdout is not None
+            lines = [child.stdout.readline(), child.stdout.readline()]
+            assert lines[0].startswith("broker 1: 127.0.0.1:")
+            broker = int(lines[0].split("process ")[1].split(",")[0])
+            client = java.connect(lines[1].removeprefix("bootstrap: ").strip())
+            client.create_topic("t", [[1]], {})
+            assert client.state("t").leader == 1
+            client.close()
+        finally:
+            child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
     assert not alive(broker)
 
 
