@@ -67,13 +67,20 @@ def _fetch(version: str, root: Path) -> None:
         f"-DoutputDirectory={work / 'libs'}", "-DincludeScope=runtime",
     ]  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False)
+        done = _run(command, version)
         if done.returncode != 0:
             raise KafkaUnavailable(f"Maven could not fetch Kafka {version}:\n{(done.stdout + done.stderr)[-1500:]}")
         if not root.exists():  # else another run was first
             work.rename(root)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _run(command: list[str], version: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise KafkaUnavailable(f"Maven did not fetch Kafka {version} in {FETCH_SECONDS_MAX} s") from error
 
 
 def _pom(version: str) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,10 @@ import pytest
 from sqlalchemy import create_engine, update
 
 from headstone.cli.main import main
+from headstone.kafka.brokers import wait_until
 from headstone.lake import schema
+from headstone.lake.leases import Leases
+from headstone.lake.metastore import Metastore
 from headstone.sim.synth import SampleSettings, write_sample
 
 DAY_MS = 86_400_000
@@ -74,6 +80,53 @@ def test_garbage_is_shown_first_and_then_deleted(
     left = {path.name for path in (tmp_path / "lake" / "objects" / "objects").rglob("*") if path.is_file()}
     assert objects - left == {row["object_id"] for row in planned["objects"]}
     assert told(capsys, "status", lake, "--check")["violations"] == []
+
+
+def test_workers_are_seen_asked_and_stopped(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    told(capsys, "ingest", lake, sample, "--topic-conf", "orders:min.cleanable.dirty.ratio=1.1")
+    assert told(capsys, "worker", lake, "--name", "w1")["committed"] == 0
+    assert told(capsys, "request", lake, "orders", "--partition", "1")["requested"] == ["orders-1"]
+    assert told(capsys, "status", lake)["queue"] == ["orders-1"]
+    assert told(capsys, "worker", lake, "--name", "w1") == {"worker": "w1", "committed": 1}
+    status = told(capsys, "status", lake)
+    assert (status["queue"], status["workers"], status["working"]) == ([], [], {})
+    assert [(row["at"], row["worker"], row["outcome"]) for row in status["history"]] == [
+        ("orders-1", "w1", "committed")
+    ]
+    assert main(["lake", "pause", lake, "w1"]) == 2
+    assert "no worker w1" in capsys.readouterr().err
+
+
+def test_a_standing_worker_finishes_when_it_is_told_to(tmp_path: Path, sample: str) -> None:
+    lake = str(tmp_path / "lake")
+    assert main(["lake", "init", lake]) == 0
+    command = [
+        sys.executable,
+        "-m",
+        "headstone.cli.main",
+        "lake",
+        "worker",
+        lake,
+        "--name",
+        "standing",
+        "--every-ms",
+        "50",
+    ]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        url = f"sqlite:///{lake}/metastore.db"
+        watching = Leases(Metastore.open(url))
+        wait_until(lambda: len(watching.workers()) == 1, "the worker is seen", seconds_max=60)
+        assert main(["lake", "ingest", lake, sample]) == 0
+        wait_until(lambda: len(watching.history()) == 2, "both partitions are compacted", seconds_max=60)
+        wait_until(lambda: not watching.held(now_ms=0), "it has let go of both", seconds_max=60)
+    finally:
+        child.send_signal(signal.SIGTERM)
+        out, _ = child.communicate(timeout=60)
+    assert (child.returncode, out) == (0, "standing: 2 compactions\n")
+    assert watching.workers() == []
 
 
 def test_damage_is_told_with_exit_code_1(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`headstone lake`: topics in object storage. init, ingest, status, compact, read, gc.
+"""`headstone lake`: topics in object storage. init, ingest, status, compact, worker, request, pause, read, gc.
 
 LAKE is a directory (an embedded lake: SQLite and local objects) or the URL of a metastore. Exit 0 done; 1 `status --check`
 found something wrong; 2 wrong usage or damaged data; 3 could not finish, or another worker was faster.
@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,6 +24,7 @@ from headstone.errors import UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake
+    from headstone.lake.metastore import TopicPartition
     from headstone.lake.scheduling import Eligibility
     from headstone.log.listing import RecordEntry
 
@@ -50,6 +55,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compact = action("compact", "compact what is due, most urgent first", _compact)
     compact.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
     compact.add_argument("--all", action="store_true", help="whatever is dirty, due or not")
+    worker = action("worker", "compact what is due until nothing is, beside any number of others", _worker)
+    worker.add_argument("--name", help="by which others see it (default: host and process id)")
+    worker.add_argument(
+        "--lease-ms", type=positive, default=60_000, help="after so long without a sign it counts as dead"
+    )
+    worker.add_argument(
+        "--every-ms", type=positive, help="look again after so long, until SIGTERM or Ctrl-C (default: once)"
+    )
+    request = action(
+        "request", "compact a topic now, whatever its dirty ratio: the next worker does it first", _request
+    )
+    request.add_argument("topic")
+    request.add_argument("--partition", type=offset)
+    pause = action("pause", "let a worker take no new job; with --resume let it go on", _pause)
+    pause.add_argument("worker")
+    pause.add_argument("--resume", action="store_true")
     read = action("read", "records or the table (newest of every key) of a topic", _read)
     read.add_argument("topic")
     read.add_argument("--partition", type=offset)
@@ -144,6 +165,7 @@ def _topic_settings(items: list[str]) -> dict[str, dict[str, object]]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    from headstone.lake.leases import Leases
     from headstone.lake.scheduling import queue
 
     lake = _open(arguments)
@@ -161,10 +183,17 @@ def _status(arguments: argparse.Namespace) -> int:
         })  # fmt: skip
     wrong = lake.metastore.check() if arguments.check else []
     waiting = [str(at) for at, _ in queue(states.items(), now_ms=arguments.now_ms)]
+    leases = Leases(lake.metastore)
+    working = {str(at): name for at, name in leases.held(now_ms=arguments.now_ms).items()}
+    workers, history = leases.workers(), leases.history()
     lake.close()
     if arguments.output == "json":
         listed = [{"topic": name, "partitions": found} for name, found in topics.items()]
-        print(json.dumps({"topics": listed, "queue": waiting, "workers": [], "violations": wrong}, indent=2))
+        told = {
+            "topics": listed, "queue": waiting, "working": working, "workers": [asdict(row) for row in workers],
+            "history": [{**asdict(row), "at": str(row.at)} for row in history], "violations": wrong,
+        }  # fmt: skip
+        print(json.dumps(told, indent=2))
         return 1 if wrong else 0
     for name, found in topics.items():
         for one in found:
@@ -175,17 +204,24 @@ def _status(arguments: argparse.Namespace) -> int:
                 f"{'due' if one['eligible'] else 'not due'}: {one['reason']}"
             )
     print(f"queue: {', '.join(waiting) or 'empty'}")
+    for row in workers:
+        print(
+            f"worker {row.worker}: {'paused' if row.paused else row.doing}, seen {arguments.now_ms - row.seen_ms} ms ago"
+        )
     for text in wrong:
         print(f"WRONG: {text}")
     return 1 if wrong else 0
 
 
 def _eligibilities(arguments: argparse.Namespace, lake: Lake) -> dict[Any, Eligibility]:
+    from headstone.lake.leases import Leases
     from headstone.lake.scheduling import eligibility
 
-    settings = lake.metastore.topics()
+    settings, requested = lake.metastore.topics(), Leases(lake.metastore).requested()
     return {
-        at: eligibility(lake.metastore.partition(at), settings[at.topic], now_ms=arguments.now_ms)
+        at: eligibility(
+            lake.metastore.partition(at), settings[at.topic], now_ms=arguments.now_ms, requested=at in requested
+        )
         for at in lake.metastore.partitions()
     }
 
@@ -223,15 +259,82 @@ def _compact(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read(arguments: argparse.Namespace) -> int:
-    from headstone.lake.metastore import TopicPartition
-    from headstone.lake.reading import records, table
+def _worker(arguments: argparse.Namespace) -> int:
+    from headstone.lake.leases import Leases
+    from headstone.lake.worker import HARD, RUN, SOFT, Worker
+    from headstone.spark.inprocess import InProcess
 
     lake = _open(arguments)
+    name = arguments.name or f"{socket.gethostname()}-{os.getpid()}"
+    clock = _clock(arguments)
+    worker = Worker(
+        name=name, lake=lake, engine=InProcess(cores()), clock=clock, tell=tell, lease_ms=arguments.lease_ms
+    )  # fmt: skip
+    woken = threading.Event()
+
+    def stop(*_: object) -> None:
+        """The first signal lets the job finish, the second gives it up before its commit."""
+        worker.stop = SOFT if worker.stop == RUN else HARD
+        woken.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    committed = worker.work()
+    while arguments.every_ms and worker.stop == RUN:
+        woken.wait(arguments.every_ms / 1000)
+        committed += worker.work()
+    Leases(lake.metastore).left(name)
+    lake.close()
+    told = {"worker": name, "committed": committed}
+    print(json.dumps(told, indent=2) if arguments.output == "json" else f"{name}: {committed} compactions")
+    return 0
+
+
+def _clock(arguments: argparse.Namespace) -> Callable[[], int]:
+    """The wall clock, set to --now-ms when the command began."""
+    ahead = arguments.now_ms - int(time.time() * 1000)
+    return lambda: int(time.time() * 1000) + ahead
+
+
+def _request(arguments: argparse.Namespace) -> int:
+    from headstone.lake.leases import Leases
+
+    lake = _open(arguments)
+    chosen = _chosen(arguments, lake)
+    for at in chosen:
+        Leases(lake.metastore).request(at, now_ms=arguments.now_ms)
+    lake.close()
+    names = [str(at) for at in chosen]
+    print(json.dumps({"requested": names}) if arguments.output == "json" else f"requested: {', '.join(names)}")
+    return 0
+
+
+def _pause(arguments: argparse.Namespace) -> int:
+    from headstone.lake.leases import Leases
+
+    lake = _open(arguments)
+    if not Leases(lake.metastore).pause(arguments.worker, paused=not arguments.resume):
+        raise UsageError(f"no worker {arguments.worker}; `headstone lake status` names them")
+    lake.close()
+    told = {"worker": arguments.worker, "paused": not arguments.resume}
+    what = "goes on" if arguments.resume else "takes no new job"
+    print(json.dumps(told) if arguments.output == "json" else f"{arguments.worker} {what}")
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace, lake: Lake) -> list[TopicPartition]:
     known = [at for at in lake.metastore.partitions() if at.topic == arguments.topic]
     chosen = [at for at in known if arguments.partition in (None, at.number)]
     if not chosen:
-        raise UsageError(f"the lake has no {TopicPartition(arguments.topic, arguments.partition or 0)}")
+        raise UsageError(f"the lake has no {arguments.topic}-{arguments.partition or 0}")
+    return chosen
+
+
+def _read(arguments: argparse.Namespace) -> int:
+    from headstone.lake.reading import records, table
+
+    lake = _open(arguments)
+    chosen = _chosen(arguments, lake)
 
     def rows() -> Any:
         for at in chosen:

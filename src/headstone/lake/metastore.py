@@ -63,7 +63,7 @@ class Metastore:
     def open(cls, url: str) -> Metastore:
         """An existing metastore, migrated to this program's version."""
         store = cls(_engine(url))
-        with store._transaction() as connection:
+        with store.transaction() as connection:
             if not schema.exists(connection):
                 raise UsageError(f"{url} holds no lake; `headstone lake init` makes one")
             schema.migrate(connection)
@@ -73,7 +73,7 @@ class Metastore:
     def create(cls, url: str, *, location: str, now_ms: int) -> Metastore:
         """A new one. `location` is the prefix of its objects, which it alone uses."""
         store = cls(_engine(url))
-        with store._transaction() as connection:
+        with store.transaction() as connection:
             if schema.exists(connection):
                 raise UsageError(f"{url} holds a lake already")
             schema.metadata.create_all(connection)
@@ -83,19 +83,19 @@ class Metastore:
 
     @property
     def lake_id(self) -> str:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return str(connection.execute(select(schema.lakes.c.lake_id)).scalar_one())
 
     @property
     def location(self) -> str:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return str(connection.execute(select(schema.lakes.c.location)).scalar_one())
 
     def close(self) -> None:
         self._engine.dispose()
 
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, object] | None = None) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             if connection.execute(select(schema.topics.c.topic_id).where(schema.topics.c.name == name)).first():
                 raise UsageError(f"topic {name} exists already")
             connection.execute(insert(schema.topics).values(name=name, settings=json.dumps(dict(settings or {}))))
@@ -106,14 +106,14 @@ class Metastore:
 
     def topics(self) -> dict[str, dict[str, object]]:
         """Names and settings."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             rows = connection.execute(
                 select(schema.topics.c.name, schema.topics.c.settings).order_by(schema.topics.c.name)
             )
             return {row.name: json.loads(row.settings) for row in rows}
 
     def partitions(self) -> list[TopicPartition]:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             rows = connection.execute(
                 select(schema.topics.c.name, schema.partitions.c.number)
                 .join_from(schema.partitions, schema.topics)
@@ -122,20 +122,20 @@ class Metastore:
             return [TopicPartition(row.name, row.number) for row in rows]
 
     def partition(self, at: TopicPartition) -> Partition:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return _load(connection, *_locate(connection, at, lock=False))
 
     def register(self, count: int, *, now_ms: int) -> list[str]:
         """Ids for objects that are about to be uploaded."""
         made = [str(uuid.uuid4()) for _ in range(count)]
         rows = [{"object_id": one, "state": REGISTERED, "size": 0, "changed_ms": now_ms} for one in made]
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(insert(schema.objects), rows)
         return made
 
     def append(self, appends: Mapping[TopicPartition, Append], sizes: Mapping[str, int], *, now_ms: int) -> None:
         """Several partitions at once, all or none: an object of ingest holds ranges of many. `sizes` by object id."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             _use(connection, [extent for append in appends.values() for extent in append.extents], sizes, now_ms)
             for at, append in sorted(appends.items(), key=lambda item: item[0]):
                 change = partial(commits.appended, expected_next=append.expected_next, extents=append.extents)
@@ -146,7 +146,7 @@ class Metastore:
         sizes: Mapping[str, int], *, now_ms: int,
     ) -> None:  # fmt: skip
         """A compaction's result; `claim` None is a part of a longer job. Raises the epoch by one."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             _use(connection, extents, sizes, now_ms)
             left = _commit(connection, at, lambda before: commits.replaced(before, expected_epoch, extents, claim))
             _release(connection, left, now_ms)
@@ -161,13 +161,13 @@ class Metastore:
         now_ms: int,
     ) -> None:
         """Merged small extents; checks the epoch without raising it."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             _use(connection, extents, sizes, now_ms)
             left = _commit(connection, at, lambda before: commits.leveled(before, expected_epoch, extents))
             _release(connection, left, now_ms)
 
     def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: int) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             left = _commit(connection, at, lambda before: commits.started_at(before, start_offset))
             _release(connection, left, now_ms)
 
@@ -176,13 +176,13 @@ class Metastore:
         columns = schema.objects.c
         old = and_(columns.state == UNREFERENCED, columns.changed_ms < unreferenced_before_ms)
         lost = and_(columns.state == REGISTERED, columns.changed_ms < registered_before_ms)
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             rows = connection.execute(select(schema.objects).where(old | lost).order_by(columns.object_id))
             return [ObjectRow(**row._mapping) for row in rows]
 
     def forget(self, object_ids: Sequence[str]) -> None:
         """After they were deleted from the store. An object that was used in between is refused."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             gone = connection.execute(
                 delete(schema.objects).where(
                     schema.objects.c.object_id.in_(object_ids), schema.objects.c.state != COMMITTED
@@ -192,13 +192,13 @@ class Metastore:
                 raise CommitRefused(f"{len(object_ids) - gone.rowcount} of the objects to forget are in use")
 
     def objects(self) -> dict[str, ObjectRow]:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return {row.object_id: ObjectRow(**row._mapping) for row in connection.execute(select(schema.objects))}
 
     def check(self) -> list[str]:
         """Every invariant over the whole metastore, in one transaction; what is wrong, in words."""
         found: list[str] = []
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             rows = connection.execute(select(schema.objects)).all()
             known = {row.object_id: ObjectRow(**row._mapping) for row in rows}
             used: dict[str, list[tuple[int, int, str]]] = {}
@@ -216,7 +216,7 @@ class Metastore:
         return found + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
 
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def transaction(self) -> Iterator[Connection]:
         try:
             with self._engine.begin() as connection:
                 yield connection
@@ -270,6 +270,11 @@ def _locate(connection: Connection, at: TopicPartition, *, lock: bool) -> tuple[
     if row is None:
         raise UsageError(f"the lake has no partition {at}")
     return row.partition_id, row
+
+
+def locate(connection: Connection, at: TopicPartition) -> int:
+    """The row id of a partition."""
+    return _locate(connection, at, lock=False)[0]
 
 
 def _load(connection: Connection, partition_id: int, row: Any, *, with_extents: bool = True) -> Partition:

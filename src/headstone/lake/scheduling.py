@@ -1,6 +1,7 @@
 """Which partitions are worth compacting now, why, and in which order. Pure: metadata and a clock in, reasons out.
 
-Lag is a deadline, not only a condition: what is overdue comes first, then expired tombstones, then the dirtiest.
+Lag is a deadline, not only a condition: what somebody asked for comes first, then what is overdue, then expired tombstones,
+then the dirtiest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Eligibility:
     """`deadline_ms` is when max.compaction.lag.ms is over for the oldest dirty data; None without such data or limit."""
 
     eligible: bool
+    requested: bool
     reason: str
     dirty_ratio: float
     dirty_bytes: int
@@ -29,7 +31,9 @@ class Eligibility:
     deadline_ms: int | None
 
 
-def eligibility(partition: Partition, settings: Mapping[str, object], *, now_ms: int) -> Eligibility:
+def eligibility(
+    partition: Partition, settings: Mapping[str, object], *, now_ms: int, requested: bool = False
+) -> Eligibility:
     total = sum(extent.length for extent in partition.extents)
     dirty = [extent for extent in partition.extents if _is_dirty(extent, partition)]
     dirty_bytes = sum(extent.length for extent in dirty)
@@ -41,7 +45,9 @@ def eligibility(partition: Partition, settings: Mapping[str, object], *, now_ms:
     oldest = min((extent.max_timestamp_ms for extent in dirty if extent.records), default=None)
     deadline = oldest + lag_ms if oldest is not None and lag_ms < NO_LIMIT - oldest else None
     eligible, reason = True, ""
-    if deadline is not None and deadline <= now_ms:
+    if requested and (dirty_bytes or due):
+        reason = "requested"
+    elif deadline is not None and deadline <= now_ms:
         reason = f"max.compaction.lag.ms is over since {now_ms - deadline} ms"
     elif due:
         reason = f"tombstones of {due} ranges have had their time"
@@ -51,7 +57,7 @@ def eligibility(partition: Partition, settings: Mapping[str, object], *, now_ms:
         eligible = False
         reason = f"dirty ratio {ratio:.3f} is below {needed:g}" if dirty_bytes else "nothing is dirty"
     return Eligibility(
-        eligible=eligible, reason=reason, dirty_ratio=ratio, dirty_bytes=dirty_bytes, tombstones_due=due,
+        eligible=eligible, requested=requested, reason=reason, dirty_ratio=ratio, dirty_bytes=dirty_bytes, tombstones_due=due,
         deadline_ms=deadline,
     )  # fmt: skip
 
@@ -68,6 +74,8 @@ def queue(
 
     def urgency(item: tuple[TopicPartition, Eligibility]) -> tuple[int, float, TopicPartition]:
         at, state = item
+        if state.requested:
+            return -1, 0.0, at
         if state.deadline_ms is not None and state.deadline_ms <= now_ms:
             return 0, state.deadline_ms, at
         return (1, -state.tombstones_due, at) if state.tombstones_due else (2, -state.dirty_ratio, at)

@@ -103,6 +103,45 @@ tombstones = Table(
     Column("cleaned_at_ms", BigInteger, nullable=False),
 )
 
+leases = Table(
+    "leases",
+    metadata,
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
+    Column("worker", String(200), nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+)
+"""Who works on a partition. Spares others the work; what keeps the data right is the epoch."""
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
+    Column("requested_ms", BigInteger, nullable=False),
+)
+"""\"Compact this now\"."""
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker", String(200), primary_key=True),
+    Column("seen_ms", BigInteger, nullable=False),
+    Column("paused", Integer, nullable=False),
+    Column("doing", Text, nullable=False),
+)
+
+history = Table(
+    "history",
+    metadata,
+    Column("job_id", String(36), primary_key=True),
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), nullable=False),
+    Column("worker", String(200), nullable=False),
+    Column("started_ms", BigInteger, nullable=False),
+    Column("finished_ms", BigInteger, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("told", Text, nullable=False),
+)
+"""`outcome`: committed, idle, refused, failed. `told` is JSON."""
+
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 """From version n to n + 1, by n. None yet: there is one version."""
 

@@ -1,0 +1,74 @@
+"""One worker process of the races: compacts for ever, with leases that expire under it, uploads that fail, and naps.
+
+python -m tests.lake.racing METASTORE_URL SEED STORE_SETTINGS_JSON
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headstone.errors import Unfinished
+from headstone.lake import compaction
+from headstone.lake.lake import Lake, open_lake
+from headstone.lake.store import Sink, Store
+from headstone.lake.worker import Worker
+from headstone.spark.inprocess import InProcess
+
+LEASE_MS = 40
+"""Shorter than a job: two workers on one partition are the rule here."""
+
+
+class FailingStore(Store):
+    """Every tenth upload breaks off."""
+
+    chance = random.Random(0)
+
+    @contextmanager
+    def writing(self, path: str, *, part_bytes: int = 8 << 20) -> Iterator[Sink]:
+        with super().writing(path, part_bytes=part_bytes) as sink:
+            yield sink
+            if self.chance.random() < 0.1:
+                raise Unfinished(f"{path}: the connection was lost")
+
+
+def main() -> None:
+    url, seed, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    chance = random.Random(seed)
+    FailingStore.chance = chance
+    opened = open_lake(url, settings=settings)
+    lake = Lake(metastore=opened.metastore, store=FailingStore.open(opened.store.url, settings))
+    print("ready", flush=True)
+    napping = threading.Event()
+    real = compaction.compact_partition
+
+    def slow(*arguments: object, **options: object) -> compaction.Compacted:
+        inner = options.pop("before_commit")
+        assert callable(inner)
+
+        def nap() -> None:
+            napping.wait(chance.choice((0, 0, 0.02, 0.1)))
+            inner()
+
+        return real(*arguments, before_commit=nap, **options)  # type: ignore[arg-type]
+
+    from headstone.lake import worker as module
+
+    module.compact_partition = slow  # type: ignore[assignment]
+    while True:
+        name = f"worker-{seed}-{chance.randrange(3)}"
+        worker = Worker(
+            name=name, lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), tell=lambda text: None,
+            lease_ms=LEASE_MS,
+        )  # fmt: skip
+        if not worker.work():
+            napping.wait(0.02)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Workers: one at a time on a partition, the queue drained, requests, pauses, stops; and races with kill -9."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headstone.lake.collection import collect, garbage
+from headstone.lake.commits import CommitRefused
+from headstone.lake.lake import Lake, create_lake
+from headstone.lake.leases import COMMITTED, FAILED, IDLE, Leases
+from headstone.lake.metastore import Append, TopicPartition
+from headstone.lake.objects import object_path, writing_object
+from headstone.lake.reading import records, table
+from headstone.lake.spans import Span
+from headstone.lake.store import Store
+from headstone.lake.worker import HARD, SOFT, Worker
+from headstone.spark.inprocess import InProcess
+from tests.oracle.batches import Batch, Record, encode
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -> Iterator[Lake]:
+    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=s3_settings)
+    made.metastore.create_topic("t", 2, {"delete.retention.ms": 0})
+    yield made
+    made.close()
+
+
+def put(lake: Lake, at: TopicPartition, pairs: list[tuple[bytes, bytes | None]], *, now_ms: int = 1) -> None:
+    """One batch, one extent, one object."""
+    start = lake.metastore.partition(at).next_offset
+    rows = tuple(
+        Record(offset=start + n, timestamp=now_ms, key=key, value=value) for n, (key, value) in enumerate(pairs)
+    )
+    batch = Batch(
+        base_offset=start, last_offset_delta=len(rows) - 1, records=rows, count=len(rows), base_timestamp=now_ms,
+        horizon_ms=None, max_timestamp=now_ms, leader_epoch=0, codec="none", transactional=False, producer_id=-1,
+        producer_epoch=-1, base_sequence=-1,
+    )  # fmt: skip
+    (object_id,) = lake.metastore.register(1, now_ms=now_ms)
+    with writing_object(lake.store, object_id) as writer:
+        extent = writer.add(
+            at.topic, at.number, Span(start, start + len(rows)), [encode(batch)], records=len(rows), max_timestamp_ms=now_ms
+        )  # fmt: skip
+    lake.metastore.append({at: Append(expected_next=start, extents=(extent,))}, {object_id: writer.size}, now_ms=now_ms)
+
+
+def worker(lake: Lake, name: str = "w", now_ms: int = 100) -> Worker:
+    return Worker(name=name, lake=lake, engine=InProcess(1), clock=lambda: now_ms, tell=lambda text: None)
+
+
+def test_a_lease_is_one_workers_until_it_expires(lake: Lake) -> None:
+    leases = Leases(lake.metastore)
+    assert leases.take(FIRST, "a", now_ms=10, lease_ms=100)
+    assert not leases.take(FIRST, "b", now_ms=109, lease_ms=100)
+    assert leases.take(SECOND, "b", now_ms=10, lease_ms=100)
+    assert leases.held(now_ms=50) == {FIRST: "a", SECOND: "b"}
+    assert leases.renew(FIRST, "a", now_ms=100, lease_ms=100)
+    assert not leases.take(FIRST, "b", now_ms=110, lease_ms=100)
+    assert leases.take(FIRST, "b", now_ms=200, lease_ms=100)
+    assert not leases.renew(FIRST, "a", now_ms=210, lease_ms=100)
+    leases.release(FIRST, "a")
+    assert leases.held(now_ms=210) == {FIRST: "b"}
+    leases.release(FIRST, "b")
+    assert leases.held(now_ms=210) == {}
+
+
+def test_of_many_at_once_one_gets_the_lease(metastore_url: str, lake: Lake) -> None:
+    got: list[str] = []
+
+    def grab(name: str) -> None:
+        if Leases(lake.metastore).take(FIRST, name, now_ms=1, lease_ms=1000):
+            got.append(name)
+
+    threads = [threading.Thread(target=grab, args=(f"w{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [Leases(lake.metastore).held(now_ms=2)[FIRST]] == got
+    assert metastore_url
+
+
+def test_a_worker_drains_the_queue_and_leaves_a_history(lake: Lake) -> None:
+    for at in (FIRST, SECOND):
+        put(lake, at, [(b"a", b"1"), (b"a", b"2")])
+    assert worker(lake).work() == 2
+    assert [record.offset for record in records(lake, FIRST)] == [1]
+    leases = Leases(lake.metastore)
+    assert {(row.at, row.outcome) for row in leases.history()} == {(FIRST, COMMITTED), (SECOND, COMMITTED)}
+    assert leases.held(now_ms=100) == {}
+    assert worker(lake).work() == 0
+
+
+def test_what_another_one_works_on_is_left_to_it(lake: Lake) -> None:
+    for at in (FIRST, SECOND):
+        put(lake, at, [(b"a", b"1"), (b"a", b"2")])
+    Leases(lake.metastore).take(FIRST, "somebody", now_ms=100)
+    assert worker(lake).work() == 1
+    assert lake.metastore.partition(FIRST).compaction_epoch == 0
+
+
+def test_a_request_is_enough_and_is_done_once(lake: Lake) -> None:
+    put(lake, FIRST, [(b"a", b"1"), (b"b", b"1")] * 20)
+    worker(lake).work()
+    put(lake, FIRST, [(b"a", b"2")])
+    put(lake, SECOND, [(b"x", b"1")])
+    lake.metastore.create_topic("lazy", 1, {"min.cleanable.dirty.ratio": 1})
+    leases = Leases(lake.metastore)
+    leases.request(FIRST, now_ms=50)
+    assert leases.requested() == {FIRST: 50}
+    worker(lake).work()
+    assert leases.requested() == {}
+    assert {record.key: record.value for record in records(lake, FIRST)} == {b"a": b"2", b"b": b"1"}
+    leases.request(FIRST, now_ms=60)
+    worker(lake, now_ms=200).work()
+    assert (leases.requested(), leases.history(limit=1)[0].outcome) == ({}, IDLE)
+
+
+def test_a_paused_worker_takes_nothing(lake: Lake) -> None:
+    leases = Leases(lake.metastore)
+    leases.seen("w", "looking", now_ms=1)
+    put(lake, FIRST, [(b"a", b"1"), (b"a", b"2")])
+    assert leases.pause("w", paused=True)
+    assert worker(lake).work() == 0
+    assert leases.pause("w", paused=False)
+    assert worker(lake).work() == 1
+    assert not leases.pause("nobody", paused=True)
+    assert [row.worker for row in leases.workers()] == ["w"]
+
+
+def test_a_soft_stop_finishes_the_job_and_a_hard_one_gives_it_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at in (FIRST, SECOND):
+        put(lake, at, [(b"a", b"1"), (b"a", b"2")])
+    soft, hard = worker(lake, "soft"), worker(lake, "hard")
+
+    def stop_during(self: Leases, *arguments: object, **options: object) -> bool:
+        soft.stop, hard.stop = SOFT, HARD
+        return real(self, *arguments, **options)  # type: ignore[arg-type]
+
+    real = Leases.take
+    monkeypatch.setattr(Leases, "take", stop_during)
+    assert hard.work() == 0
+    assert [lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 0]
+    assert Leases(lake.metastore).history(limit=1)[0].outcome == FAILED
+    soft.stop = "run"
+    assert soft.work() == 1
+    assert sorted(lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)) == [0, 1]
+
+
+class Racers:
+    """Worker processes that are killed and started again."""
+
+    def __init__(self, url: str, settings: dict[str, str], count: int) -> None:
+        self._url = url
+        self._settings = settings
+        self._next = 0
+        self.processes = [self._start() for _ in range(count)]
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._next += 1
+        command = [sys.executable, "-m", "tests.lake.racing", self._url, str(self._next), json.dumps(self._settings)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def kill_one(self, chance: random.Random) -> None:
+        at = chance.randrange(len(self.processes))
+        self._kill(self.processes[at])
+        self.processes[at] = self._start()
+
+    def stop(self) -> None:
+        for process in self.processes:
+            self._kill(process)
+
+    def _kill(self, process: subprocess.Popen[str]) -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("metastore_url", "object_store"), [("sqlite", "file"), ("postgresql", "s3")], indirect=True
+)  # fmt: skip
+def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[str, str]) -> None:
+    """Three processes compact two partitions while we append to both, and now and then one of them is killed."""
+    chance = random.Random(1)
+    model: dict[TopicPartition, dict[bytes, bytes | None]] = {FIRST: {}, SECOND: {}}
+    racers = Racers(metastore_url, dict(s3_settings), 3)
+    try:
+        deadline = time.monotonic() + 12
+        while time.monotonic() < deadline:
+            at = chance.choice((FIRST, SECOND))
+            pairs = [(b"k%d" % chance.randrange(12), None if chance.random() < 0.3 else b"%d" % chance.getrandbits(30))
+                     for _ in range(chance.randint(1, 6))]  # fmt: skip
+            put(lake, at, pairs, now_ms=int(time.time() * 1000))
+            model[at].update(pairs)
+            live = {key: value for key, value in model[at].items() if value is not None}
+            assert {key: record.value for key, record in table(lake, at).items()} == live
+            if chance.random() < 0.05:
+                racers.kill_one(chance)
+    finally:
+        racers.stop()
+    assert lake.metastore.check() == []
+    later = int(time.time() * 1000) + 10_000
+    for number in range(3):  # a little dirt alone is no reason: somebody has to ask
+        for at in model:
+            Leases(lake.metastore).request(at, now_ms=later + number)
+        worker(lake, "last", later + number).work()
+    for at, expected in model.items():
+        live = {key: value for key, value in expected.items() if value is not None}
+        left = list(records(lake, at))
+        assert {record.key: record.value for record in left} == live
+        assert len(left) == len(live)
+    outcomes = [row.outcome for row in Leases(lake.metastore).history(limit=100_000)]
+    print({outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
+    assert outcomes.count(COMMITTED) > 5
+    collect(lake, garbage(lake, now_ms=later + 10, grace_ms=0, upload_ms=1))
+    used = {extent.object_id for at in model for extent in lake.metastore.partition(at).extents}
+    assert set(lake.store.list("objects")) == {object_path(object_id) for object_id in used}
+    assert lake.metastore.check() == []
+
+
+def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headstone.lake import worker as module
+
+    def refused(*arguments: object, **options: object) -> None:
+        raise CommitRefused("somebody was faster")
+
+    put(lake, FIRST, [(b"a", b"1"), (b"a", b"2")])
+    monkeypatch.setattr(module, "compact_partition", refused)
+    assert worker(lake).work() == 0
+    assert Leases(lake.metastore).history()[0].told == {"why": "somebody was faster"}
