@@ -45,6 +45,9 @@ def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) ->
         heal(driver)
     except Corrupt as found:
         outcome.finding, outcome.at_step = found.finding, at
+    except AssertionError as error:
+        error.add_note(f"seed {seed}, step {at}: headstone simulate --seed {seed} --seeds 1 --rules {scenario.rules}")
+        raise
     outcome.checks = driver.checks
     return outcome
 
