@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headstone.errors import UsageError
 from headstone.lake.commits import CommitRefused
 from headstone.lake.compaction import Compacted, compact_partition, dirty_spans
 from headstone.lake.ingest import ingest
@@ -122,6 +123,15 @@ def test_a_reader_holds_the_tombstones_it_has_not_passed(scene: Scene) -> None:
     assert [(tuple(known.span), known.cleaned_at_ms) for known in held] == [((2, 4), 10 + RETENTION_MS)]
     scene.compact(now_ms=10 + 2 * RETENTION_MS)
     assert scene.held() == []
+
+
+def test_records_without_a_key_are_not_lost(scene: Scene) -> None:
+    """A topic that was never meant to be compacted: refused, and everything is as it was."""
+    scene.write("N[a]", "U", "N[a]")
+    before, partition = scene.held(), scene.lake.metastore.partition(AT)
+    with pytest.raises(UsageError, match="1 records have no key"):
+        scene.compact(now_ms=10)
+    assert (scene.held(), scene.lake.metastore.partition(AT)) == (before, partition)
 
 
 def test_a_reader_that_is_halfway_gets_every_change_it_needs(scene: Scene) -> None:

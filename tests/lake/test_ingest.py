@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -132,6 +132,56 @@ def test_another_log_than_before_is_refused(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"the lake ends at 101, inside the batch .* are not the same"):
         ingest(lake, find_partitions([tmp_path / "large"]), now_ms=2)
     assert lake.metastore.partition(TopicPartition("sample", 0)) == before
+
+
+def test_a_log_without_what_comes_next_is_refused(lake: Lake, tmp_path: Path) -> None:
+    """Half of a backup: between the lake and it, deletions may be missing."""
+    write_sample(tmp_path / "all", SampleSettings(records=3000, batch_bytes=2000, segment_bytes=40_000))
+    (whole,) = find_partitions([tmp_path / "all"])
+    bases = [int(file.stem) for file in sorted(whole.path.glob("*.log"))]
+    assert len(bases) > 8
+    early = cut(whole.path, tmp_path / "early", lambda base: base < bases[2])
+    late = cut(whole.path, tmp_path / "late", lambda base: base >= bases[5])
+    ingest(lake, find_partitions([early]), now_ms=1)
+    at = TopicPartition("sample", 0)
+    before = lake.metastore.partition(at)
+    with pytest.raises(UsageError, match=f"the lake ends at {bases[2]}, this log begins at {bases[5]}"):
+        ingest(lake, find_partitions([late]), now_ms=2)
+    assert lake.metastore.partition(at) == before
+
+
+def test_a_shorter_log_goes_on_and_takes_nothing_away(lake: Lake, tmp_path: Path) -> None:
+    """The last segments of a backup, up to where the lake is and beyond."""
+    write_sample(tmp_path / "all", SampleSettings(records=3000, batch_bytes=2000, segment_bytes=40_000))
+    (whole,) = find_partitions([tmp_path / "all"])
+    bases = [int(file.stem) for file in sorted(whole.path.glob("*.log"))]
+    ingest(lake, find_partitions([cut(whole.path, tmp_path / "early", lambda base: base < bases[4])]), now_ms=1)
+    ingest(lake, find_partitions([cut(whole.path, tmp_path / "late", lambda base: base >= bases[3])]), now_ms=2)
+    at = TopicPartition("sample", 0)
+    assert lake.metastore.partition(at).start_offset == 0
+    assert [row(record) for record in records(lake, at)] == committed(whole.path)
+
+
+def test_the_first_log_sets_the_start(lake: Lake, tmp_path: Path) -> None:
+    write_sample(tmp_path / "all", SampleSettings(records=3000, batch_bytes=2000, segment_bytes=40_000))
+    (whole,) = find_partitions([tmp_path / "all"])
+    bases = [int(file.stem) for file in sorted(whole.path.glob("*.log"))]
+    late = cut(whole.path, tmp_path / "late", lambda base: base >= bases[5])
+    ingest(lake, find_partitions([late]), now_ms=1)
+    at = TopicPartition("sample", 0)
+    assert lake.metastore.partition(at).start_offset == bases[5]
+    assert [row(record) for record in records(lake, at)] == committed(late)
+    assert lake.metastore.check() == []
+
+
+def cut(source: Path, to: Path, keep: Callable[[int], bool]) -> Path:
+    """A partition directory with some of another one's segments, and no checkpoints."""
+    target = to / source.name
+    target.mkdir(parents=True)
+    for file in source.glob("*.log"):
+        if keep(int(file.stem)):
+            shutil.copyfile(file, target / file.name)
+    return target
 
 
 def test_a_lake_is_opened_with_its_own_store(metastore_url: str, lake: Lake, s3_settings: dict[str, str]) -> None:

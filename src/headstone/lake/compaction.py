@@ -16,6 +16,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from headstone.errors import UsageError
 from headstone.lake.commits import Claim, Extent, Partition
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import TopicPartition
@@ -26,7 +27,9 @@ from headstone.log.directory import LOG, PartitionDir, list_segments, numbered
 from headstone.log.layout import DELETE_HORIZON
 from headstone.log.reading import ChunkReader, Payloads, SegmentFile, walk_segment
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
+from headstone.retention.verdicts import BY_KEYLESS, REASONS
 from headstone.spark.compaction import CompactionRequest, Engine, compact
+from headstone.spark.report import PartitionReport
 
 UNMERGED_SEGMENT_BYTES = 1
 """No two extents become one: each keeps its span, and those that lose nothing are recognised."""
@@ -82,11 +85,17 @@ def compact_partition(
         # Due tombstones alone: nothing is dirty, so the pass has to be told to go over the clean part again.
         first = dirty[0].start if dirty else partition.start_offset
         request = CompactionRequest(
-            paths=(str(directory.path),), out=None, policy=policy, dirty_from=first, progress=False, drop_keyless=True
+            paths=(str(directory.path),), out=None, policy=policy, dirty_from=first, progress=False
         )
-        cleaned_to = compact(request, engine, lambda text: None).partitions[0].dirty_end
-        extents, sizes = _upload(lake, at, partition, directory, now_ms)
-        claim = _claim(partition, directory, cleaned_to, due, now_ms) if cleaned_to > partition.start_offset else None
+        report = compact(request, engine, lambda text: None).partitions[0]
+        _refuse_keyless(at, report)
+        facts = {segment.base: _facts(segment) for segment in list_segments(directory)}
+        extents, sizes = _upload(lake, at, partition, directory, facts, now_ms)
+        claim = (
+            _claim(partition, facts, report.dirty_end, due, now_ms)
+            if report.dirty_end > partition.start_offset
+            else None
+        )
     before_commit()
     lake.metastore.replace(at, partition.compaction_epoch, extents, claim, sizes, now_ms=now_ms)
     after = {extent.span: extent for extent in partition.extents} | {extent.span: extent for extent in extents}
@@ -103,6 +112,15 @@ def _due(partition: Partition, policy: Policy) -> Spans:
     return tuple(known.span for known in partition.tombstones if known.cleaned_at_ms <= last)
 
 
+def _refuse_keyless(at: TopicPartition, report: PartitionReport) -> None:
+    """Compaction drops records without a key. A compacted topic has none: whoever has some did not mean to lose them."""
+    lost = report.reasons.get(REASONS[BY_KEYLESS], 0)
+    if lost:
+        raise UsageError(
+            f"{at}: {lost} records have no key and would be lost, so this is not a compacted topic; nothing was changed"
+        )
+
+
 def _fetch(lake: Lake, partition: Partition, directory: PartitionDir) -> int:
     """A log directory of the extents, and an empty active segment behind them: a pass never touches the active one."""
     directory.path.mkdir(parents=True)
@@ -116,33 +134,41 @@ def _fetch(lake: Lake, partition: Partition, directory: PartitionDir) -> int:
 
 
 def _upload(
-    lake: Lake, at: TopicPartition, partition: Partition, directory: PartitionDir, now_ms: int
+    lake: Lake,
+    at: TopicPartition,
+    partition: Partition,
+    directory: PartitionDir,
+    facts: Mapping[int, _Facts],
+    now_ms: int,
 ) -> tuple[list[Extent], dict[str, int]]:
     """The extents that changed, in one object; none if nothing did."""
     changed = [extent.span for extent in partition.extents if _content_changed(directory, extent)]
     if not changed:
         return [], {}
-    segments = {segment.base: segment for segment in list_segments(directory)}
     (object_id,) = lake.metastore.register(1, now_ms=now_ms)
     extents = []
     with writing_object(lake.store, object_id) as writer:
         for span in changed:
-            segment = segments.get(span.start)
-            content = Path(segment.path).read_bytes() if segment else b""
-            facts = _facts(segment)
+            known = facts.get(span.start, _Facts())
+            content = _content(directory, span)
             extents.append(
                 writer.add(
-                    at.topic, at.number, span, [content] if content else [], records=facts.records,
-                    max_timestamp_ms=facts.max_timestamp_ms,
+                    at.topic, at.number, span, [content] if content else [], records=known.records,
+                    max_timestamp_ms=known.max_timestamp_ms,
                 )
             )  # fmt: skip
     return extents, {object_id: writer.size}
 
 
 def _content_changed(directory: PartitionDir, extent: Extent) -> bool:
-    path = directory.path / numbered(extent.span.start, LOG)
-    content = path.read_bytes() if path.exists() else b""
+    content = _content(directory, extent.span)
     return len(content) != extent.length or google_crc32c.value(content) != extent.checksum
+
+
+def _content(directory: PartitionDir, span: Span) -> bytes:
+    """What is left of an extent; a segment that lost everything may be gone."""
+    path = directory.path / numbered(span.start, LOG)
+    return path.read_bytes() if path.exists() else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,20 +178,19 @@ class _Facts:
     tombstones: bool = False
 
 
-def _facts(segment: SegmentFile | None) -> _Facts:
+def _facts(segment: SegmentFile) -> _Facts:
     """Of a segment that was gone over: its tombstones are in batches with a delete horizon, but not in all of those."""
     records, newest, tombstones = 0, -1, False
     reader, payloads = ChunkReader(), Payloads()
-    for table in walk_segment(segment.path, base=segment.base) if segment else ():
+    for table in walk_segment(segment.path, base=segment.base):
         records += int(table["count"].sum(dtype=np.int64))
         newest = max(newest, int(table["max_timestamp"].max()))
         stamped = table[((table["attributes"] & DELETE_HORIZON) != 0) & (table["count"] > 0)]
-        tombstones = tombstones or any(_has_tombstone(segment, row, reader, payloads) for row in stamped if segment)
+        tombstones = tombstones or any(_has_tombstone(segment, row, reader, payloads) for row in stamped)
     return _Facts(records=records, max_timestamp_ms=newest, tombstones=tombstones)
 
 
-def _has_tombstone(segment: SegmentFile | None, row: Any, reader: ChunkReader, payloads: Payloads) -> bool:
-    assert segment is not None
+def _has_tombstone(segment: SegmentFile, row: Any, reader: ChunkReader, payloads: Payloads) -> bool:
     start, end = int(row["position"]), int(row["position"] + row["size"])
     with open(segment.path, "rb") as file:
         chunk = reader.read(file, segment.path, start, end, batches=1, previous=-1, with_crc=False)
@@ -173,12 +198,12 @@ def _has_tombstone(segment: SegmentFile | None, row: Any, reader: ChunkReader, p
     return any(bool((spans[:, VALUE_SIZE] < 0).any()) for _, spans in decode(chunk, only, payloads))
 
 
-def _claim(partition: Partition, directory: PartitionDir, cleaned_to: int, due: Spans, now_ms: int) -> Claim:
+def _claim(partition: Partition, facts: Mapping[int, _Facts], cleaned_to: int, due: Spans, now_ms: int) -> Claim:
     """Everything from the log start up to where the pass got is clean, and which extents still hold tombstones.
 
     Ranges that were due are done with: what is left in them all the same, held by a reader, waits for another time."""
     processed = Span(partition.start_offset, cleaned_to)
-    holding = {segment.base for segment in list_segments(directory) if _facts(segment).tombstones}
+    holding = {base for base, known in facts.items() if known.tombstones}
     left = overlap([extent.span for extent in partition.extents if extent.span.start in holding], [processed])
     known = [known.span for known in partition.tombstones]
     done = overlap(due, [processed])

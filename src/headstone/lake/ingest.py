@@ -61,7 +61,9 @@ def ingest(
     lake: Lake, directories: Sequence[PartitionDir], *, now_ms: int, tell: Callable[[str], None] = lambda text: None,
     extent_bytes: int = EXTENT_BYTES, object_bytes: int = OBJECT_BYTES,
 ) -> list[Ingested]:  # fmt: skip
-    """All partitions found; topics that the lake does not have are created. One commit an object."""
+    """All partitions found; topics that the lake does not have are created. One commit an object.
+
+    The log start of the first log is the lake's. Later ones do not move it: a shorter log must not take away what is there."""
     wanted = [directory for directory in directories if directory.topic != METADATA_TOPIC]
     _create_topics(lake, wanted)
     surveys = {
@@ -69,6 +71,8 @@ def ingest(
         for directory, (survey, _) in zip(wanted, survey_all(wanted), strict=True)
     }
     starts = {at: lake.metastore.partition(at).next_offset for at in surveys}
+    for at, survey in surveys.items():
+        _refuse_gap(at, starts[at], survey)
     added = {at: Ingested(at=at, start=starts[at], end=starts[at], records=0, bytes=0) for at in surveys}
     waiting: list[_Part] = []
     for at in sorted(surveys):
@@ -81,10 +85,18 @@ def ingest(
     if waiting:
         _upload(lake, waiting, added, now_ms)
     for at, survey in surveys.items():
-        first = min(survey.log_start, added[at].end)
-        if first > lake.metastore.partition(at).start_offset:
-            lake.metastore.start_at(at, first, now_ms=now_ms)
+        if starts[at] == 0 < min(survey.log_start, added[at].end):
+            lake.metastore.start_at(at, min(survey.log_start, added[at].end), now_ms=now_ms)
     return [added[at] for at in sorted(added)]
+
+
+def _refuse_gap(at: TopicPartition, start: int, survey: PartitionSurvey) -> None:
+    """A log whose beginning is gone, or a part of a backup: what it lacks may be the deletion of what the lake holds."""
+    if 0 < start < survey.log_start:
+        raise UsageError(
+            f"{at}: the lake ends at {start}, this log begins at {survey.log_start}: what lies between is missing; "
+            "ingest a log or backup that has it, or make a new lake"
+        )
 
 
 def _create_topics(lake: Lake, directories: Sequence[PartitionDir]) -> None:
