@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from headstone.errors import Unfinished
 from headstone.lake import compaction
@@ -47,15 +49,12 @@ def main() -> None:
     napping = threading.Event()
     real = compaction.compact_partition
 
-    def slow(*arguments: object, **options: object) -> compaction.Compacted:
-        inner = options.pop("before_commit")
-        assert callable(inner)
-
+    def slow(*arguments: Any, now_ms: int, options: compaction.JobOptions) -> compaction.Compacted:
         def nap() -> None:
             napping.wait(chance.choice((0, 0, 0.02, 0.1)))
-            inner()
+            options.before_commit()
 
-        return real(*arguments, before_commit=nap, **options)  # type: ignore[arg-type]
+        return real(*arguments, now_ms=now_ms, options=replace(options, before_commit=nap, commit_bytes=300))
 
     from headstone.lake import worker as module
 

@@ -10,12 +10,13 @@ import pytest
 
 from headstone.errors import UsageError
 from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import Compacted, compact_partition, dirty_spans
+from headstone.lake.compaction import Compacted, JobOptions, compact_partition
 from headstone.lake.ingest import ingest
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.metastore import TopicPartition
 from headstone.lake.objects import object_path
 from headstone.lake.reading import records, table
+from headstone.lake.scheduling import dirty_spans
 from headstone.lake.spans import Span
 from headstone.lake.store import Store
 from headstone.log.directory import find_partitions
@@ -45,7 +46,8 @@ class Scene:
         ingest(self.lake, find_partitions([self._root / "t-0"]), now_ms=now_ms)
 
     def compact(self, now_ms: int, **options: object) -> Compacted:
-        return compact_partition(self.lake, AT, InProcess(1), now_ms=now_ms, **options)  # type: ignore[arg-type]
+        given = JobOptions(**options)  # type: ignore[arg-type]
+        return compact_partition(self.lake, AT, InProcess(1), now_ms=now_ms, options=given)
 
     def held(self) -> list[tuple[int, bytes | None, bytes | None]]:
         return [(record.offset, record.key, record.value) for record in records(self.lake, AT)]
@@ -117,11 +119,11 @@ def test_a_reader_holds_the_tombstones_it_has_not_passed(scene: Scene) -> None:
     scene.write("N[a]", "T[a]")
     scene.write("N[b]", "T[b]")
     scene.compact(now_ms=10)
-    scene.compact(now_ms=10 + RETENTION_MS, tombstones_below=2)
+    scene.compact(now_ms=10 + RETENTION_MS, held_from=2)
     assert [(offset, key) for offset, key, _ in scene.held()] == [(3, b"b")]
     held = scene.lake.metastore.partition(AT).tombstones
-    assert [(tuple(known.span), known.cleaned_at_ms) for known in held] == [((2, 4), 10 + RETENTION_MS)]
-    scene.compact(now_ms=10 + 2 * RETENTION_MS)
+    assert [(tuple(known.span), known.cleaned_at_ms) for known in held] == [((2, 4), 10)]
+    scene.compact(now_ms=10 + RETENTION_MS)
     assert scene.held() == []
 
 

@@ -25,7 +25,6 @@ from headstone.errors import UsageError
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake
     from headstone.lake.metastore import TopicPartition
-    from headstone.lake.scheduling import Eligibility
     from headstone.log.listing import RecordEntry
 
 
@@ -167,9 +166,10 @@ def _topic_settings(items: list[str]) -> dict[str, dict[str, object]]:
 def _status(arguments: argparse.Namespace) -> int:
     from headstone.lake.leases import Leases
     from headstone.lake.scheduling import queue
+    from headstone.lake.worker import eligibilities
 
     lake = _open(arguments)
-    states = _eligibilities(arguments, lake)
+    states = eligibilities(lake, now_ms=arguments.now_ms)
     topics: dict[str, list[dict[str, Any]]] = {name: [] for name in lake.metastore.topics()}
     for at, state in states.items():
         partition = lake.metastore.partition(at)
@@ -213,26 +213,14 @@ def _status(arguments: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _eligibilities(arguments: argparse.Namespace, lake: Lake) -> dict[Any, Eligibility]:
-    from headstone.lake.leases import Leases
-    from headstone.lake.scheduling import eligibility
-
-    settings, requested = lake.metastore.topics(), Leases(lake.metastore).requested()
-    return {
-        at: eligibility(
-            lake.metastore.partition(at), settings[at.topic], now_ms=arguments.now_ms, requested=at in requested
-        )
-        for at in lake.metastore.partitions()
-    }
-
-
 def _compact(arguments: argparse.Namespace) -> int:
     from headstone.lake.compaction import compact_partition
     from headstone.lake.scheduling import queue
+    from headstone.lake.worker import eligibilities
     from headstone.spark.inprocess import InProcess
 
     lake = _open(arguments)
-    states = _eligibilities(arguments, lake)
+    states = eligibilities(lake, now_ms=arguments.now_ms)
     order = list(states) if arguments.all else [at for at, _ in queue(states.items(), now_ms=arguments.now_ms)]
     done = []
     for at in (at for at in order if not arguments.topic or at.topic in arguments.topic):

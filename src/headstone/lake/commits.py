@@ -32,6 +32,8 @@ class Extent:
     max_timestamp_ms: int
     checksum: int
     """CRC-32C of the bytes."""
+    keys: int = -1
+    """Distinct keys, listed behind the bytes (`keyindex`); -1 if nobody has listed them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,14 @@ import numpy as np
 
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent
+from headstone.lake.keyindex import chunk_of, keys_in, union
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import Append, TopicPartition
 from headstone.lake.objects import ObjectWriter, writing_object
 from headstone.lake.spans import Span
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.layout import NOT_CONTROL
+from headstone.log.reading import Payloads
 from headstone.retention.passes import Piece, PieceReader
 from headstone.retention.rewrite import Rewriter
 from headstone.retention.survey import PartitionSurvey
@@ -129,14 +131,12 @@ def _upload(lake: Lake, parts: Sequence[_Part], added: dict[TopicPartition, Inge
 
 
 def _add(writer: ObjectWriter, part: _Part) -> Extent:
+    payloads = Payloads()
+    keys = union(keys_in(chunk_of(str(part.at), chunk), payloads) for chunk in part.chunks)
     return writer.add(
-        part.at.topic,
-        part.at.number,
-        part.span,
-        part.chunks,
-        records=part.records,
-        max_timestamp_ms=part.max_timestamp_ms,
-    )
+        part.at.topic, part.at.number, part.span, part.chunks, records=part.records,
+        max_timestamp_ms=part.max_timestamp_ms, keys=keys,
+    )  # fmt: skip
 
 
 def _parts(at: TopicPartition, survey: PartitionSurvey, start: int, extent_bytes: int) -> Iterator[_Part]:

@@ -15,18 +15,19 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, and_, create_engine, delete, event, insert, select, update
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy import Connection, Engine, and_, delete, func, insert, select, update
+from sqlalchemy.exc import OperationalError
 
 from headstone.errors import Unfinished, UsageError
 from headstone.lake import commits, schema
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, TombstoneRange
+from headstone.lake.database import connected
+from headstone.lake.keyindex import section_bytes
 from headstone.lake.spans import Span
 
 REGISTERED, COMMITTED, UNREFERENCED = "registered", "committed", "unreferenced"
-BUSY_SECONDS = 30
-"""How long a writer waits for another one's SQLite transaction."""
+ROWS_AT_ONCE = 500
+"""In one SQL statement: databases limit its parameters."""
 
 
 class TopicPartition(NamedTuple):
@@ -62,7 +63,7 @@ class Metastore:
     @classmethod
     def open(cls, url: str) -> Metastore:
         """An existing metastore, migrated to this program's version."""
-        store = cls(_engine(url))
+        store = cls(connected(url))
         with store.transaction() as connection:
             if not schema.exists(connection):
                 raise UsageError(f"{url} holds no lake; `headstone lake init` makes one")
@@ -72,7 +73,7 @@ class Metastore:
     @classmethod
     def create(cls, url: str, *, location: str, now_ms: int) -> Metastore:
         """A new one. `location` is the prefix of its objects, which it alone uses."""
-        store = cls(_engine(url))
+        store = cls(connected(url))
         with store.transaction() as connection:
             if schema.exists(connection):
                 raise UsageError(f"{url} holds a lake already")
@@ -125,6 +126,28 @@ class Metastore:
         with self.transaction() as connection:
             return _load(connection, *_locate(connection, at, lock=False))
 
+    def partition_as_of(self, at: TopicPartition, moment_ms: int) -> Partition:
+        """What the log was made of then; clean ranges are of no interest to readers and left out."""
+        with self.transaction() as connection:
+            partition_id, row = _locate(connection, at, lock=False)
+            if moment_ms < row.known_from_ms:
+                raise UsageError(
+                    f"{at} as of {moment_ms}: what was replaced before {row.known_from_ms} was collected as garbage"
+                )
+            now, past = schema.extents, schema.past_extents
+            lived = select(past).where(
+                past.c.partition_id == partition_id, past.c.added_ms <= moment_ms, past.c.removed_ms > moment_ms
+            )
+            lives = select(now).where(now.c.partition_id == partition_id, now.c.added_ms <= moment_ms)
+            found = [_extent(one) for query in (lived, lives) for one in connection.execute(query)]
+        found.sort(key=lambda extent: extent.span.start)
+        start = min(row.start_offset, found[0].span.start) if found else 0
+        end = found[-1].span.end if found else 0
+        return Partition(
+            start_offset=start, next_offset=end, compaction_epoch=row.compaction_epoch, extents=tuple(found), cleaned=(),
+            tombstones=(),
+        )  # fmt: skip
+
     def register(self, count: int, *, now_ms: int) -> list[str]:
         """Ids for objects that are about to be uploaded."""
         made = [str(uuid.uuid4()) for _ in range(count)]
@@ -139,7 +162,7 @@ class Metastore:
             _use(connection, [extent for append in appends.values() for extent in append.extents], sizes, now_ms)
             for at, append in sorted(appends.items(), key=lambda item: item[0]):
                 change = partial(commits.appended, expected_next=append.expected_next, extents=append.extents)
-                _commit(connection, at, change, with_extents=False)
+                _commit(connection, at, change, now_ms, with_extents=False)
 
     def replace(
         self, at: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,
@@ -148,7 +171,9 @@ class Metastore:
         """A compaction's result; `claim` None is a part of a longer job. Raises the epoch by one."""
         with self.transaction() as connection:
             _use(connection, extents, sizes, now_ms)
-            left = _commit(connection, at, lambda before: commits.replaced(before, expected_epoch, extents, claim))
+            left = _commit(
+                connection, at, lambda before: commits.replaced(before, expected_epoch, extents, claim), now_ms
+            )
             _release(connection, left, now_ms)
 
     def level(
@@ -163,12 +188,12 @@ class Metastore:
         """Merged small extents; checks the epoch without raising it."""
         with self.transaction() as connection:
             _use(connection, extents, sizes, now_ms)
-            left = _commit(connection, at, lambda before: commits.leveled(before, expected_epoch, extents))
+            left = _commit(connection, at, lambda before: commits.leveled(before, expected_epoch, extents), now_ms)
             _release(connection, left, now_ms)
 
     def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: int) -> None:
         with self.transaction() as connection:
-            left = _commit(connection, at, lambda before: commits.started_at(before, start_offset))
+            left = _commit(connection, at, lambda before: commits.started_at(before, start_offset), now_ms)
             _release(connection, left, now_ms)
 
     def collectable(self, *, unreferenced_before_ms: int, registered_before_ms: int) -> list[ObjectRow]:
@@ -183,6 +208,7 @@ class Metastore:
     def forget(self, object_ids: Sequence[str]) -> None:
         """After they were deleted from the store. An object that was used in between is refused."""
         with self.transaction() as connection:
+            _forget_past(connection, object_ids)
             gone = connection.execute(
                 delete(schema.objects).where(
                     schema.objects.c.object_id.in_(object_ids), schema.objects.c.state != COMMITTED
@@ -208,7 +234,8 @@ class Metastore:
                 partition = _load(connection, row.partition_id, row)
                 found += [f"{at}: {text}" for text in commits.violations(partition)]
                 for extent in partition.extents:
-                    place = (extent.position, extent.position + extent.length, f"{at} {extent.span}")
+                    end = extent.position + extent.length + section_bytes(extent.keys)
+                    place = (extent.position, end, f"{at} {extent.span}")
                     used.setdefault(extent.object_id, []).append(place)
         for object_id, places in sorted(used.items()):
             found += _object_violations(object_id, known.get(object_id), sorted(places))
@@ -234,30 +261,6 @@ def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[t
     if places[-1][1] > row.size:
         found.append(f"{places[-1][2]} ends behind its object {object_id} of {row.size} bytes")
     return found
-
-
-def _engine(url: str) -> Engine:
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise UsageError(f"{url!r} is not a metastore: sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
-    if parsed.get_backend_name() == "sqlite":
-        engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-        return engine
-    if parsed.get_backend_name() == "postgresql":
-        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
-    raise UsageError(f"{url!r}: metastores are sqlite:///PATH or postgresql://USER@HOST/DATABASE")
-
-
-def _prepare_sqlite(raw: Any, record: object) -> None:
-    """The driver begins no transactions by itself: ours take the write lock at once, so that none fails half-way."""
-    del record
-    raw.isolation_level = None
-    raw.execute("PRAGMA journal_mode=WAL")
-    raw.execute("PRAGMA synchronous=FULL")
-    raw.execute("PRAGMA foreign_keys=ON")
 
 
 def _locate(connection: Connection, at: TopicPartition, *, lock: bool) -> tuple[int, Any]:
@@ -296,25 +299,28 @@ def _load(connection: Connection, partition_id: int, row: Any, *, with_extents: 
 def _extent(row: Any) -> Extent:
     return Extent(
         span=Span(row.span_start, row.span_end), object_id=row.object_id, position=row.position, length=row.length,
-        records=row.records, max_timestamp_ms=row.max_timestamp_ms, checksum=row.checksum,
+        records=row.records, max_timestamp_ms=row.max_timestamp_ms, checksum=row.checksum, keys=row.keys,
     )  # fmt: skip
 
 
 def _commit(
-    connection: Connection, at: TopicPartition, change: Callable[[Partition], Partition], *, with_extents: bool = True
-) -> set[str]:
+    connection: Connection, at: TopicPartition, change: Callable[[Partition], Partition], now_ms: int, *,
+    with_extents: bool = True,
+) -> set[str]:  # fmt: skip
     """Reads the partition under its lock, and writes what the change made of it. An append looks at no old extent.
 
     Returns the objects of the extents that are gone."""
     partition_id, row = _locate(connection, at, lock=True)
     before = _load(connection, partition_id, row, with_extents=with_extents)
     after = change(before)
+    moment_ms = max(now_ms, row.changed_ms)
     columns = schema.partitions.c
     connection.execute(
         update(schema.partitions)
         .where(columns.partition_id == partition_id)
         .values(
-            start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch
+            start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch,
+            changed_ms=moment_ms,
         )
     )  # fmt: skip
     kept, known = set(after.extents), set(before.extents)
@@ -322,10 +328,9 @@ def _commit(
     new = [extent for extent in after.extents if extent not in known]
     table = schema.extents
     if gone:
-        starts = [extent.span.start for extent in gone]
-        connection.execute(delete(table).where(table.c.partition_id == partition_id, table.c.span_start.in_(starts)))
+        _retire(connection, partition_id, [extent.span.start for extent in gone], moment_ms)
     if new:
-        connection.execute(insert(table), [_extent_row(partition_id, extent) for extent in new])
+        connection.execute(insert(table), [_extent_row(partition_id, extent, moment_ms) for extent in new])
     if after.cleaned != before.cleaned:
         rows = [{"partition_id": partition_id, "span_start": s.start, "span_end": s.end} for s in after.cleaned]
         _rewrite(connection, schema.cleaned, partition_id, rows)
@@ -341,11 +346,32 @@ def _commit(
     return {extent.object_id for extent in gone}
 
 
-def _extent_row(partition_id: int, extent: Extent) -> dict[str, object]:
+def _retire(connection: Connection, partition_id: int, starts: Sequence[int], moment_ms: int) -> None:
+    """Extents that the log is no longer made of move to the past."""
+    table = schema.extents
+    for some in (starts[i : i + ROWS_AT_ONCE] for i in range(0, len(starts), ROWS_AT_ONCE)):
+        mine = (table.c.partition_id == partition_id) & table.c.span_start.in_(some)
+        rows = [{**row._mapping, "removed_ms": moment_ms} for row in connection.execute(select(table).where(mine))]
+        connection.execute(insert(schema.past_extents), rows)
+        connection.execute(delete(table).where(mine))
+
+
+def _forget_past(connection: Connection, object_ids: Sequence[str]) -> None:
+    """What pointed at collected objects; from then on the past before that can't be read any more."""
+    past, partitions = schema.past_extents, schema.partitions
+    mine = past.c.object_id.in_(object_ids)
+    latest = select(past.c.partition_id, func.max(past.c.removed_ms)).where(mine).group_by(past.c.partition_id)
+    for partition_id, removed_ms in connection.execute(latest).all():
+        later = (partitions.c.partition_id == partition_id) & (partitions.c.known_from_ms < removed_ms)
+        connection.execute(update(partitions).where(later).values(known_from_ms=removed_ms))
+    connection.execute(delete(past).where(mine))
+
+
+def _extent_row(partition_id: int, extent: Extent, moment_ms: int) -> dict[str, object]:
     return {
         "partition_id": partition_id, "span_start": extent.span.start, "span_end": extent.span.end,
         "object_id": extent.object_id, "position": extent.position, "length": extent.length, "records": extent.records,
-        "max_timestamp_ms": extent.max_timestamp_ms, "checksum": extent.checksum,
+        "max_timestamp_ms": extent.max_timestamp_ms, "checksum": extent.checksum, "keys": extent.keys, "added_ms": moment_ms,
     }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
     magic (8)  ranges, back to back  index (JSON)  index length (4)  CRC-32C of the index (4)  magic (8)
 
+A range is the batches of one extent and, behind them, the list of their keys (`keyindex`).
+
 Written in one stream, read by range. The metastore knows where each range is, so readers do not need the index; it is
 there so that an object explains itself. docs/rfcs/0002-lake.md.
 """
@@ -18,6 +20,7 @@ import google_crc32c
 
 from headstone.errors import CorruptLog
 from headstone.lake.commits import Extent
+from headstone.lake.keyindex import Keys, key_section, keys_of_section, section_bytes
 from headstone.lake.spans import Span
 from headstone.lake.store import PART_BYTES, Sink, Store
 
@@ -52,8 +55,9 @@ class ObjectWriter:
         self._write(MAGIC)
 
     def add(
-        self, topic: str, partition: int, span: Span, chunks: Iterable[bytes], *, records: int, max_timestamp_ms: int
-    ) -> Extent:
+        self, topic: str, partition: int, span: Span, chunks: Iterable[bytes], *, records: int, max_timestamp_ms: int,
+        keys: Keys | None = None,
+    ) -> Extent:  # fmt: skip
         """chunks: whole record batches, in order; none at all is a span that holds no record."""
         position, checksum = self.size, 0
         for chunk in chunks:
@@ -61,8 +65,10 @@ class ObjectWriter:
             self._write(chunk)
         extent = Extent(
             span=span, object_id=self.object_id, position=position, length=self.size - position, records=records,
-            max_timestamp_ms=max_timestamp_ms, checksum=checksum,
+            max_timestamp_ms=max_timestamp_ms, checksum=checksum, keys=-1 if keys is None else keys.size,
         )  # fmt: skip
+        if keys is not None:
+            self._write(key_section(keys))
         self.ranges.append(Range(topic=topic, partition=partition, extent=extent))
         return extent
 
@@ -96,6 +102,19 @@ def read_extent(store: Store, extent: Extent) -> bytes:
     return data
 
 
+def read_keys(store: Store, extent: Extent) -> Keys:
+    """The list of an extent's keys, its checksum verified. The extent must have one."""
+    assert extent.keys >= 0
+    path, position = object_path(extent.object_id), extent.position + extent.length
+    found = keys_of_section(store.read(path, position, section_bytes(extent.keys)))
+    if found is None:
+        raise CorruptLog(
+            file=f"{store.url}/{path}", position=position, offset=extent.span.start,
+            found="wrong CRC-32C of the list of keys", advice="restore the object from a backup or a version",
+        )  # fmt: skip
+    return found
+
+
 def read_index(store: Store, object_id: str) -> list[Range]:
     """What an object says of itself."""
     path = object_path(object_id)
@@ -121,14 +140,15 @@ def _strange(store: Store, path: str, position: int, found: str) -> CorruptLog:
 def _entry(found: Range) -> list[object]:
     """One field after the other, as `_range` reads them."""
     extent = found.extent
-    place = [extent.position, extent.length, extent.records, extent.max_timestamp_ms, extent.checksum]
+    place = [extent.position, extent.length, extent.records, extent.max_timestamp_ms, extent.checksum, extent.keys]
     return [found.topic, found.partition, extent.span.start, extent.span.end, *place]
 
 
 def _range(object_id: str, entry: list[object]) -> Range:
-    topic, partition, start, end, position, length, records, max_timestamp_ms, checksum = entry
+    topic, partition, start, end, position, length, records, max_timestamp_ms, checksum, keys = entry
     extent = Extent(
         span=Span(int(str(start)), int(str(end))), object_id=object_id, position=int(str(position)), length=int(str(length)),
         records=int(str(records)), max_timestamp_ms=int(str(max_timestamp_ms)), checksum=int(str(checksum)),
+        keys=int(str(keys)),
     )  # fmt: skip
     return Range(topic=str(topic), partition=int(str(partition)), extent=extent)

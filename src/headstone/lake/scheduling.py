@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headstone.lake.commits import Extent, Partition
+from headstone.lake.commits import Partition
 from headstone.lake.metastore import TopicPartition
-from headstone.lake.spans import Span, overlap, without
+from headstone.lake.spans import Span, Spans, overlap, without
+from headstone.retention.policy import DAY_MS, NO_LIMIT
 
-DAY_MS = 86_400_000
-NO_LIMIT = (1 << 63) - 1
+DEFAULTS = {
+    "delete.retention.ms": DAY_MS, "min.compaction.lag.ms": 0, "max.compaction.lag.ms": NO_LIMIT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +33,49 @@ class Eligibility:
     deadline_ms: int | None
 
 
+def setting(settings: Mapping[str, object], name: str) -> int:
+    """A topic setting by Kafka's name, or its default."""
+    return int(str(settings.get(name, DEFAULTS[name])))
+
+
+def dirty_spans(partition: Partition) -> Spans:
+    log = [Span(partition.start_offset, partition.next_offset)]
+    return without(log, partition.cleaned) if partition.next_offset > partition.start_offset else ()
+
+
+def compactable(partition: Partition, settings: Mapping[str, object], *, now_ms: int) -> Spans:
+    """The dirty spans below the first dirty extent that is younger than min.compaction.lag.ms.
+
+    Without a lag nothing is too young, whatever its timestamps say."""
+    dirty, lag_ms = dirty_spans(partition), setting(settings, "min.compaction.lag.ms")
+    young = (extent.span.start for extent in partition.extents if extent.max_timestamp_ms > now_ms - lag_ms)
+    young = (start for start in young if overlap(dirty, [Span(start, NO_LIMIT)]))
+    limit = min(young, default=NO_LIMIT) if lag_ms > 0 else NO_LIMIT
+    return overlap(dirty, [Span(0, limit)]) if limit > 0 else ()
+
+
+def due_tombstones(partition: Partition, settings: Mapping[str, object], *, now_ms: int, held_from: int) -> Spans:
+    """Where tombstones may go now: tracked for delete.retention.ms, no reader behind, nothing below that must wait.
+
+    Dirty data and younger ranges below keep what is above them: one offset is enough to say how far removal may go."""
+    dirty, last = dirty_spans(partition), now_ms - setting(settings, "delete.retention.ms")
+    waiting = [known.span.start for known in partition.tombstones if known.cleaned_at_ms > last]
+    limit = min([held_from, *(span.start for span in dirty[:1]), *waiting[:1]])
+    return overlap([known.span for known in partition.tombstones], [Span(0, limit)]) if limit > 0 else ()
+
+
 def eligibility(
-    partition: Partition, settings: Mapping[str, object], *, now_ms: int, requested: bool = False
-) -> Eligibility:
+    partition: Partition, settings: Mapping[str, object], *, now_ms: int, requested: bool = False,
+    held_from: int = NO_LIMIT,
+) -> Eligibility:  # fmt: skip
     total = sum(extent.length for extent in partition.extents)
-    dirty = [extent for extent in partition.extents if _is_dirty(extent, partition)]
+    spans = compactable(partition, settings, now_ms=now_ms)
+    dirty = [extent for extent in partition.extents if overlap([extent.span], spans)]
     dirty_bytes = sum(extent.length for extent in dirty)
     ratio = dirty_bytes / total if total else 0.0
     needed = float(str(settings.get("min.cleanable.dirty.ratio", 0.5)))
-    lag_ms = int(str(settings.get("max.compaction.lag.ms", NO_LIMIT)))
-    retention_ms = int(str(settings.get("delete.retention.ms", DAY_MS)))
-    due = sum(known.cleaned_at_ms <= now_ms - retention_ms for known in partition.tombstones)
+    lag_ms = setting(settings, "max.compaction.lag.ms")
+    due = len(due_tombstones(partition, settings, now_ms=now_ms, held_from=held_from))
     oldest = min((extent.max_timestamp_ms for extent in dirty if extent.records), default=None)
     deadline = oldest + lag_ms if oldest is not None and lag_ms < NO_LIMIT - oldest else None
     eligible, reason = True, ""
@@ -55,16 +89,12 @@ def eligibility(
         reason = f"dirty ratio {ratio:.3f} has reached {needed:g}"
     else:
         eligible = False
-        reason = f"dirty ratio {ratio:.3f} is below {needed:g}" if dirty_bytes else "nothing is dirty"
+        young = "nothing is old enough" if dirty_spans(partition) else "nothing is dirty"
+        reason = f"dirty ratio {ratio:.3f} is below {needed:g}" if dirty_bytes else young
     return Eligibility(
         eligible=eligible, requested=requested, reason=reason, dirty_ratio=ratio, dirty_bytes=dirty_bytes, tombstones_due=due,
         deadline_ms=deadline,
     )  # fmt: skip
-
-
-def _is_dirty(extent: Extent, partition: Partition) -> bool:
-    live = overlap([extent.span], [Span(partition.start_offset, partition.next_offset)])
-    return bool(without(live, partition.cleaned))
 
 
 def queue(

@@ -21,12 +21,13 @@ from sqlalchemy import (
     UniqueConstraint,
     inspect,
     select,
+    text,
     update,
 )
 
 from headstone.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 """Of the tables. A newer one is refused, an older one migrated."""
 
 metadata = MetaData()
@@ -58,8 +59,11 @@ partitions = Table(
     Column("start_offset", BigInteger, nullable=False),
     Column("next_offset", BigInteger, nullable=False),
     Column("compaction_epoch", BigInteger, nullable=False),
+    Column("changed_ms", BigInteger, nullable=False, server_default="0"),
+    Column("known_from_ms", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("topic_id", "number"),
 )
+"""`changed_ms` never goes back, whatever the clocks of workers say. Before `known_from_ms` the past was collected."""
 
 objects = Table(
     "objects",
@@ -83,8 +87,31 @@ extents = Table(
     Column("records", BigInteger, nullable=False),
     Column("max_timestamp_ms", BigInteger, nullable=False),
     Column("checksum", BigInteger, nullable=False),
+    Column("keys", BigInteger, nullable=False, server_default="-1"),
+    Column("added_ms", BigInteger, nullable=False, server_default="0"),
     Index("extents_by_object", "object_id"),
 )
+
+past_extents = Table(
+    "past_extents",
+    metadata,
+    Column("past_id", Integer, primary_key=True, autoincrement=True),
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), nullable=False),
+    Column("span_start", BigInteger, nullable=False),
+    Column("span_end", BigInteger, nullable=False),
+    Column("object_id", String(36), ForeignKey("objects.object_id"), nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("max_timestamp_ms", BigInteger, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+    Column("keys", BigInteger, nullable=False),
+    Column("added_ms", BigInteger, nullable=False),
+    Column("removed_ms", BigInteger, nullable=False),
+    Index("past_extents_by_object", "object_id"),
+    Index("past_extents_by_partition", "partition_id", "removed_ms"),
+)
+"""What the log was made of from `added_ms` until before `removed_ms`; as long as its object is there."""
 
 cleaned = Table(
     "cleaned",
@@ -120,6 +147,16 @@ requests = Table(
 )
 """\"Compact this now\"."""
 
+holds = Table(
+    "holds",
+    metadata,
+    Column("reader", String(200), primary_key=True),
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
+    Column("held_from", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+)
+"""Readers that have not passed `held_from` yet: tombstones from there on stay until they have, or until it expires."""
+
 workers = Table(
     "workers",
     metadata,
@@ -142,8 +179,19 @@ history = Table(
 )
 """`outcome`: committed, idle, refused, failed. `told` is JSON."""
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
-"""From version n to n + 1, by n. None yet: there is one version."""
+
+def _to_version_2(connection: Connection) -> None:
+    """Times of extents, the past, key indexes, holds. What is there has no key index: it is read where others are spared."""
+    for table, column in (
+        (partitions, "changed_ms"), (partitions, "known_from_ms"), (extents, "keys"), (extents, "added_ms"),
+    ):  # fmt: skip
+        default = "-1" if column == "keys" else "0"
+        connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {column} BIGINT NOT NULL DEFAULT {default}"))
+    metadata.create_all(connection, tables=[past_extents, holds])
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_version_2}
+"""From version n to n + 1, by n."""
 
 
 def exists(connection: Connection) -> bool:

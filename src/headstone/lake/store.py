@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,11 +30,34 @@ class Sink(Protocol):
     def write(self, data: bytes) -> object: ...
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What was asked of a store. Parts of an upload are requests of their own, and so are its beginning and end."""
+
+    reads: int = 0
+    writes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+class _Counted:
+    """A sink that counts."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.size = 0
+
+    def write(self, data: bytes) -> object:
+        self.size += len(data)
+        return self._sink.write(data)
+
+
 class Store:
     """The objects under one prefix."""
 
     def __init__(self, url: str, store: Any) -> None:
         self.url = url
+        self.traffic = Traffic()
         self._store = store
 
     @classmethod
@@ -59,8 +83,12 @@ class Store:
         """A streaming upload: the object appears when the block ends, and only if it ends well."""
         with self._translated(path):
             writer = obstore.open_writer(self._store, path, buffer_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
-            yield writer
+            counted = _Counted(writer)
+            yield counted
             writer.close()
+        parts = -(-counted.size // part_bytes)
+        self.traffic.writes += 1 if parts <= 1 else parts + 2
+        self.traffic.bytes_written += counted.size
 
     def read(self, path: str, position: int, length: int) -> bytes:
         """Exactly these bytes; an object that ends before is an error."""
@@ -72,6 +100,8 @@ class Store:
             raise Unfinished(
                 f"{self.url}/{path}: {len(found)} bytes at {position}, {length} expected: the object is cut off"
             )
+        self.traffic.reads += 1
+        self.traffic.bytes_read += length
         return found
 
     def size(self, path: str) -> int:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
 from headstone.errors import HeadstoneError
 from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import compact_partition
+from headstone.lake.compaction import JobOptions, compact_partition
+from headstone.lake.holds import Holds
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, LEASE_MS, REFUSED, Leases
 from headstone.lake.metastore import TopicPartition
-from headstone.lake.scheduling import eligibility, queue
+from headstone.lake.scheduling import Eligibility, eligibility, queue
 from headstone.spark.compaction import Engine
 
 RUN, SOFT, HARD = "run", "soft", "hard"
@@ -26,6 +27,19 @@ HEARTBEATS = 4
 
 Clock = Callable[[], int]
 """Milliseconds since 1970."""
+
+
+def eligibilities(lake: Lake, *, now_ms: int) -> dict[TopicPartition, Eligibility]:
+    """Every partition of the lake: whether it is worth a compaction, and why."""
+    metastore, holds = lake.metastore, Holds(lake.metastore)
+    settings, requested = metastore.topics(), Leases(metastore).requested()
+    return {
+        at: eligibility(
+            metastore.partition(at), settings[at.topic], now_ms=now_ms, requested=at in requested,
+            held_from=holds.held_from(at, now_ms=now_ms),
+        )
+        for at in metastore.partitions()
+    }  # fmt: skip
 
 
 class StoppedHard(HeadstoneError):
@@ -40,6 +54,7 @@ class Worker:
     clock: Clock
     tell: Callable[[str], None]
     lease_ms: int = LEASE_MS
+    options: JobOptions = field(default_factory=JobOptions)
     stop: str = RUN
     """Set by a signal handler or another thread."""
 
@@ -58,13 +73,9 @@ class Worker:
         return committed
 
     def _next(self, leases: Leases, refused: set[TopicPartition]) -> TopicPartition | None:
-        now, metastore = self.clock(), self.lake.metastore
-        settings, requested = metastore.topics(), leases.requested()
-        states = {
-            at: eligibility(metastore.partition(at), settings[at.topic], now_ms=now, requested=at in requested)
-            for at in metastore.partitions()
-            if at not in refused
-        }
+        now = self.clock()
+        requested = leases.requested()
+        states = {at: state for at, state in eligibilities(self.lake, now_ms=now).items() if at not in refused}
         for at in requested:
             if at in states and not states[at].eligible:
                 leases.done(at, self.name, IDLE, {"why": states[at].reason}, started_ms=now, now_ms=now)
@@ -78,9 +89,8 @@ class Worker:
         self.tell(f"compacting {at}")
         with self._heartbeat(leases, at):
             try:
-                done = compact_partition(
-                    self.lake, at, self.engine, now_ms=started, before_commit=self._check_stop
-                )  # fmt: skip
+                options = replace(self.options, before_commit=self._check_stop, tell=self.tell)
+                done = compact_partition(self.lake, at, self.engine, now_ms=started, options=options)
                 outcome, told = (COMMITTED if done.committed else IDLE), {**asdict(done), "at": str(at)}
             except CommitRefused as error:
                 outcome, told = REFUSED, {"why": str(error)}

@@ -1,0 +1,68 @@
+"""Readers that ask for time: tombstones which they have not passed yet stay until they have, or until the hold expires.
+
+A reader that builds its own table from the lake, or resumes one, needs every deletion of what it has already seen. Without a
+hold it has `delete.retention.ms`, like a consumer of Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, insert, select
+
+from headstone.lake import schema
+from headstone.lake.metastore import Metastore, TopicPartition, locate
+from headstone.retention.policy import NO_LIMIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    reader: str
+    at: TopicPartition
+    held_from: int
+    expires_ms: int
+
+
+class Holds:
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
+
+    def hold(self, reader: str, at: TopicPartition, held_from: int, *, expires_ms: int) -> None:
+        """Takes the place of the reader's last hold on the partition: as it reads on, it holds less."""
+        columns = schema.holds.c
+        with self._metastore.transaction() as connection:
+            partition_id = locate(connection, at)
+            mine = (columns.reader == reader) & (columns.partition_id == partition_id)
+            connection.execute(delete(schema.holds).where(mine))
+            row = {"reader": reader, "partition_id": partition_id, "held_from": held_from, "expires_ms": expires_ms}
+            connection.execute(insert(schema.holds).values(**row))
+
+    def release(self, reader: str) -> int:
+        """All of a reader's holds; how many there were."""
+        with self._metastore.transaction() as connection:
+            return connection.execute(delete(schema.holds).where(schema.holds.c.reader == reader)).rowcount
+
+    def held_from(self, at: TopicPartition, *, now_ms: int) -> int:
+        """Tombstones from this offset on stay; NO_LIMIT if nobody holds any."""
+        columns = schema.holds.c
+        with self._metastore.transaction() as connection:
+            mine = (columns.partition_id == locate(connection, at)) & (columns.expires_ms > now_ms)
+            lowest = connection.execute(select(func.min(columns.held_from)).where(mine)).scalar_one()
+        return NO_LIMIT if lowest is None else int(lowest)
+
+    def all(self, *, now_ms: int) -> list[Hold]:
+        joined = (
+            select(schema.topics.c.name, schema.partitions.c.number, schema.holds)
+            .join_from(schema.holds, schema.partitions)
+            .join(schema.topics)
+            .where(schema.holds.c.expires_ms > now_ms)
+            .order_by(schema.holds.c.reader, schema.topics.c.name, schema.partitions.c.number)
+        )
+        with self._metastore.transaction() as connection:
+            return [
+                Hold(
+                    reader=row.reader, at=TopicPartition(row.name, row.number), held_from=row.held_from,
+                    expires_ms=row.expires_ms,
+                )
+                for row in connection.execute(joined)
+            ]  # fmt: skip

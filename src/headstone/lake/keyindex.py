@@ -1,0 +1,86 @@
+"""The list of an extent's keys: which extents a compaction has to read is decided by it, not by reading them.
+
+Sorted 64-bit digests, a CRC-32C behind them. No key is missing from its list; a digest that two keys share costs a needless
+read and nothing else. The digest is fixed for ever, because lists are compared that were written years apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from headstone.log import kernels
+from headstone.log.kernels import OK, walk
+from headstone.log.layout import BATCH, HEADER_BYTES
+from headstone.log.reading import PAYLOAD_BYTES_MAX, Chunk, Payloads, corrupt, corrupt_record
+from headstone.retention.keys import index_records
+from headstone.retention.policy import NO_LIMIT
+
+Keys = npt.NDArray[np.uint64]
+DIGEST_BYTES = 8
+CHECKSUM_BYTES = 4
+EMPTY: Keys = np.zeros(0, dtype=np.uint64)
+
+
+def section_bytes(keys: int) -> int:
+    """What a list takes behind the batches of its extent; 0 if there is none."""
+    return 0 if keys < 0 else keys * DIGEST_BYTES + CHECKSUM_BYTES
+
+
+def key_section(keys: Keys) -> bytes:
+    data = keys.astype("<u8").tobytes()
+    checksum: bytes = google_crc32c.value(data).to_bytes(CHECKSUM_BYTES, "little")
+    return data + checksum
+
+
+def keys_of_section(section: bytes) -> Keys | None:
+    """None if the checksum is wrong."""
+    data, checksum = section[:-CHECKSUM_BYTES], section[-CHECKSUM_BYTES:]
+    if google_crc32c.value(data) != int.from_bytes(checksum, "little"):
+        return None
+    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
+
+
+def chunk_of(path: str, content: bytes) -> Chunk:
+    """Whole batches, as an extent holds them."""
+    data = np.frombuffer(content, dtype=np.uint8)
+    batches = np.zeros(data.size // HEADER_BYTES + 1, dtype=BATCH)
+    count, at, error = walk(data, 0, data.size, -1, True, PAYLOAD_BYTES_MAX, batches)
+    if error != OK or at != data.size:
+        raise corrupt(path, data, at, data.size, error, file_position=at, previous=-1)
+    return Chunk(path=path, position=0, data=data, batches=batches[:count])
+
+
+def keys_in(chunk: Chunk, payloads: Payloads) -> Keys:
+    """The distinct keys of all records, sorted."""
+    parts = [EMPTY]
+    batches = chunk.batches
+    for some, data, starts, ends in payloads.runs(chunk, np.flatnonzero(batches["count"] > 0)):
+        counts = batches["count"][some].astype(np.int64)
+        records = int(counts.sum())
+        digests, ordinals = np.zeros((records, 2), dtype=np.uint64), np.cumsum(counts) - counts
+        n, code, k, r = index_records(
+            data, starts, ends, batches["base_offset"][some], batches["last_offset"][some], batches["count"][some],
+            ordinals, np.uint64(0), np.uint64(0), NO_LIMIT, NO_LIMIT, np.zeros(records, dtype=np.uint8), 0, digests,
+            np.zeros(records, dtype=np.int64), np.zeros(records, dtype=np.int64),
+        )  # fmt: skip
+        if code != kernels.OK:
+            raise corrupt_record(chunk.path, chunk.in_file(int(some[k])), code, int(r))
+        parts.append(digests[:n, 0].copy())
+    return np.unique(np.concatenate(parts))
+
+
+def union(lists: Iterable[Keys]) -> Keys:
+    return np.unique(np.concatenate([EMPTY, *lists]))
+
+
+def any_common(ours: Keys, theirs: Keys) -> bool:
+    """Both sorted and distinct."""
+    few, many = (ours, theirs) if ours.size < theirs.size else (theirs, ours)
+    if few.size == 0:
+        return False
+    at = np.minimum(np.searchsorted(many, few), many.size - 1)
+    return bool((many[at] == few).any())
