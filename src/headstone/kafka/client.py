@@ -21,6 +21,8 @@ READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 BYTES_SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 BYTES_DESERIALIZER = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+JAVA_OPTIONS = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", *QUICK_JAVA]
+"""Out of memory ends the process: a producer whose network thread died of it would wait for ever."""
 POLL_MS = 200
 QUIET_SECONDS = 6.0
 """A consumer that gets nothing for so long, with more to come, is stuck."""
@@ -74,7 +76,7 @@ class JavaClient:
             raise Unfinished("py4j is missing: it comes with pyspark (pip install 'headstone[spark]')") from error
         write_logging(work, level="ERROR", target="SYSTEM_ERR")
         self.gateway = JavaGateway.launch_gateway(
-            classpath=distribution.class_path(work), javaopts=["-Xmx256m", "-XX:+UseSerialGC", *QUICK_JAVA],
+            classpath=distribution.class_path(work), javaopts=JAVA_OPTIONS,
             die_on_exit=True, java_path=java_path(), enable_auth=True,
         )  # fmt: skip
         self.java = self.gateway.jvm.java
