@@ -1,4 +1,4 @@
-"""`headstone lake`: topics in object storage. init, ingest, status, compact, worker, request, pause, read, gc.
+"""`headstone lake`: topics in object storage. init, ingest, status, compact, worker, request, pause, hold, read, restore, gc.
 
 LAKE is a directory (an embedded lake: SQLite and local objects) or the URL of a metastore. Exit 0 done; 1 `status --check`
 found something wrong; 2 wrong usage or damaged data; 3 could not finish, or another worker was faster.
@@ -11,21 +11,22 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstone.cli.options import cores, offset, positive, tell
-from headstone.errors import UsageError
+from headstone.cli import lake_data
+from headstone.cli.lake_data import chosen_partitions, open_named, store_settings
+from headstone.cli.options import add_spark_arguments, cores, offset, positive, spark_conf, tell
+from headstone.errors import HeadstoneError, UsageError
 
 if TYPE_CHECKING:
-    from headstone.lake.lake import Lake
-    from headstone.lake.metastore import TopicPartition
-    from headstone.log.listing import RecordEntry
+    from headstone.lake.compaction import Compacted
+    from headstone.spark.compaction import Engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,16 +45,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     init = action("init", "make a new lake", _init)
     init.add_argument("--objects", metavar="URL", help="s3://, gs://, az://, file:// (default: in LAKE itself)")
-    ingest = action("ingest", "copy committed records from log directories or backups", _ingest)
-    ingest.add_argument("paths", nargs="+", metavar="PATH")
+    ingest = action("ingest", "copy committed records from log directories, backups or a cluster", lake_data.ingest)
+    ingest.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, backups")
+    _add_cluster(ingest, required=False)
+    ingest.add_argument("--topic", action="append", default=[], help="of the cluster; may be repeated")
+    ingest.add_argument(
+        "--continuous", action="store_true", help="go on until SIGTERM or Ctrl-C (default: what is there now)"
+    )
+    ingest.add_argument("--every-ms", type=positive, default=1000, help="between two batches of --continuous")
+    ingest.add_argument("--offsets-per-batch", type=positive, help="at most, over all partitions")
+    ingest.add_argument("--codec", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="zstd")
     ingest.add_argument(
         "--topic-conf", metavar="TOPIC:K=V", action="append", default=[], help="for topics that are new"
     )
+    add_spark_arguments(ingest)
     status = action("status", "partitions, dirty ratios, cleaned ranges, queue", _status)
     status.add_argument("--check", action="store_true", help="check every invariant of the metastore")
     compact = action("compact", "compact what is due, most urgent first", _compact)
     compact.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
     compact.add_argument("--all", action="store_true", help="whatever is dirty, due or not")
+    compact.add_argument("--level", action="store_true", help="merge small extents too")
+    _add_job(compact)
     worker = action("worker", "compact what is due until nothing is, beside any number of others", _worker)
     worker.add_argument("--name", help="by which others see it (default: host and process id)")
     worker.add_argument(
@@ -62,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     worker.add_argument(
         "--every-ms", type=positive, help="look again after so long, until SIGTERM or Ctrl-C (default: once)"
     )
+    _add_job(worker)
     request = action(
         "request", "compact a topic now, whatever its dirty ratio: the next worker does it first", _request
     )
@@ -70,19 +83,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pause = action("pause", "let a worker take no new job; with --resume let it go on", _pause)
     pause.add_argument("worker")
     pause.add_argument("--resume", action="store_true")
-    read = action("read", "records or the table (newest of every key) of a topic", _read)
+    hold = action("hold", "let tombstones from an offset on wait for a reader; with --release no longer", _hold)
+    hold.add_argument("reader", help="a name")
+    hold.add_argument("--topic")
+    hold.add_argument("--partition", type=offset)
+    hold.add_argument("--offset", type=offset, default=0, help="what the reader has not passed yet (default 0)")
+    hold.add_argument("--for-ms", type=positive, default=86_400_000, help="the hold expires then (default a day)")
+    hold.add_argument("--release", action="store_true", help="all holds of this reader")
+    read = action("read", "records or the table (newest of every key) of a topic", lake_data.read)
     read.add_argument("topic")
     read.add_argument("--partition", type=offset)
     read.add_argument("--view", choices=("records", "table"), default="records")
+    read.add_argument("--as-of-ms", type=offset, help="the past, as far as gc has left it")
     read.add_argument(
         "--to", type=Path, metavar="FILE", help="a Parquet file (default: a JSON line a record, to stdout)"
     )
+    restore = action("restore", "write a topic back into Kafka, tombstones included, and verify it", lake_data.restore)
+    restore.add_argument("topic")
+    _add_cluster(restore, required=True)
+    restore.add_argument("--to-topic", help="an empty or new topic (default: of the same name)")
+    restore.add_argument("--replication-factor", type=positive, default=1, help="of a topic that is made")
+    restore.add_argument("--as-of-ms", type=offset, help="the past, as far as gc has left it")
+    restore.add_argument("--no-verify", action="store_true")
     gc = action("gc", "show what is garbage; with --apply, delete it", _gc)
     gc.add_argument("--apply", action="store_true")
     gc.add_argument(
         "--grace-ms", type=offset, default=3_600_000, help="for readers of what was replaced (default an hour)"
     )
     gc.add_argument("--upload-ms", type=positive, default=86_400_000, help="the longest upload (default a day)")
+
+
+def _add_cluster(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument("--bootstrap", metavar="HOSTS", required=required, help="a Kafka cluster")
+    parser.add_argument(
+        "--kafka-conf", metavar="K=V", action="append", default=[], help="a setting of librdkafka; may be repeated"
+    )
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--map-bytes", type=positive, help="a bounded map of keys as Redpanda has it, in passes (default: one pass)"
+    )
+    parser.add_argument("--on-spark", action="store_true", help="run the stages on Spark (default: in this process)")
+    add_spark_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -92,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    from headstone.lake.lake import create_lake
+    from headstone.lake.lake import create_lake, metastore_url
 
     url = metastore_url(arguments.lake, make=True)
     if "://" in arguments.lake and not arguments.objects:
@@ -109,66 +152,13 @@ def _init(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def metastore_url(given: str, *, make: bool = False) -> str:
-    if "://" in given:
-        return given
-    if make:
-        Path(given).mkdir(parents=True, exist_ok=True)
-    elif not (Path(given) / "metastore.db").exists():
-        raise UsageError(f"{given} holds no lake; `headstone lake init {given}` makes one")
-    return f"sqlite:///{Path(given).absolute() / 'metastore.db'}"
-
-
-def store_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    pairs = [item.partition("=") for item in arguments.store_conf]
-    if any(not equals for _, equals, _ in pairs):
-        raise UsageError("--store-conf wants K=V, such as endpoint=http://127.0.0.1:9000")
-    return {name: value for name, _, value in pairs}
-
-
-def _open(arguments: argparse.Namespace) -> Lake:
-    from headstone.lake.lake import open_lake
-
-    return open_lake(metastore_url(arguments.lake), settings=store_settings(arguments))
-
-
-def _ingest(arguments: argparse.Namespace) -> int:
-    from headstone.lake.ingest import ingest
-    from headstone.log.directory import find_partitions
-
-    directories = find_partitions(arguments.paths)
-    lake = _open(arguments)
-    for topic, settings in _topic_settings(arguments.topic_conf).items():
-        if topic not in lake.metastore.topics():
-            count = max((d.partition + 1 for d in directories if d.topic == topic), default=1)
-            lake.metastore.create_topic(topic, count, settings)
-    done = ingest(lake, directories, now_ms=arguments.now_ms, tell=tell)
-    lake.close()
-    rows = [{**asdict(one), "at": str(one.at)} for one in done]
-    if arguments.output == "json":
-        print(json.dumps({"partitions": rows}, indent=2))
-    for one in done if arguments.output == "text" else ():
-        print(f"{one.at}: [{one.start}, {one.end}) {one.records:,} records, {one.bytes / 1e6:,.1f} MB")
-    return 0
-
-
-def _topic_settings(items: list[str]) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = {}
-    for item in items:
-        topic, colon, pair = item.partition(":")
-        name, equals, value = pair.partition("=")
-        if not colon or not equals:
-            raise UsageError(f"--topic-conf {item}: expected TOPIC:K=V, such as orders:delete.retention.ms=1000")
-        found.setdefault(topic, {})[name] = value
-    return found
-
-
 def _status(arguments: argparse.Namespace) -> int:
+    from headstone.lake.holds import Holds
     from headstone.lake.leases import Leases
     from headstone.lake.scheduling import queue
     from headstone.lake.worker import eligibilities
 
-    lake = _open(arguments)
+    lake = open_named(arguments)
     states = eligibilities(lake, now_ms=arguments.now_ms)
     topics: dict[str, list[dict[str, Any]]] = {name: [] for name in lake.metastore.topics()}
     for at, state in states.items():
@@ -186,12 +176,14 @@ def _status(arguments: argparse.Namespace) -> int:
     leases = Leases(lake.metastore)
     working = {str(at): name for at, name in leases.held(now_ms=arguments.now_ms).items()}
     workers, history = leases.workers(), leases.history()
+    holds = Holds(lake.metastore).all(now_ms=arguments.now_ms)
     lake.close()
     if arguments.output == "json":
         listed = [{"topic": name, "partitions": found} for name, found in topics.items()]
         told = {
             "topics": listed, "queue": waiting, "working": working, "workers": [asdict(row) for row in workers],
             "history": [{**asdict(row), "at": str(row.at)} for row in history], "violations": wrong,
+            "holds": [{**asdict(hold), "at": str(hold.at)} for hold in holds],
         }  # fmt: skip
         print(json.dumps(told, indent=2))
         return 1 if wrong else 0
@@ -208,28 +200,70 @@ def _status(arguments: argparse.Namespace) -> int:
         print(
             f"worker {row.worker}: {'paused' if row.paused else row.doing}, seen {arguments.now_ms - row.seen_ms} ms ago"
         )
+    for hold in holds:
+        print(
+            f"held by {hold.reader}: {hold.at} from {hold.held_from} for {hold.expires_ms - arguments.now_ms} ms more"
+        )
     for text in wrong:
         print(f"WRONG: {text}")
     return 1 if wrong else 0
 
 
+@contextmanager
+def _engine(arguments: argparse.Namespace) -> Iterator[Engine]:
+    if not (arguments.on_spark or arguments.master or arguments.spark_remote):
+        from headstone.spark.inprocess import InProcess
+
+        yield InProcess(cores())
+        return
+    from headstone.spark.session import StartingSession
+    from headstone.spark.stages import OnSpark
+
+    starting = StartingSession(
+        app_name="headstone lake", master=arguments.master, remote=arguments.spark_remote, conf=spark_conf(arguments)
+    )
+    with starting:
+        yield OnSpark(starting.get, parallelism=cores(), begin=starting.begin)
+
+
 def _compact(arguments: argparse.Namespace) -> int:
-    from headstone.lake.compaction import compact_partition
+    """A partition that fails does not keep the others from their turn; the exit code is the first failure's."""
+    from headstone.lake.compaction import JobOptions, compact_partition
+    from headstone.lake.leveling import level_partition
     from headstone.lake.scheduling import queue
     from headstone.lake.worker import eligibilities
-    from headstone.spark.inprocess import InProcess
 
-    lake = _open(arguments)
+    lake = open_named(arguments)
     states = eligibilities(lake, now_ms=arguments.now_ms)
     order = list(states) if arguments.all else [at for at, _ in queue(states.items(), now_ms=arguments.now_ms)]
-    done = []
-    for at in (at for at in order if not arguments.topic or at.topic in arguments.topic):
-        tell(f"compacting {at}")
-        done.append(compact_partition(lake, at, InProcess(cores()), now_ms=arguments.now_ms))
+    options = JobOptions(map_bytes=arguments.map_bytes, tell=tell)
+    done, leveled, failed = [], [], []
+    with _engine(arguments) as engine:
+        for at in (at for at in order if not arguments.topic or at.topic in arguments.topic):
+            tell(f"compacting {at}")
+            try:
+                done.append(compact_partition(lake, at, engine, now_ms=arguments.now_ms, options=options))
+            except HeadstoneError as error:
+                failed.append((at, error))
+                tell(f"headstone: {at}: {error}")
+    for at in (at for at in states if arguments.level and (not arguments.topic or at.topic in arguments.topic)):
+        leveled.append(level_partition(lake, at, now_ms=arguments.now_ms))
     lake.close()
     if arguments.output == "json":
-        print(json.dumps({"partitions": [{**asdict(one), "at": str(one.at)} for one in done]}, indent=2))
-        return 0
+        told = {
+            "partitions": [{**asdict(one), "at": str(one.at)} for one in done],
+            "leveled": [{**asdict(one), "at": str(one.at)} for one in leveled],
+            "failed": [{"at": str(at), "why": str(error)} for at, error in failed],
+        }  # fmt: skip
+        print(json.dumps(told, indent=2))
+    else:
+        _print_compacted(done)
+        for merged in leveled:
+            print(f"{merged.at}: {merged.extents_before} -> {merged.extents_after} extents")
+    return failed[0][1].exit_code if failed else 0
+
+
+def _print_compacted(done: list[Compacted]) -> None:
     for one in done:
         if not one.committed:
             print(f"{one.at}: nothing to do")
@@ -240,41 +274,63 @@ def _compact(arguments: argparse.Namespace) -> int:
         )
         print(
             f"{one.at}: {one.records_before:,} -> {one.records_after:,} records, {one.bytes_before / 1e6:,.1f} -> "
-            f"{one.bytes_after / 1e6:,.1f} MB, {one.extents_rewritten} of {one.extents} extents rewritten, {amplification}"
+            f"{one.bytes_after / 1e6:,.1f} MB, {one.extents_read} of {one.extents} extents read, {one.extents_rewritten} "
+            f"rewritten, {amplification}"
         )
     if not done:
         print("nothing is due")
-    return 0
 
 
 def _worker(arguments: argparse.Namespace) -> int:
+    from headstone.lake.compaction import JobOptions
     from headstone.lake.leases import Leases
     from headstone.lake.worker import HARD, RUN, SOFT, Worker
-    from headstone.spark.inprocess import InProcess
 
-    lake = _open(arguments)
+    lake = open_named(arguments)
     name = arguments.name or f"{socket.gethostname()}-{os.getpid()}"
-    clock = _clock(arguments)
-    worker = Worker(
-        name=name, lake=lake, engine=InProcess(cores()), clock=clock, tell=tell, lease_ms=arguments.lease_ms
-    )  # fmt: skip
     woken = threading.Event()
+    committed = 0
+    with _engine(arguments) as engine:
+        worker = Worker(
+            name=name, lake=lake, engine=engine, clock=_clock(arguments), tell=tell, lease_ms=arguments.lease_ms,
+            options=JobOptions(map_bytes=arguments.map_bytes),
+        )  # fmt: skip
 
-    def stop(*_: object) -> None:
-        """The first signal lets the job finish, the second gives it up before its commit."""
-        worker.stop = SOFT if worker.stop == RUN else HARD
-        woken.set()
+        def stop(*_: object) -> None:
+            """The first signal lets the job finish, the second gives it up before its commit."""
+            worker.stop = SOFT if worker.stop == RUN else HARD
+            woken.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    committed = worker.work()
-    while arguments.every_ms and worker.stop == RUN:
-        woken.wait(arguments.every_ms / 1000)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
         committed += worker.work()
+        while arguments.every_ms and worker.stop == RUN:
+            woken.wait(arguments.every_ms / 1000)
+            committed += worker.work()
     Leases(lake.metastore).left(name)
     lake.close()
     told = {"worker": name, "committed": committed}
     print(json.dumps(told, indent=2) if arguments.output == "json" else f"{name}: {committed} compactions")
+    return 0
+
+
+def _hold(arguments: argparse.Namespace) -> int:
+    from headstone.lake.holds import Holds
+
+    lake = open_named(arguments)
+    holds = Holds(lake.metastore)
+    if arguments.release:
+        told = {"reader": arguments.reader, "released": holds.release(arguments.reader)}
+    elif not arguments.topic:
+        raise UsageError("name what to hold with --topic, or --release")
+    else:
+        expires_ms = arguments.now_ms + arguments.for_ms
+        chosen = chosen_partitions(arguments, lake)
+        for at in chosen:
+            holds.hold(arguments.reader, at, arguments.offset, expires_ms=expires_ms)
+        told = {"reader": arguments.reader, "held": [str(at) for at in chosen], "expires_ms": expires_ms}
+    lake.close()
+    print(json.dumps(told))
     return 0
 
 
@@ -287,8 +343,8 @@ def _clock(arguments: argparse.Namespace) -> Callable[[], int]:
 def _request(arguments: argparse.Namespace) -> int:
     from headstone.lake.leases import Leases
 
-    lake = _open(arguments)
-    chosen = _chosen(arguments, lake)
+    lake = open_named(arguments)
+    chosen = chosen_partitions(arguments, lake)
     for at in chosen:
         Leases(lake.metastore).request(at, now_ms=arguments.now_ms)
     lake.close()
@@ -300,7 +356,7 @@ def _request(arguments: argparse.Namespace) -> int:
 def _pause(arguments: argparse.Namespace) -> int:
     from headstone.lake.leases import Leases
 
-    lake = _open(arguments)
+    lake = open_named(arguments)
     if not Leases(lake.metastore).pause(arguments.worker, paused=not arguments.resume):
         raise UsageError(f"no worker {arguments.worker}; `headstone lake status` names them")
     lake.close()
@@ -310,84 +366,10 @@ def _pause(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(arguments: argparse.Namespace, lake: Lake) -> list[TopicPartition]:
-    known = [at for at in lake.metastore.partitions() if at.topic == arguments.topic]
-    chosen = [at for at in known if arguments.partition in (None, at.number)]
-    if not chosen:
-        raise UsageError(f"the lake has no {arguments.topic}-{arguments.partition or 0}")
-    return chosen
-
-
-def _read(arguments: argparse.Namespace) -> int:
-    from headstone.lake.reading import records, table
-
-    lake = _open(arguments)
-    chosen = _chosen(arguments, lake)
-
-    def rows() -> Any:
-        for at in chosen:
-            for record in records(lake, at) if arguments.view == "records" else table(lake, at).values():
-                yield at.number, record
-
-    count = _write_parquet(arguments.to, rows()) if arguments.to else _print_lines(rows())
-    lake.close()
-    if arguments.to:
-        print(f"{count:,} records in {arguments.to}", file=sys.stderr)
-    return 0
-
-
-def _print_lines(rows: Any) -> int:
-    from headstone.cli.inspect import shown_bytes
-
-    count = 0
-    for partition, record in rows:
-        headers = [{"key": name, "value": shown_bytes(value)} for name, value in record.headers]
-        line = {
-            "partition": partition, "offset": record.offset, "timestamp_ms": record.timestamp_ms,
-            "key": shown_bytes(record.key), "value": shown_bytes(record.value), "headers": headers,
-        }  # fmt: skip
-        print(json.dumps(line))
-        count += 1
-    return count
-
-
-def _write_parquet(path: Path, rows: Any) -> int:
-    """Whole or not at all."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    schema = pa.schema([
-        ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64()), ("key", pa.binary()),
-        ("value", pa.binary()), ("headers", pa.list_(header)),
-    ])  # fmt: skip
-    partial = path.with_name(path.name + ".partial")
-    count = 0
-    with pq.ParquetWriter(partial, schema) as writer:
-        batch: list[dict[str, object]] = []
-        for partition, record in rows:
-            batch.append(_row(partition, record))
-            count += 1
-            if len(batch) == 10_000:
-                writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
-                batch = []
-        writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
-    partial.replace(path)
-    return count
-
-
-def _row(partition: int, record: RecordEntry) -> dict[str, object]:
-    headers = [{"key": name, "value": value} for name, value in record.headers]
-    return {
-        "partition": partition, "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": record.key,
-        "value": record.value, "headers": headers,
-    }  # fmt: skip
-
-
 def _gc(arguments: argparse.Namespace) -> int:
     from headstone.lake.collection import collect, garbage
 
-    lake = _open(arguments)
+    lake = open_named(arguments)
     rows = garbage(lake, now_ms=arguments.now_ms, grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms)
     if arguments.apply:
         collect(lake, rows)

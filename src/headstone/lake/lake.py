@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from headstone.errors import UsageError
 from headstone.lake.metastore import Metastore
@@ -14,6 +15,8 @@ from headstone.lake.store import MissingObject, Store
 
 MARKER = "headstone-lake"
 LAKE_ID_BYTES = 36
+EMBEDDED = "metastore.db"
+"""The metastore of a lake in a directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,17 @@ class Lake:
 
     def close(self) -> None:
         self.metastore.close()
+
+
+def metastore_url(given: str, *, make: bool = False) -> str:
+    """Of a lake that is named by its directory, or by the URL itself."""
+    if "://" in given:
+        return given
+    if make:
+        Path(given).mkdir(parents=True, exist_ok=True)
+    elif not (Path(given) / EMBEDDED).exists():
+        raise UsageError(f"{given} holds no lake; `headstone lake init {given}` makes one")
+    return f"sqlite:///{Path(given).absolute() / EMBEDDED}"
 
 
 def create_lake(metastore_url: str, location: str, *, now_ms: int, settings: Mapping[str, str] | None = None) -> Lake:

@@ -105,6 +105,18 @@ class Metastore:
             start["topic_id"] = connection.execute(named).scalar_one()
             connection.execute(insert(schema.partitions), [{**start, "number": number} for number in range(partitions)])
 
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Up to `count`; a topic that has as many or more stays as it is."""
+        with self.transaction() as connection:
+            named = select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)
+            topic_id = connection.execute(named).scalar_one()
+            mine = schema.partitions.c.topic_id == topic_id
+            known = connection.execute(select(func.count()).select_from(schema.partitions).where(mine)).scalar_one()
+            fresh = {"topic_id": topic_id, "start_offset": 0, "next_offset": 0, "compaction_epoch": 0}
+            rows = [{**fresh, "number": number} for number in range(known, count)]
+            if rows:
+                connection.execute(insert(schema.partitions), rows)
+
     def topics(self) -> dict[str, dict[str, object]]:
         """Names and settings."""
         with self.transaction() as connection:

@@ -1,22 +1,54 @@
-"""What the lake holds, record by record, as of one moment: a partition's extents are looked up once and then read.
+"""What the lake holds as of one moment: a partition's extents are looked up once and then read.
 
-Extents that compaction replaces meanwhile stay readable for the time of grace of garbage collection.
+Two views: all records in offset order, and the table (the newest record of every key that is not deleted). Extents that
+compaction replaces meanwhile stay readable for the time of grace of garbage collection; within it, the past is too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from headstone.lake.commits import Partition
+from headstone.lake.commits import Extent, Partition
 from headstone.lake.keyindex import chunk_of
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import TopicPartition
 from headstone.lake.objects import object_path, read_extent
-from headstone.log.columns import decode
+from headstone.log.columns import (
+    BATCH_INDEX,
+    HEADER_TYPE,
+    KEY_AT,
+    KEY_SIZE,
+    OFFSET,
+    TIMESTAMP,
+    VALUE_AT,
+    VALUE_SIZE,
+    binary_column,
+    decode,
+    header_column,
+)
+from headstone.log.layout import LOG_APPEND_TIME
 from headstone.log.listing import RecordEntry, record_entries
-from headstone.log.reading import Payloads
+from headstone.log.reading import Chunk, Payloads
+from headstone.retention.keys import HashKey, mark_newest, new_table, siphash_spans
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("timestamp_type", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADER_TYPE),
+    ]
+)
+BATCHES_AT_ONCE = 16
+TIMESTAMP_TYPES = pa.array(["CreateTime", "LogAppendTime"], pa.string())
 
 
 def snapshot(lake: Lake, at: TopicPartition, as_of_ms: int | None = None) -> Partition:
@@ -31,17 +63,69 @@ def records(
     partition = snapshot(lake, at, as_of_ms)
     start = max(partition.start_offset, offset_start)
     payloads = Payloads()
-    for extent in partition.extents:
-        if extent.span.end <= start or extent.length == 0:
-            continue
-        chunk = chunk_of(f"{lake.store.url}/{object_path(extent.object_id)}", read_extent(lake.store, extent))
+    for chunk in _chunks(lake, partition.extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
             for entry in record_entries(chunk.batches, data, spans):
                 if entry.offset >= start:
                     yield entry
 
 
+def record_batches(lake: Lake, at: TopicPartition, extents: Sequence[Extent], start: int) -> Iterator[pa.RecordBatch]:
+    """The records of these extents from `start` on, in offset order, as Arrow."""
+    payloads = Payloads()
+    for chunk in _chunks(lake, extents, start):
+        for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
+            yield _arrow(at, chunk, data, spans[spans[:, OFFSET] >= start])
+
+
+def table_batches(lake: Lake, at: TopicPartition, partition: Partition) -> Iterator[pa.RecordBatch]:
+    """The newest record of every key that is not deleted, newest extents first: 23 bytes of memory for each record at most."""
+    found = new_table(sum(extent.records for extent in partition.extents))
+    hash_key, payloads = HashKey.random(), Payloads()
+    for chunk in _chunks(lake, tuple(reversed(partition.extents)), partition.start_offset):
+        for data, spans in _newest_first(chunk, payloads):
+            keyed = spans[(spans[:, KEY_SIZE] >= 0) & (spans[:, OFFSET] >= partition.start_offset)]
+            digests = siphash_spans(data, keyed[:, KEY_AT], keyed[:, KEY_SIZE], hash_key)
+            states = np.zeros(len(keyed), dtype=np.uint8)
+            mark_newest(found, digests, np.ones(len(keyed), dtype=np.bool_), np.arange(len(keyed)), states)
+            yield _arrow(at, chunk, data, keyed[(states != 0) & (keyed[:, VALUE_SIZE] >= 0)])
+
+
+def _newest_first(chunk: Chunk, payloads: Payloads) -> Iterator[tuple[Any, Any]]:
+    """Runs of records from the last batch to the first; inside a run they are in offset order."""
+    chosen = np.flatnonzero(chunk.batches["count"] > 0)
+    if not chunk.batches["codec"][chosen].any():
+        yield from decode(chunk, chosen, payloads)
+        return
+    for end in range(chosen.size, 0, -BATCHES_AT_ONCE):
+        some = chosen[max(end - BATCHES_AT_ONCE, 0) : end]
+        # What `decode` gives is valid until its next run, and the last run is wanted first.
+        yield from reversed([(data.copy(), spans) for data, spans in decode(chunk, some, payloads)])
+
+
 def table(lake: Lake, at: TopicPartition, *, as_of_ms: int | None = None) -> dict[bytes, RecordEntry]:
-    """The newest record of every key that is not deleted."""
+    """The same for a person or a test, by key."""
     newest = {entry.key: entry for entry in records(lake, at, as_of_ms=as_of_ms) if entry.key is not None}
     return {key: entry for key, entry in newest.items() if entry.value is not None}
+
+
+def _chunks(lake: Lake, extents: Sequence[Extent], start: int) -> Iterator[Chunk]:
+    for extent in extents:
+        if extent.span.end > start and extent.length > 0:
+            yield chunk_of(f"{lake.store.url}/{object_path(extent.object_id)}", read_extent(lake.store, extent))
+
+
+def _arrow(at: TopicPartition, chunk: Chunk, data: Any, spans: Any) -> pa.RecordBatch:
+    columns = np.ascontiguousarray(spans.T)
+    appended = chunk.batches["attributes"][columns[BATCH_INDEX]] & LOG_APPEND_TIME != 0
+    arrays = [
+        pa.repeat(pa.scalar(at.topic, pa.string()), len(spans)),
+        pa.repeat(pa.scalar(at.number, pa.int32()), len(spans)),
+        pa.array(columns[OFFSET]),
+        pa.array(columns[TIMESTAMP]),
+        TIMESTAMP_TYPES.take(pa.array(appended.astype(np.int8))),
+        binary_column(data, columns[KEY_AT], columns[KEY_SIZE]),
+        binary_column(data, columns[VALUE_AT], columns[VALUE_SIZE]),
+        header_column(data, spans),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

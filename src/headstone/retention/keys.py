@@ -160,6 +160,19 @@ def index_records(data: Any, starts: Any, ends: Any, bases: Any, lasts: Any, cou
 
 
 @kernel
+def _siphash_spans(data: Any, starts: Any, sizes: Any, k0: Any, k1: Any, digests: Any) -> None:
+    for i in range(starts.size):
+        digests[i, 0], digests[i, 1] = siphash128(data, starts[i], sizes[i], k0, k1)
+
+
+def siphash_spans(data: Any, starts: Any, sizes: Any, hash_key: HashKey) -> npt.NDArray[np.uint64]:
+    """Digests of spans of bytes, for whoever has keys without their records."""
+    digests = np.zeros((len(starts), 2), dtype=np.uint64)
+    _siphash_spans(data, starts, sizes, np.uint64(hash_key.k0), np.uint64(hash_key.k1), digests)
+    return digests
+
+
+@kernel
 def _slot(low: Any, slots: Any) -> Any:
     return np.int64(((low & LOW32) * np.uint64(slots)) >> np.uint64(32)) * 2
 

@@ -127,6 +127,13 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
+    """A package of Spark's own version, fetched at its start; unless the caller brings jars or packages."""
+    if "spark.jars" in conf or "spark.jars.packages" in conf:
+        return dict(conf)
+    return {**conf, "spark.jars.packages": f"{package}:{pyspark.__version__}"}
+
+
 def start_conf(app_name: str, master: str, conf: Mapping[str, str], jvm_options: Sequence[str]) -> dict[str, str]:
     """What the driver starts with; the caller's `conf` over ours, but for the master that was already chosen."""
     ours = dict(QUIET_CONF)

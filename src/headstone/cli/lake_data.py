@@ -1,0 +1,214 @@
+"""`headstone lake ingest|read|restore`: records into the lake, out of it, and back to Kafka.
+
+Parsing and printing only; `lake.py` beside it has the other actions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headstone.cli.options import spark_conf, tell
+from headstone.errors import UsageError
+
+if TYPE_CHECKING:
+    from headstone.lake.lake import Lake
+    from headstone.lake.metastore import TopicPartition
+
+ROWS_AT_ONCE = 10_000
+
+
+def ingest(arguments: argparse.Namespace) -> int:
+    if bool(arguments.paths) == bool(arguments.bootstrap):
+        raise UsageError("name what to ingest: log directories, or a cluster with --bootstrap HOSTS --topic T")
+    rows = _ingest_cluster(arguments) if arguments.bootstrap else _ingest_logs(arguments)
+    if arguments.output == "json":
+        print(json.dumps({"partitions": rows}, indent=2))
+    for row in rows if arguments.output == "text" else ():
+        size = f", {row['bytes'] / 1e6:,.1f} MB" if "bytes" in row else ""
+        print(f"{row['at']}: [{row['start']}, {row['end']}) {row['records']:,} records{size}")
+    return 0
+
+
+def _ingest_logs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    from headstone.lake.ingest import ingest as ingest_logs
+    from headstone.log.directory import find_partitions
+
+    directories = find_partitions(arguments.paths)
+    lake = open_named(arguments)
+    for topic, settings in _topic_settings(arguments.topic_conf).items():
+        if topic not in lake.metastore.topics():
+            count = max((d.partition + 1 for d in directories if d.topic == topic), default=1)
+            lake.metastore.create_topic(topic, count, settings)
+    done = ingest_logs(lake, directories, now_ms=arguments.now_ms, tell=tell)
+    lake.close()
+    return [{**asdict(one), "at": str(one.at)} for one in done]
+
+
+def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    from headstone.lake.cluster import describe, prepare, spark_source_options
+    from headstone.lake.streaming import CONNECTOR, LakeAddress, StreamOptions, stream
+    from headstone.log import codecs
+    from headstone.spark.session import spark_session, with_package
+
+    if not arguments.topic:
+        raise UsageError("name the topics with --topic; it may be repeated")
+    settings = kafka_settings(arguments)
+    source = spark_source_options(settings)
+    lake = open_named(arguments)
+    facts = describe(settings, arguments.topic)
+    for topic, given in _topic_settings(arguments.topic_conf).items():
+        if topic in facts and topic not in lake.metastore.topics():
+            lake.metastore.create_topic(topic, facts[topic].partitions, {**facts[topic].settings, **given})
+    counts = prepare(lake, facts)
+    partitions = [at for at in lake.metastore.partitions() if at.topic in counts]
+    before = {at: lake.metastore.partition(at).next_offset for at in partitions}
+    address = LakeAddress(metastore_url=_url(arguments), store_settings=store_settings(arguments))
+    options = StreamOptions(
+        source=source, continuous=arguments.continuous, every_ms=arguments.every_ms,
+        offsets_per_batch=arguments.offsets_per_batch, codec=codecs.NAMES.index(arguments.codec),
+        stop=_stop_on_signal() if arguments.continuous else threading.Event(),
+    )  # fmt: skip
+    with spark_session(
+        app_name="headstone lake ingest", master=arguments.master, remote=arguments.spark_remote,
+        conf=with_package(spark_conf(arguments), CONNECTOR),
+    ) as spark:  # fmt: skip
+        added = stream(lake, address, spark, counts, options, clock=lambda: int(time.time() * 1000), tell=tell)
+    rows = [
+        {"at": str(at), "start": before[at], "end": lake.metastore.partition(at).next_offset, "records": added.get(at, 0)}
+        for at in partitions
+    ]  # fmt: skip
+    lake.close()
+    return rows
+
+
+def _stop_on_signal() -> threading.Event:
+    """The batch that is under way is finished or forgotten; either way nothing is lost."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def kafka_settings(arguments: argparse.Namespace) -> dict[str, str]:
+    pairs = [item.partition("=") for item in arguments.kafka_conf]
+    if any(not equals for _, equals, _ in pairs):
+        raise UsageError("--kafka-conf wants K=V, such as security.protocol=SASL_SSL")
+    return {"bootstrap.servers": arguments.bootstrap, **{name: value for name, _, value in pairs}}
+
+
+def _topic_settings(items: list[str]) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for item in items:
+        topic, colon, pair = item.partition(":")
+        name, equals, value = pair.partition("=")
+        if not colon or not equals:
+            raise UsageError(f"--topic-conf {item}: expected TOPIC:K=V, such as orders:delete.retention.ms=1000")
+        found.setdefault(topic, {})[name] = value
+    return found
+
+
+def read(arguments: argparse.Namespace) -> int:
+    from headstone.lake.reading import record_batches, snapshot, table_batches
+
+    lake = open_named(arguments)
+    chosen = chosen_partitions(arguments, lake)
+
+    def batches() -> Iterator[Any]:
+        for at in chosen:
+            state = snapshot(lake, at, arguments.as_of_ms)
+            if arguments.view == "table":
+                yield from table_batches(lake, at, state)
+            else:
+                yield from record_batches(lake, at, state.extents, state.start_offset)
+
+    count = _write_parquet(arguments.to, batches()) if arguments.to else _print_lines(batches())
+    lake.close()
+    if arguments.to:
+        print(f"{count:,} records in {arguments.to}", file=sys.stderr)
+    return 0
+
+
+def _print_lines(batches: Iterator[Any]) -> int:
+    from headstone.cli.inspect import shown_bytes
+
+    count = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            headers = [{"key": pair["key"], "value": shown_bytes(pair["value"])} for pair in row["headers"]]
+            line = {
+                "partition": row["partition"], "offset": row["offset"], "timestamp_ms": row["timestamp_ms"],
+                "key": shown_bytes(row["key"]), "value": shown_bytes(row["value"]), "headers": headers,
+            }  # fmt: skip
+            print(json.dumps(line))
+            count += 1
+    return count
+
+
+def _write_parquet(path: Path, batches: Iterator[Any]) -> int:
+    """Whole or not at all."""
+    import pyarrow.parquet as pq
+
+    from headstone.lake.reading import SCHEMA
+
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    with pq.ParquetWriter(partial, SCHEMA) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            count += batch.num_rows
+    partial.replace(path)
+    return count
+
+
+def restore(arguments: argparse.Namespace) -> int:
+    from headstone.lake.restore import restore as restore_topic
+
+    lake = open_named(arguments)
+    done = restore_topic(
+        lake, arguments.topic, arguments.to_topic or arguments.topic, kafka_settings(arguments),
+        as_of_ms=arguments.as_of_ms, verify=not arguments.no_verify, copies=arguments.replication_factor, tell=tell,
+    )  # fmt: skip
+    lake.close()
+    if arguments.output == "json":
+        print(json.dumps({"partitions": [{**asdict(one), "at": str(one.at)} for one in done]}, indent=2))
+    for one in done if arguments.output == "text" else ():
+        verified = "verified" if one.verified else "not verified"
+        print(f"{one.at}: {one.records:,} records, {one.tombstones:,} tombstones, {one.keys:,} keys, {verified}")
+    return 0
+
+
+def store_settings(arguments: argparse.Namespace) -> dict[str, str]:
+    pairs = [item.partition("=") for item in arguments.store_conf]
+    if any(not equals for _, equals, _ in pairs):
+        raise UsageError("--store-conf wants K=V, such as endpoint=http://127.0.0.1:9000")
+    return {name: value for name, _, value in pairs}
+
+
+def _url(arguments: argparse.Namespace) -> str:
+    from headstone.lake.lake import metastore_url
+
+    return metastore_url(arguments.lake)
+
+
+def open_named(arguments: argparse.Namespace) -> Lake:
+    """The lake that the command line names."""
+    from headstone.lake.lake import open_lake
+
+    return open_lake(_url(arguments), settings=store_settings(arguments))
+
+
+def chosen_partitions(arguments: argparse.Namespace, lake: Lake) -> list[TopicPartition]:
+    known = [at for at in lake.metastore.partitions() if at.topic == arguments.topic]
+    chosen = [at for at in known if arguments.partition in (None, at.number)]
+    if not chosen:
+        raise UsageError(f"the lake has no {arguments.topic}-{arguments.partition or 0}")
+    return chosen

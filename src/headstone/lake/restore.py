@@ -1,0 +1,168 @@
+"""A topic of the lake back into Kafka, tombstones included, and the proof that it arrived.
+
+Into an empty topic only, partition by partition in offset order: keys, values, headers and timestamps are kept, offsets are
+new. Verification reads the topic back as a read_committed consumer and compares its table with the lake's. An interrupted
+restore leaves a topic that is not empty: the next one refuses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headstone.errors import Unfinished, UsageError
+from headstone.lake.cluster import SECONDS_MAX, client_settings, rdkafka
+from headstone.lake.lake import Lake
+from headstone.lake.metastore import TopicPartition
+from headstone.lake.reading import records
+from headstone.log.listing import RecordEntry
+
+FLUSH_SECONDS_MAX = 120.0
+QUIET_SECONDS = 30.0
+"""A consumer that gets nothing for so long, with more to come, is stuck."""
+TOLD_EVERY = 500_000
+
+Tell = Callable[[str], None]
+Table = dict[bytes, bytes]
+"""Digest of the key to digest of its newest record; deleted keys are absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    at: TopicPartition
+    records: int
+    tombstones: int
+    keys: int
+    """That have a value."""
+    verified: bool
+
+
+def restore(
+    lake: Lake, topic: str, to_topic: str, settings: Mapping[str, str], *, as_of_ms: int | None = None,
+    verify: bool = True, copies: int = 1, tell: Tell = lambda text: None,
+) -> list[Restored]:  # fmt: skip
+    """`settings` are librdkafka's. A topic that is not there is made, with the lake's number of partitions."""
+    rd = rdkafka()
+    given = {**client_settings(settings), "log_level": 0}
+    partitions = [at for at in lake.metastore.partitions() if at.topic == topic]
+    if not partitions:
+        raise UsageError(f"the lake has no topic {topic}")
+    try:
+        _make_or_check(rd, given, to_topic, len(partitions), lake.metastore.topics()[topic], copies)
+        done = []
+        for at in partitions:
+            sent, tombstones, table = _send(rd, given, to_topic, at, records(lake, at, as_of_ms=as_of_ms), tell)
+            if verify:
+                tell(f"{at}: verifying {sent:,} records")
+                _verify(rd, given, to_topic, at, table)
+            done.append(Restored(at=at, records=sent, tombstones=tombstones, keys=len(table), verified=verify))
+        return done
+    except rd.KafkaException as error:
+        raise Unfinished(f"{settings.get('bootstrap.servers')}: {error.args[0].str()}") from error
+
+
+def _make_or_check(
+    rd: Any, given: Mapping[str, object], topic: str, partitions: int, settings: Mapping[str, object], copies: int
+) -> None:
+    admin = rd.admin.AdminClient(given)
+    known = admin.list_topics(timeout=SECONDS_MAX).topics.get(topic)
+    if known is None:
+        config = {"cleanup.policy": "compact"} | {name: str(value) for name, value in settings.items()}
+        made = rd.admin.NewTopic(topic, num_partitions=partitions, replication_factor=copies, config=config)
+        admin.create_topics([made])[topic].result(SECONDS_MAX)
+        return
+    if len(known.partitions) != partitions:
+        raise UsageError(f"topic {topic} has {len(known.partitions)} partitions, the lake's has {partitions}")
+    consumer = _consumer(rd, given)
+    try:
+        for number in range(partitions):
+            low, high = consumer.get_watermark_offsets(rd.TopicPartition(topic, number), timeout=SECONDS_MAX)
+            if low != high:
+                raise UsageError(f"{topic}-{number} is not empty ([{low}, {high})): restore into a new topic")
+    finally:
+        consumer.close()
+
+
+def _send(
+    rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition, entries: Iterable[RecordEntry], tell: Tell
+) -> tuple[int, int, Table]:
+    producer = rd.Producer({**given, "enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"})
+    failures: list[str] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    sent = tombstones = 0
+    table: Table = {}
+    for entry in entries:
+        while True:
+            try:
+                producer.produce(
+                    topic, partition=at.number, key=entry.key, value=entry.value, headers=list(entry.headers),
+                    timestamp=max(entry.timestamp_ms, 0), on_delivery=delivered,
+                )  # fmt: skip
+                break
+            except BufferError:
+                producer.poll(0.5)
+        producer.poll(0)
+        sent += 1
+        tombstones += entry.value is None
+        _put(table, entry.key, entry.value)
+        if failures:
+            break
+        if sent % TOLD_EVERY == 0:
+            tell(f"{at}: {sent:,} records sent")
+    left = producer.flush(FLUSH_SECONDS_MAX)
+    if failures or left:
+        raise Unfinished(
+            f"{at}: {failures[0] if failures else f'{left} records were not acknowledged'}; use a new topic"
+        )
+    return sent, tombstones, table
+
+
+def _verify(rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition, expected: Table) -> None:
+    """The table that a consumer of the restored partition sees is the lake's, whatever the cluster has cleaned meanwhile."""
+    consumer = _consumer(rd, given)
+    try:
+        where = rd.TopicPartition(topic, at.number)
+        _, end = consumer.get_watermark_offsets(where, timeout=SECONDS_MAX)
+        consumer.assign([rd.TopicPartition(topic, at.number, 0)])
+        table: Table = {}
+        position = 0
+        while position < end:
+            message = consumer.poll(QUIET_SECONDS)
+            if message is None:
+                raise Unfinished(f"{topic}-{at.number}: nothing came behind offset {position}, the log ends at {end}")
+            error = message.error()
+            if error is None:
+                _put(table, message.key(), message.value())
+                position = message.offset() + 1
+            elif error.code() == rd.KafkaError._PARTITION_EOF:
+                break
+            else:
+                raise rd.KafkaException(error)
+    finally:
+        consumer.close()
+    if table != expected:
+        wrong = sum(table.get(key) != value for key, value in expected.items()) + len(table.keys() - expected.keys())
+        raise Unfinished(f"{topic}-{at.number}: {wrong} keys are not as in the lake; do not use this topic")
+
+
+def _put(table: Table, key: bytes | None, value: bytes | None) -> None:
+    if key is None:
+        return
+    digest = hashlib.blake2b(key, digest_size=16).digest()
+    if value is None:
+        table.pop(digest, None)
+    else:
+        table[digest] = hashlib.blake2b(value, digest_size=16).digest()
+
+
+def _consumer(rd: Any, given: Mapping[str, object]) -> Any:
+    return rd.Consumer({
+        **given, "group.id": "headstone-lake", "enable.auto.commit": False, "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed", "enable.partition.eof": True,
+    })  # fmt: skip
