@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from headstone.kafka.distribution import Distribution, distribution_at
@@ -25,6 +26,15 @@ LOGGING = {
     ],
 }
 """A release brings its logging; Maven's jars leave it to the user. By major version."""
+
+
+SPARK_CONNECTOR = [
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.12.0"),
+]
+"""Spark's Kafka source and what it needs beside Spark's own jars; releases that every mirror has, and that work with 4.3."""
 
 
 class KafkaUnavailable(Exception):
@@ -44,6 +54,14 @@ def fetched(version: str) -> Path:
     return root
 
 
+def spark_connector() -> str:
+    """The value for `spark.jars` that gives Spark its Kafka source."""
+    root = cache_folder() / f"spark-kafka-{SPARK_CONNECTOR[0][2]}"
+    if not root.exists():
+        _fetch_jars("Spark's Kafka source", SPARK_CONNECTOR, root, alone=True)
+    return ",".join(str(jar) for jar in sorted((root / "libs").glob("*.jar")))
+
+
 def cache_folder() -> Path:
     given = os.environ.get("HEADSTONE_TESTBED_CACHE")
     return (
@@ -54,40 +72,47 @@ def cache_folder() -> Path:
 
 
 def _fetch(version: str, root: Path) -> None:
+    wanted = [("org.apache.kafka", "kafka_2.13", version), ("org.apache.kafka", "kafka-tools", version)]
+    _fetch_jars(f"Kafka {version}", wanted + LOGGING[version[0]], root)
+
+
+def _fetch_jars(what: str, wanted: Sequence[tuple[str, str, str]], root: Path, *, alone: bool = False) -> None:
     """Into a folder beside the final one, renamed when complete: a run that is killed or not alone does no harm."""
     if shutil.which("mvn") is None:
         raise KafkaUnavailable(
-            "Kafka is fetched with Maven, and there is no mvn on PATH: install maven, or set KAFKA_HOME"
+            f"{what} is fetched with Maven, and there is no mvn on PATH: install maven, or set KAFKA_HOME"
         )
     root.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f"kafka-{version}-", dir=root.parent))
-    (work / "pom.xml").write_text(_pom(version))
+    work = Path(tempfile.mkdtemp(prefix=f"{root.name}-", dir=root.parent))
+    (work / "pom.xml").write_text(_pom(wanted, alone=alone))
     command = [
         "mvn", "--batch-mode", "--quiet", "-f", str(work / "pom.xml"), "dependency:copy-dependencies",
         f"-DoutputDirectory={work / 'libs'}", "-DincludeScope=runtime",
     ]  # fmt: skip
     try:
-        done = _run(command, version)
+        done = _run(command, what)
         if done.returncode != 0:
-            raise KafkaUnavailable(f"Maven could not fetch Kafka {version}:\n{(done.stdout + done.stderr)[-1500:]}")
+            raise KafkaUnavailable(f"Maven could not fetch {what}:\n{(done.stdout + done.stderr)[-1500:]}")
         if not root.exists():  # else another run was first
             work.rename(root)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _run(command: list[str], version: str) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], what: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False)
     except subprocess.TimeoutExpired as error:
-        raise KafkaUnavailable(f"Maven did not fetch Kafka {version} in {FETCH_SECONDS_MAX} s") from error
+        raise KafkaUnavailable(f"Maven did not fetch {what} in {FETCH_SECONDS_MAX} s") from error
 
 
-def _pom(version: str) -> str:
-    wanted = [("org.apache.kafka", "kafka_2.13", version), ("org.apache.kafka", "kafka-tools", version)]
+def _pom(wanted: Sequence[tuple[str, str, str]], *, alone: bool) -> str:
+    """`alone`: without what they depend on."""
+    nothing = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     entries = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{release}</version></dependency>"
-        for group, name, release in wanted + LOGGING[version[0]]
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{release}</version>"
+        f"{nothing if alone else ''}</dependency>"
+        for group, name, release in wanted
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

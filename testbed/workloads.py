@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headstone.errors import Unfinished
 from headstone.kafka.brokers import Cluster, wait_until
 from headstone.kafka.client import KafkaClient, Producer
 from headstone.log.checkpoints import read_offsets
@@ -19,6 +20,7 @@ NEVER_MS = 365 * 24 * 3600 * 1000
 SEGMENT_BYTES = 8192
 INDEX_INTERVAL_BYTES = 600
 HEADER_NAMES = ("h", "trace-id", "é", "")
+FLUSH_SECONDS_MAX = 120
 LOOKS = 5
 """Checkpoints that stay the same for so many looks are final: a cleaner looks twice as often for something to do."""
 
@@ -33,6 +35,13 @@ def second_client(bootstrap: str, **settings: object) -> Any:
     from confluent_kafka import Producer as RdKafkaProducer
 
     return RdKafkaProducer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0, **settings})
+
+
+def _flush(producer: Any) -> None:
+    """Everything is acknowledged, or we say so: librdkafka would wait for ever."""
+    left = producer.flush(FLUSH_SECONDS_MAX)
+    if left:
+        raise Unfinished(f"{left} records were not acknowledged in {FLUSH_SECONDS_MAX} s")
 
 
 class Workload:
@@ -127,8 +136,8 @@ class Workload:
                 key, value, headers = self._record()
                 producer.produce("plain", partition=5, key=key, value=value, headers=list(headers))
                 if self.chance.random() < 0.1:
-                    producer.flush()
-            producer.flush()
+                    _flush(producer)
+            _flush(producer)
 
     def _write_transactions(self, records: int) -> None:
         """Three producers at the same time, over three partitions, with plain records between; one more stays open."""
@@ -175,7 +184,7 @@ class Workload:
             for _ in range(4):
                 key, value, _ = self._record(keys=40)
                 self._rd_transactional.produce("txn", partition=self.chance.randrange(2), key=key, value=value)
-            self._rd_transactional.flush()
+            _flush(self._rd_transactional)
             if self.chance.random() < 0.5:
                 self._rd_transactional.abort_transaction(30)
             else:

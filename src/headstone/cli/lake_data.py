@@ -55,9 +55,11 @@ def _ingest_logs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from headstone.lake.cluster import describe, prepare, spark_source_options
-    from headstone.lake.streaming import CONNECTOR, LakeAddress, StreamOptions, stream
+    from headstone.lake.lake import LakeAddress
+    from headstone.lake.streaming import StreamOptions, stream
     from headstone.log import codecs
     from headstone.spark.session import spark_session, with_package
+    from headstone.spark.streams import CONNECTOR
 
     if not arguments.topic:
         raise UsageError("name the topics with --topic; it may be repeated")

@@ -187,12 +187,12 @@ def _wanted(
 
     def listed(extent: Extent) -> Keys:
         if extent.span not in lists:
-            lists[extent.span] = read_keys(lake.store, extent)
+            lists[extent.span] = read_keys(lake.store, extent) if extent.length else EMPTY
         return lists[extent.span]
 
     indexed = _overlapping(partition, [index])
     below = [extent for extent in partition.extents if extent.span.end <= index.start]
-    known = all(extent.keys >= 0 for extent in indexed)
+    known = all(extent.keys >= 0 or not extent.length for extent in indexed)
     keys = union(listed(extent) for extent in indexed) if known and below else EMPTY
     wanted = [
         extent

@@ -60,3 +60,14 @@ def open_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None) 
     if found != metastore.lake_id:
         raise UsageError(f"{store.url} belongs to lake {found}, the metastore to lake {metastore.lake_id}")
     return Lake(metastore=metastore, store=store)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeAddress:
+    """Enough to open the lake in another process."""
+
+    metastore_url: str
+    store_settings: Mapping[str, str]
+
+    def open(self) -> Lake:
+        return open_lake(self.metastore_url, settings=self.store_settings)

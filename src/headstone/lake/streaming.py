@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,17 +17,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import UsageError
 from headstone.lake.commits import Extent
 from headstone.lake.ingest import EXTENT_BYTES
 from headstone.lake.keyindex import chunk_of, keys_in, union
-from headstone.lake.lake import Lake, open_lake
+from headstone.lake.lake import Lake, LakeAddress
 from headstone.lake.metastore import Append, TopicPartition
 from headstone.lake.objects import ObjectWriter, writing_object
 from headstone.lake.spans import Span
 from headstone.log import codecs
 from headstone.log.arrow_batches import Written, batches_of
 from headstone.log.reading import Payloads
+from headstone.spark.streams import Ends, follow_kafka
 
 LANDED = "landed binary"
 LANDED_ARROW = pa.schema([("landed", pa.binary())])
@@ -36,22 +36,9 @@ SELECTED = (
     "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp_ms", "timestampType = 1 AS log_append_time",
     "key", "value", "headers",
 )  # fmt: skip
-POLL_SECONDS = 0.2
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 Clock = Callable[[], int]
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LakeAddress:
-    """Enough to open the lake in another process."""
-
-    metastore_url: str
-    store_settings: Mapping[str, str]
-
-    def open(self) -> Lake:
-        return open_lake(self.metastore_url, settings=self.store_settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +69,8 @@ def stream(
     }  # fmt: skip
     added: dict[TopicPartition, int] = {}
 
-    def land(batch: Any, number: int) -> None:
-        found = _land(lake, address, batch, options, clock)
+    def land(batch: Any, number: int, ends: Ends) -> None:
+        found = _land(lake, address, batch, ends, options, clock)
         for at, records in found.items():
             added[at] = added.get(at, 0) + records
         if found:
@@ -93,35 +80,13 @@ def stream(
     given |= {"includeHeaders": "true", "startingOffsets": json.dumps(starts), "failOnDataLoss": "true"}
     if options.offsets_per_batch is not None:
         given["maxOffsetsPerTrigger"] = str(options.offsets_per_batch)
-    source = spark.readStream.format("kafka").options(**given, **dict(options.source))
-    trigger = {"processingTime": f"{options.every_ms} milliseconds"} if options.continuous else {"availableNow": True}
-    with tempfile.TemporaryDirectory(prefix="headstone-stream-") as work:
-        try:
-            rows = source.load().selectExpr(*SELECTED)
-            query = rows.writeStream.foreachBatch(land).option("checkpointLocation", work).trigger(**trigger).start()
-            while not query.awaitTermination(POLL_SECONDS):
-                if options.stop.is_set():
-                    query.stop()
-        except Exception as error:
-            raise _explained(error) from error
+    every_ms = options.every_ms if options.continuous else None
+    follow_kafka(spark, {**given, **options.source}, SELECTED, land, every_ms=every_ms, stop=options.stop)
     return added
 
 
-def _explained(error: Exception) -> Exception:
-    text = str(error)
-    if "Failed to find data source: kafka" in text:
-        return UsageError(
-            f"this Spark has no Kafka source: add --spark-conf spark.jars.packages={CONNECTOR}:SPARK_VERSION, "
-            "or its jars with --spark-conf spark.jars=..."
-        )
-    for line in text.splitlines():
-        if "CommitRefused" in line or "HeadstoneError" in line or "UsageError" in line:
-            return Unfinished(f"the stream ended, nothing of its last batch is in the lake: {line.strip()}")
-    return Unfinished(f"the stream ended, nothing of its last batch is in the lake: {text.strip()[:2000]}")
-
-
 def _land(
-    lake: Lake, address: LakeAddress, batch: Any, options: StreamOptions, clock: Clock
+    lake: Lake, address: LakeAddress, batch: Any, ends: Ends, options: StreamOptions, clock: Clock
 ) -> dict[TopicPartition, int]:
     """One micro-batch: written by tasks, appended by one commit. What the lake has already (a batch again) is left out."""
     nexts = {at: lake.metastore.partition(at).next_offset for at in lake.metastore.partitions()}
@@ -136,7 +101,7 @@ def _land(
     appends = {}
     for at in sorted({at for one in landed for at, _ in one.extents}):
         extents = sorted((extent for one in landed for where, extent in one.extents if where == at), key=_start)
-        appends[at] = Append(expected_next=nexts[at], extents=_tiled(nexts[at], extents))
+        appends[at] = Append(expected_next=nexts[at], extents=_tiled(nexts[at], extents, ends.get(at, 0)))
     options.before_commit()
     lake.metastore.append(appends, sizes, now_ms=clock())
     return {at: sum(extent.records for extent in append.extents) for at, append in appends.items()}
@@ -146,12 +111,13 @@ def _start(extent: Extent) -> int:
     return extent.span.start
 
 
-def _tiled(start: int, extents: Sequence[Extent]) -> tuple[Extent, ...]:
-    """Each begins where the last one ended: gaps belong to the extent behind them."""
+def _tiled(start: int, extents: Sequence[Extent], end: int) -> tuple[Extent, ...]:
+    """Each begins where the last one ended: gaps belong to the extent behind them, and the last gap to the last extent."""
     tiled: list[Extent] = []
     for extent in extents:
         tiled.append(replace(extent, span=Span(start, extent.span.end)))
         start = extent.span.end
+    tiled[-1] = replace(tiled[-1], span=Span(tiled[-1].span.start, max(start, end)))
     return tuple(tiled)
 
 
