@@ -236,7 +236,7 @@ def _compact(arguments: argparse.Namespace) -> int:
     lake = open_named(arguments)
     states = eligibilities(lake, now_ms=arguments.now_ms)
     order = list(states) if arguments.all else [at for at, _ in queue(states.items(), now_ms=arguments.now_ms)]
-    options = JobOptions(map_bytes=arguments.map_bytes, tell=tell)
+    options = JobOptions(map_bytes=arguments.map_bytes, clock=_clock(arguments), tell=tell)
     done, leveled, failed = [], [], []
     with _engine(arguments) as engine:
         for at in (at for at in order if not arguments.topic or at.topic in arguments.topic):

@@ -83,6 +83,8 @@ class JobOptions:
     map_bytes: int | None = None
     """None: any number of keys in one pass, on the shared pipeline."""
     commit_bytes: int = COMMIT_BYTES
+    clock: Callable[[], int] | None = None
+    """For what happens during the job: uploads are registered and extents replaced then. None: all when it began."""
     before_commit: Callable[[], None] = lambda: None
     """Called when only a commit is left to do; what it raises gives the job up."""
     tell: Tell = lambda text: None
@@ -235,13 +237,13 @@ def _commit_parts(
     facts: Mapping[int, _Facts], changed: Sequence[Extent], claim: Claim | None, now_ms: int, options: JobOptions,
 ) -> int:  # fmt: skip
     """Oldest first: a tombstone is never gone while an older record of its key is still served. The epoch afterwards."""
-    epoch = partition.compaction_epoch
+    epoch, clock = partition.compaction_epoch, options.clock or (lambda: now_ms)
     parts = _parts(changed, options.commit_bytes) or [[]]
     for i, part in enumerate(parts):
-        extents, sizes = _upload(lake, at, part, directory, facts, now_ms)
+        extents, sizes = _upload(lake, at, part, directory, facts, clock())
         options.before_commit()
         last = i == len(parts) - 1
-        lake.metastore.replace(at, epoch, extents, claim if last else None, sizes, now_ms=now_ms)
+        lake.metastore.replace(at, epoch, extents, claim if last else None, sizes, now_ms=clock())
         epoch += 1
         plan.extents += extents
         if not last:

@@ -89,7 +89,7 @@ class Worker:
         self.tell(f"compacting {at}")
         with self._heartbeat(leases, at):
             try:
-                options = replace(self.options, before_commit=self._check_stop, tell=self.tell)
+                options = replace(self.options, clock=self.clock, before_commit=self._check_stop, tell=self.tell)
                 done = compact_partition(self.lake, at, self.engine, now_ms=started, options=options)
                 outcome, told = (COMMITTED if done.committed else IDLE), {**asdict(done), "at": str(at)}
             except CommitRefused as error:

@@ -1,0 +1,279 @@
+"""A lake on which many work and one at a time moves: threads that hand a baton on, a seed that decides who has it next.
+
+An actor hands the baton back before each transaction of the metastore and around each operation of the store, so no parked
+thread holds a lock. When it gets it again it may find itself killed (`Killed`, after which it can do nothing more), or its
+upload broken off, or the clock moved. Threads that are no actors pass through. Knows nothing of what the actors are after.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from obstore.store import MemoryStore
+from sqlalchemy import event
+
+from headstone.errors import Unfinished
+from headstone.lake.commits import CommitRefused
+from headstone.lake.database import connected
+from headstone.lake.metastore import Metastore
+from headstone.lake.store import PART_BYTES, Sink, Store
+
+START_MS = 10_000
+STEPS_MAX = 100_000
+"""Of actors that are to end: more is a job that goes round in circles."""
+UPLOAD = "upload"
+CONNECTION_LOST = "the connection was lost"
+
+
+class Killed(BaseException):
+    """What kill -9 is to a process: no handler of the lake's own errors sees it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Actor:
+    name: str
+    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    point: str = "start"
+    """Where it waits for the baton."""
+    doomed: bool = False
+    breaks_off: bool = False
+    dead: bool = False
+    over: bool = False
+    unwatched: int = 0
+    """Above 0 it goes on without handing the baton back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Odds:
+    """At one turn."""
+
+    kill: float = 0.012
+    break_off: float = 0.1
+    """Of an upload only."""
+    tick: float = 0.15
+    ticks_ms: tuple[int, ...] = (1, 5, 20, 60, 250)
+    stay: float = 0.5
+    """That whoever has the baton keeps it."""
+
+
+class Baton:
+    """Time and chance of one race. `roles` by name: what an actor of that name does, again and again."""
+
+    def __init__(self, seed: int, odds: Odds, roles: Mapping[str, Callable[[], None]]) -> None:
+        self.chance = random.Random(seed)
+        self.now_ms = START_MS
+        self.counts: Counter[str] = Counter()
+        self.trace: list[str] = []
+        self._odds = odds
+        self._roles = dict(roles)
+        self._mine = threading.local()
+        self._back = threading.Semaphore(0)
+        self._pool = ThreadPoolExecutor(len(self._roles))
+        self._live: dict[str, tuple[Actor, Future[None]]] = {}
+        self._last = ""
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def pause(self, point: str) -> None:
+        """Called by whoever is about to touch what is shared."""
+        actor: Actor | None = getattr(self._mine, "actor", None)
+        if actor is None or actor.unwatched:
+            return
+        if actor.dead:
+            raise Killed(point)
+        actor.point = point
+        self._back.release()
+        actor.turn.acquire()
+        if actor.doomed:
+            actor.dead = True
+            raise Killed(point)
+        if actor.breaks_off:
+            actor.breaks_off = False
+            raise Unfinished(f"{point}: {CONNECTION_LOST}")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One step, whatever is in it."""
+        actor = getattr(self._mine, "actor", None)
+        if actor is None:
+            yield
+            return
+        actor.unwatched += 1
+        try:
+            yield
+        finally:
+            actor.unwatched -= 1
+
+    def run(self, steps: int) -> None:
+        names = sorted(self._roles)
+        for _ in range(steps):
+            name = self._last if self._last and self.chance.random() < self._odds.stay else self.chance.choice(names)
+            self._last = name
+            if name not in self._live:
+                self._start(name)
+            if self.chance.random() < self._odds.tick:
+                self.now_ms += self.chance.choice(self._odds.ticks_ms)
+            actor = self._live[name][0]
+            if actor.point != "start":
+                actor.doomed = self.chance.random() < self._odds.kill
+                actor.breaks_off = actor.point.startswith(UPLOAD) and self.chance.random() < self._odds.break_off
+                self.counts["kills"] += actor.doomed
+                self.counts["uploads broken off"] += actor.breaks_off and not actor.doomed
+            self._resume(name)
+
+    def finish(self) -> None:
+        """Everybody ends what they have begun; nobody is killed and no time passes."""
+        for _ in range(STEPS_MAX):
+            if not self._live:
+                return
+            self._resume(self.chance.choice(sorted(self._live)))
+        raise AssertionError(f"{', '.join(sorted(self._live))} come to no end")
+
+    def close(self) -> None:
+        """Whoever is left is killed."""
+        for actor, _ in self._live.values():
+            actor.doomed = True
+            while not actor.over:
+                actor.turn.release()
+                self._back.acquire()
+        self._pool.shutdown()
+
+    def _start(self, name: str) -> None:
+        actor = Actor(name=name)
+
+        def live() -> None:
+            self._mine.actor = actor
+            actor.turn.acquire()
+            try:
+                if not actor.doomed:
+                    self._roles[name]()
+            finally:
+                actor.over = True
+                self._mine.actor = None
+                self._back.release()
+
+        self._live[name] = actor, self._pool.submit(live)
+
+    def _resume(self, name: str) -> None:
+        actor, future = self._live[name]
+        fate = " killed" if actor.doomed else " breaks off" if actor.breaks_off else ""
+        self.trace.append(f"{self.now_ms} {name}: {actor.point}{fate}")
+        actor.turn.release()
+        self._back.acquire()
+        if actor.over:
+            del self._live[name]
+            error = future.exception()
+            if error is not None and not isinstance(error, Killed):
+                raise error
+
+
+class BatonStore(Store):
+    """Objects in memory."""
+
+    def __init__(self, baton: Baton) -> None:
+        super().__init__("memory://race", MemoryStore())
+        self._baton = baton
+
+    @contextmanager
+    def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
+        self._baton.pause(f"{UPLOAD} of {path} begins")
+        with super().writing(path, part_bytes=part_bytes) as sink:
+            yield sink
+            self._baton.pause(f"{UPLOAD} of {path} ends")
+        self._baton.pause(f"{path} is there")
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self._baton.pause(f"read of {path}")
+        return super().read(path, position, length)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._baton.pause(f"deletion of {path}")
+            super().delete([path])
+
+
+class BatonMetastore(Metastore):
+    """SQLite in a file. Whoever is refused has changed nothing: not one transaction was committed to the database."""
+
+    def __init__(self, baton: Baton, path: Path) -> None:
+        engine = connected(f"sqlite:///{path}")
+        event.listen(engine, "connect", _forget_on_power_loss)
+        super().__init__(engine)
+        self._baton = baton
+        self._watch = sqlite3.connect(path, check_same_thread=False)
+
+    def close(self) -> None:
+        self._watch.close()
+        super().close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        self._baton.pause("transaction")
+        with super().transaction() as connection:
+            yield connection
+
+    def append(self, *arguments: Any, **options: Any) -> None:
+        with self._commit("append"):
+            super().append(*arguments, **options)
+
+    def replace(self, *arguments: Any, **options: Any) -> None:
+        with self._commit("replace"):
+            super().replace(*arguments, **options)
+
+    def level(self, *arguments: Any, **options: Any) -> None:
+        with self._commit("level"):
+            super().level(*arguments, **options)
+
+    def forget(self, *arguments: Any, **options: Any) -> None:
+        with self._commit("forget"):
+            super().forget(*arguments, **options)
+
+    @contextmanager
+    def _commit(self, name: str) -> Iterator[None]:
+        self._baton.pause(f"commit: {name}")
+        before = self._version()
+        with self._baton.alone():
+            try:
+                yield
+            except CommitRefused as error:
+                assert self._version() == before, f"a refused {name} has changed something: {error}"
+                self._baton.counts[f"{name} refused"] += 1
+                raise
+            assert self._version() != before
+            self._baton.counts[f"{name} committed"] += 1
+
+    def _version(self) -> int:
+        """Changes with each transaction that another connection commits."""
+        return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _forget_on_power_loss(raw: Any, record: object) -> None:
+    """Here processes die, not machines: waiting for the disk would be most of the time."""
+    del record
+    raw.execute("PRAGMA synchronous=OFF")
+
+
+class OneAfterTheOther:
+    """Takes the place of a pool of threads: what it runs are steps of the actor itself."""
+
+    def __init__(self, threads: int) -> None:
+        del threads
+
+    def __enter__(self) -> OneAfterTheOther:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing runs any more."""
+
+    def map(self, body: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        return map(body, tasks)

@@ -1,0 +1,48 @@
+"""A lake with one partition that is fed from a log which grows, for tests that tell a story about it.
+
+Records are written in the notation of the acceptance cases (tests/oracle/notation.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headstone.lake.compaction import Compacted, JobOptions, compact_partition
+from headstone.lake.ingest import ingest
+from headstone.lake.lake import Lake
+from headstone.lake.metastore import TopicPartition
+from headstone.lake.reading import records, table
+from headstone.log.directory import find_partitions
+from headstone.spark.inprocess import InProcess
+from tests.oracle.notation import History
+
+AT = TopicPartition("t", 0)
+RETENTION_MS = 1000
+
+
+class Scene:
+    """A lake with one partition, fed from a log that grows."""
+
+    def __init__(self, lake: Lake, root: Path) -> None:
+        self.lake = lake
+        self.history = History()
+        self._root = root / "log"
+        lake.metastore.create_topic("t", 1, {"delete.retention.ms": RETENTION_MS})
+
+    def write(self, *terms: str, now_ms: int = 0) -> None:
+        """In the notation of the acceptance cases; each call is an extent of its own."""
+        for term in terms:
+            self.history.append(term)
+        self.history.roll()
+        self.history.write_partition(self._root, "t-0")
+        ingest(self.lake, find_partitions([self._root / "t-0"]), now_ms=now_ms)
+
+    def compact(self, now_ms: int, **options: object) -> Compacted:
+        given = JobOptions(**options)  # type: ignore[arg-type]
+        return compact_partition(self.lake, AT, InProcess(1), now_ms=now_ms, options=given)
+
+    def held(self) -> list[tuple[int, bytes | None, bytes | None]]:
+        return [(record.offset, record.key, record.value) for record in records(self.lake, AT)]
+
+    def table(self) -> dict[bytes, bytes | None]:
+        return {key: record.value for key, record in table(self.lake, AT).items()}

@@ -1,0 +1,274 @@
+"""What a compaction job reads, how it commits, what a bounded map costs, holds, leveling and the past."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headstone.errors import CorruptLog, Unfinished, UsageError
+from headstone.lake.collection import collect, garbage
+from headstone.lake.commits import CommitRefused
+from headstone.lake.compaction import map_keys_max
+from headstone.lake.holds import Holds
+from headstone.lake.keyindex import any_common, key_section, keys_of_section, union
+from headstone.lake.lake import Lake, create_lake
+from headstone.lake.leveling import level_partition, runs_to_merge
+from headstone.lake.objects import object_path, read_keys
+from headstone.lake.reading import records, table, table_batches
+from headstone.lake.spans import Span
+from tests.lake.scene import AT, RETENTION_MS, Scene
+
+EIGHT_KEYS = 40 * 8
+"""Bytes of a map that takes eight keys."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scene(lake: Lake, tmp_path: Path) -> Scene:
+    return Scene(lake, tmp_path)
+
+
+def test_lists_of_keys_decide_what_is_read(scene: Scene) -> None:
+    for number in range(10):
+        scene.write(*(f"N[k{number}x{i}]" for i in range(20)))
+    assert scene.compact(now_ms=10).extents_read == 10
+    scene.write("N[k3x1]", "N[k8x1]", "N[new]")
+    done = scene.compact(now_ms=20)
+    assert (done.extents_read, done.extents_rewritten) == (3, 2)
+    assert done.bytes_read < done.bytes_before / 2
+    assert len(scene.held()) == len(scene.table()) == 201
+
+
+def test_every_key_is_in_the_list_of_its_extent(scene: Scene) -> None:
+    """Whatever codec it is in, and after it was rewritten."""
+    scene.write("N[a,b]/zstd", "N[c]/gzip", "N[d,~e]/lz4", "N[f]/snappy", "N[]", "N[a]")
+    scene.compact(now_ms=10)
+    scene.write("N[a]", "T[b]")
+    scene.compact(now_ms=20)
+    for extent in scene.lake.metastore.partition(AT).extents:
+        keys = {
+            record.key for record in records(scene.lake, AT) if extent.span.start <= record.offset < extent.span.end
+        }
+        found = read_keys(scene.lake.store, extent)
+        assert extent.keys == found.size == len(keys)
+        assert list(found) == sorted(set(found.tolist()))
+
+
+def test_a_damaged_list_of_keys_is_noticed(scene: Scene, tmp_path: Path) -> None:
+    """A key that went missing from it would let a superseded record outlive its tombstone."""
+    scene.write("N[a]", "N[b]")
+    (extent,) = scene.lake.metastore.partition(AT).extents
+    path = tmp_path / "objects" / object_path(extent.object_id)
+    content = bytearray(path.read_bytes())
+    content[extent.position + extent.length + 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptLog, match="list of keys"):
+        read_keys(scene.lake.store, extent)
+
+
+def test_lists_of_keys_are_sets() -> None:
+    chance = np.random.default_rng(3)
+    for size in (0, 1, 5, 300):
+        ours, theirs = (np.unique(chance.integers(0, 400, size, dtype=np.uint64)) for _ in range(2))
+        assert set(union([ours, theirs]).tolist()) == set(ours.tolist()) | set(theirs.tolist())
+        assert any_common(ours, theirs) == bool(set(ours.tolist()) & set(theirs.tolist()))
+        again = keys_of_section(key_section(ours))
+        assert again is not None
+        assert again.tolist() == ours.tolist()
+
+
+def test_a_map_of_128_mib_takes_as_many_keys_as_redpandas() -> None:
+    assert map_keys_max(128 << 20) == 3_187_671
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_bounded_map_gets_there_in_passes(tmp_path: Path, seed: int) -> None:
+    """Newest dirty range first, and in the end the same log as in one pass; the table is right after every pass."""
+    scenes = []
+    for name in ("one", "many"):
+        lake = create_lake(f"sqlite:///{tmp_path / name}.db", f"memory://{tmp_path / name}", now_ms=0)
+        scenes.append(Scene(lake, tmp_path / name))
+        chance = random.Random(seed)
+        for _ in range(6):
+            terms = [f"{chance.choice('NNNT')}[k{chance.randrange(40)}]" for _ in range(chance.randint(1, 25))]
+            scenes[-1].write(*terms)
+    one, many = scenes
+    one.compact(now_ms=10)
+    expected, passes = one.table(), 0
+    while True:
+        done = many.compact(now_ms=10, map_bytes=EIGHT_KEYS)
+        if not done.committed:
+            break
+        passes += 1
+        assert many.table() == expected
+        assert many.lake.metastore.check() == []
+        assert passes < 100
+    assert passes >= 3
+    assert many.held() == one.held()
+    for scene in scenes:
+        scene.compact(now_ms=10 + RETENTION_MS)
+        assert len(scene.held()) == len(expected)
+        scene.lake.close()
+
+
+def test_a_long_job_commits_in_parts_oldest_first(scene: Scene) -> None:
+    """After each part the log is right, the epoch goes up by one, and the claim comes with the last."""
+    for _ in range(4):
+        scene.write("N[a]", "N[b]", "T[c]")
+    expected, seen = scene.table(), []
+
+    def look() -> None:
+        partition = scene.lake.metastore.partition(AT)
+        seen.append((partition.compaction_epoch, partition.cleaned, [offset for offset, _, _ in scene.held()]))
+        assert scene.table() == expected
+
+    done = scene.compact(now_ms=10, commit_bytes=1, before_commit=look)
+    assert (done.commits, done.epoch, done.extents_rewritten) == (4, 4, 4)
+    assert [(epoch, cleaned) for epoch, cleaned, _ in seen] == [(0, ()), (1, ()), (2, ()), (3, ())]
+    assert [offsets[0] for _, _, offsets in seen] == [0, 3, 6, 9]
+    assert scene.lake.metastore.partition(AT).cleaned == (Span(0, 12),)
+
+
+def test_a_job_that_dies_between_its_parts_has_claimed_nothing(scene: Scene) -> None:
+    for _ in range(4):
+        scene.write("N[a]", "T[b]")
+    parts = iter(range(2))
+
+    def die() -> None:
+        if next(parts, None) is None:
+            raise Unfinished("killed")
+
+    with pytest.raises(Unfinished):
+        scene.compact(now_ms=10, commit_bytes=1, before_commit=die)
+    partition = scene.lake.metastore.partition(AT)
+    assert (partition.compaction_epoch, partition.cleaned, partition.tombstones) == (2, (), ())
+    assert scene.lake.metastore.check() == []
+    # Its tombstones were stamped with a horizon that is long over; the lake's own clock starts with the claim.
+    scene.compact(now_ms=10 + 5 * RETENTION_MS)
+    assert (7, b"b", None) in scene.held()
+    scene.compact(now_ms=10 + 6 * RETENTION_MS)
+    assert [key for _, key, _ in scene.held()] == [b"a"]
+
+
+def test_holds_keep_tombstones_for_readers_until_they_expire(scene: Scene) -> None:
+    holds = Holds(scene.lake.metastore)
+    scene.write("N[a]", "T[a]")
+    scene.compact(now_ms=10)
+    holds.hold("reader", AT, 0, expires_ms=5000)
+    assert [(hold.reader, hold.at, hold.held_from) for hold in holds.all(now_ms=20)] == [("reader", AT, 0)]
+    assert not scene.compact(now_ms=4999).committed
+    holds.hold("reader", AT, 2, expires_ms=9000)
+    assert scene.compact(now_ms=4999).committed
+    assert scene.held() == []
+    assert (holds.release("reader"), holds.release("reader"), holds.all(now_ms=20)) == (1, 0, [])
+
+
+def test_an_expired_hold_holds_nothing(scene: Scene) -> None:
+    scene.write("N[a]", "T[a]")
+    scene.compact(now_ms=10)
+    Holds(scene.lake.metastore).hold("reader", AT, 0, expires_ms=5000)
+    assert scene.compact(now_ms=5000).committed
+    assert scene.held() == []
+
+
+def test_young_data_waits_and_changes_nothing(scene: Scene) -> None:
+    """min.compaction.lag.ms: no empty commit every time somebody looks."""
+    scene.lake.metastore.create_topic("young", 1, {"min.compaction.lag.ms": 1000})
+    scene.write("N[a]@5000", "N[a]@5000")
+    before = scene.lake.metastore.partition(AT)
+    with scene.lake.metastore.transaction() as connection:
+        connection.exec_driver_sql("""UPDATE topics SET settings = '{"min.compaction.lag.ms": 1000}'""")
+    assert not scene.compact(now_ms=5500).committed
+    assert scene.lake.metastore.partition(AT) == before
+    assert scene.compact(now_ms=6000).committed
+
+
+def test_small_neighbours_become_one_and_the_log_stays(scene: Scene) -> None:
+    for number in range(12):
+        scene.write(f"N[k{number % 5}]")
+    scene.compact(now_ms=10)
+    before, epoch = scene.held(), scene.lake.metastore.partition(AT).compaction_epoch
+    done = level_partition(scene.lake, AT, now_ms=20, extent_bytes=400)
+    partition = scene.lake.metastore.partition(AT)
+    assert (done.extents_before, done.extents_after) == (12, len(partition.extents))
+    assert len(partition.extents) < 6
+    assert (scene.held(), partition.compaction_epoch, scene.lake.metastore.check()) == (before, epoch, [])
+    scene.write("N[k9]", "T[k1]")
+    assert scene.compact(now_ms=30).committed
+    assert set(scene.table()) == {b"k0", b"k2", b"k3", b"k4", b"k9"}
+
+
+def test_the_tail_waits_until_it_is_worth_it(scene: Scene) -> None:
+    scene.write("N[a]")
+    scene.write("N[b]")
+    assert runs_to_merge(scene.lake.metastore.partition(AT), extent_bytes=10_000) == []
+
+
+def test_a_leveling_that_a_compaction_overtook_changes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        scene.write(f"N[k{number % 2}]")
+    real = type(scene.lake.metastore).register
+
+    def overtaken(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(type(scene.lake.metastore), "register", real)
+        scene.compact(now_ms=15)
+        return real(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(scene.lake.metastore), "register", overtaken)
+    with pytest.raises(CommitRefused):
+        level_partition(scene.lake, AT, now_ms=20, extent_bytes=400)
+    assert (len(scene.held()), scene.lake.metastore.check()) == (2, [])
+
+
+def test_the_past_can_be_read_until_it_is_collected(scene: Scene) -> None:
+    scene.write("N[a]", "N[b]", now_ms=100)
+    scene.write("N[a]", "T[b]", now_ms=200)
+    scene.compact(now_ms=300)
+    scene.compact(now_ms=300 + RETENTION_MS)
+
+    def offsets(moment_ms: int) -> list[int]:
+        return [record.offset for record in records(scene.lake, AT, as_of_ms=moment_ms)]
+
+    moments = (99, 100, 199, 200, 299, 300, 300 + RETENTION_MS)
+    assert [offsets(moment) for moment in moments] == [[], [0, 1], [0, 1], [0, 1, 2, 3], [0, 1, 2, 3], [2, 3], [2]]
+    assert set(table(scene.lake, AT, as_of_ms=150)) == {b"a", b"b"}
+    rows = garbage(scene.lake, now_ms=300 + RETENTION_MS, grace_ms=RETENTION_MS - 10)
+    assert len(rows) == 2
+    collect(scene.lake, rows)
+    with pytest.raises(UsageError, match="collected as garbage"):
+        offsets(299)
+    assert [offsets(moment) for moment in moments[5:]] == [[2, 3], [2]]
+    assert scene.lake.metastore.check() == []
+
+
+def test_clocks_that_go_back_do_not_tear_the_past(scene: Scene) -> None:
+    """Workers on other machines: what is committed later counts as later."""
+    scene.write("N[a]", now_ms=1000)
+    scene.write("N[a]", now_ms=500)
+    scene.compact(now_ms=400)
+    for moment in (399, 400, 500, 999):
+        assert list(records(scene.lake, AT, as_of_ms=moment)) == []
+    assert [record.offset for record in records(scene.lake, AT, as_of_ms=1000)] == [1]
+
+
+@pytest.mark.parametrize("codec", ["", "/zstd", "/gzip"])
+def test_the_table_is_that_of_the_records(scene: Scene, codec: str) -> None:
+    """Batch by batch from the newest, in Arrow, against a dictionary."""
+    chance = random.Random(5)
+    for _ in range(4):
+        scene.write(*(f"{chance.choice('NNT')}[k{chance.randrange(30)}]{codec}" for _ in range(40)))
+    partition = scene.lake.metastore.partition(AT)
+    rows = [row for batch in table_batches(scene.lake, AT, partition) for row in batch.to_pylist()]
+    expected = {key: (entry.offset, entry.value) for key, entry in table(scene.lake, AT).items()}
+    assert len(rows) == len(expected)
+    assert {row["key"]: (row["offset"], row["value"]) for row in rows} == expected

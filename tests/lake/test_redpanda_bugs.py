@@ -1,0 +1,173 @@
+"""Every bug that Redpanda's Cloud Topics compaction had, by its number, as a thing that does not happen here.
+
+29092 and 31124 are in test_commits and test_compaction too, 31442 and the inverted queue in test_scheduling; the quadratic
+filter (30740, 30759) is what `benchmarks/lake.py --groups growth` measures; crashes of the metastore (31052, 30775) are the
+kills of test_worker and test_seeded_races.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headstone.errors import Unfinished
+from headstone.lake.collection import collect, garbage
+from headstone.lake.commits import CommitRefused
+from headstone.lake.holds import Holds
+from headstone.lake.lake import Lake, create_lake
+from headstone.lake.metastore import Append
+from headstone.lake.objects import object_path, writing_object
+from headstone.lake.scheduling import eligibility, queue
+from headstone.lake.spans import Span
+from headstone.lake.store import MissingObject, Sink, Store
+from tests.lake.scene import AT, RETENTION_MS, Scene
+
+
+class BreakingStore(Store):
+    """Uploads break off behind the first bytes."""
+
+    @contextmanager
+    def writing(self, path: str, *, part_bytes: int = 8 << 20) -> Iterator[Sink]:
+        with super().writing(path, part_bytes=part_bytes) as sink:
+            sink.write(b"some bytes")
+            raise Unfinished(f"{path}: 503 slow down")
+            yield sink
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scene(lake: Lake, tmp_path: Path) -> Scene:
+    return Scene(lake, tmp_path)
+
+
+def test_29092_a_commit_of_objects_alone_carries_the_epoch(scene: Scene) -> None:
+    """Two jobs that commit in parts: the second is refused at its first part, though it claims nothing yet."""
+    for _ in range(3):
+        scene.write("N[a]", "N[b]")
+    faster = iter([True])
+
+    def overtaken() -> None:
+        if next(faster, False):
+            scene.compact(now_ms=10)
+
+    with pytest.raises(CommitRefused, match="epoch 0 is over"):
+        scene.compact(now_ms=11, commit_bytes=1, before_commit=overtaken)
+    assert (len(scene.held()), scene.lake.metastore.check()) == (2, [])
+
+
+def test_29168_an_error_of_the_store_is_not_data(scene: Scene, tmp_path: Path) -> None:
+    """An extent that can not be read ends the job; nothing is claimed clean, nothing is rewritten."""
+    scene.write("N[a]")
+    scene.write("N[a]")
+    before = scene.lake.metastore.partition(AT)
+    (tmp_path / "objects" / object_path(before.extents[0].object_id)).unlink()
+    with pytest.raises(MissingObject):
+        scene.compact(now_ms=10)
+    assert scene.lake.metastore.partition(AT) == before
+
+
+def test_29268_what_a_reader_pinned_stays(scene: Scene) -> None:
+    Holds(scene.lake.metastore).hold("iceberg", AT, 0, expires_ms=10**9)
+    scene.write("N[a]", "T[a]")
+    scene.compact(now_ms=10)
+    scene.compact(now_ms=10 + 100 * RETENTION_MS)
+    assert [(offset, value) for offset, _, value in scene.held()] == [(1, None)]
+
+
+def test_29914_an_upload_that_breaks_off_commits_nothing(scene: Scene, lake: Lake) -> None:
+    for _ in range(3):
+        scene.write("N[a]", "N[b]")
+    before = lake.metastore.partition(AT)
+    broken = replace(lake, store=BreakingStore.open(lake.store.url))
+    scene.lake = broken
+    with pytest.raises(Unfinished, match="slow down"):
+        scene.compact(now_ms=10)
+    assert (lake.metastore.partition(AT), lake.metastore.check()) == (before, [])
+    scene.lake = lake
+    scene.compact(now_ms=20)
+    assert len(scene.held()) == 2
+
+
+@pytest.mark.parametrize("span", [Span(6, 6), Span(7, 6)])
+def test_29914_an_inverted_extent_is_refused(scene: Scene, lake: Lake, span: Span) -> None:
+    scene.write("N[a]", "N[b]", "N[c]", "N[d]", "N[e]", "N[f]")
+    (object_id,) = lake.metastore.register(1, now_ms=1)
+    with writing_object(lake.store, object_id) as writer:
+        extent = writer.add("t", 0, span, [], records=0, max_timestamp_ms=-1)
+    with pytest.raises(CommitRefused, match="empty or inverted"):
+        lake.metastore.append(
+            {AT: Append(expected_next=6, extents=(extent,))}, {object_id: writer.size}, now_ms=1
+        )  # fmt: skip
+
+
+def test_30043_lag_is_a_deadline_and_not_only_a_condition(scene: Scene) -> None:
+    scene.write("N[a]@1000", "N[b]@1000")
+    partition = scene.lake.metastore.partition(AT)
+    late = eligibility(partition, {"max.compaction.lag.ms": 500, "min.cleanable.dirty.ratio": 1.1}, now_ms=1500)
+    dirty = eligibility(partition, {}, now_ms=1500)
+    assert (late.eligible, late.deadline_ms) == (True, 1500)
+    assert [at.number for at, _ in queue([(AT._replace(number=1), dirty), (AT, late)], now_ms=1500)] == [0, 1]
+
+
+def test_31104_retention_does_not_apply_to_a_compacted_topic(scene: Scene) -> None:
+    """Old records of keys that nobody has written since are live data."""
+    scene.lake.metastore.create_topic("other", 1, {"retention.ms": 1, "retention.bytes": 1})
+    with scene.lake.metastore.transaction() as connection:
+        connection.exec_driver_sql("""UPDATE topics SET settings = '{"retention.ms": 1, "retention.bytes": 1}'""")
+    scene.write("N[old]@1", "N[a]@1")
+    scene.write("N[a]@2")
+    scene.compact(now_ms=10**12)
+    assert (set(scene.table()), scene.lake.metastore.partition(AT).start_offset) == ({b"old", b"a"}, 0)
+
+
+def test_31124_emptied_ranges_are_clean(scene: Scene) -> None:
+    """An extent that lost everything keeps its span, is claimed, and is not compacted again."""
+    scene.write("N[a]", "N[b]")
+    scene.write("N[a]", "N[b]")
+    scene.compact(now_ms=10)
+    partition = scene.lake.metastore.partition(AT)
+    assert next((extent.span, extent.records, extent.length) for extent in partition.extents) == (Span(0, 2), 0, 0)
+    state = eligibility(partition, {"min.cleanable.dirty.ratio": 0}, now_ms=10**9)
+    assert (state.eligible, state.reason) == (False, "nothing is dirty")
+    assert not scene.compact(now_ms=10**9).committed
+
+
+def test_31176_a_job_longer_than_an_upload_may_take_still_gets_there(scene: Scene, lake: Lake) -> None:
+    """Its parts are registered one by one, so that garbage collection never finds one that is older than a part takes."""
+    for _ in range(4):
+        scene.write("N[a]", "N[b]")
+    clock = [10]
+
+    def collected() -> None:
+        clock[0] += 60
+        collect(lake, garbage(lake, now_ms=clock[0], grace_ms=0, upload_ms=100))
+
+    done = scene.compact(now_ms=10, commit_bytes=1, before_commit=collected, clock=lambda: clock[0])
+    assert clock[0] > 10 + 100
+    assert (done.commits, len(scene.held()), lake.metastore.check()) == (3, 2, [])
+
+
+def test_31357_a_log_ends_where_it_ended(scene: Scene) -> None:
+    """The last records of the log are superseded or gone: the next offset stays, so that the next write is accepted."""
+    scene.write("N[a]", "T[a]")
+    scene.compact(now_ms=10)
+    scene.compact(now_ms=10 + RETENTION_MS)
+    assert (scene.held(), scene.lake.metastore.partition(AT).next_offset) == ([], 2)
+    scene.write("N[z]")
+    assert [offset for offset, _, _ in scene.held()] == [2]
+
+
+def test_31442_timestamps_of_the_future_block_nothing(scene: Scene) -> None:
+    scene.write("N[a]@99999999", "N[a]@99999999")
+    assert scene.compact(now_ms=10).committed
+    assert len(scene.held()) == 1
