@@ -245,6 +245,26 @@ def test_a_newer_metastore_is_left_alone(metastore_url: str, store: Metastore) -
     engine.dispose()
 
 
+def test_a_metastore_of_version_1_is_migrated(metastore_url: str, store: Metastore) -> None:
+    """Its tables had no times, no past, no lists of keys and no holds."""
+    append(store, ORDERS, 0, 10)
+    with store.transaction() as connection:
+        for name in ("past_extents", "holds"):
+            connection.exec_driver_sql(f"DROP TABLE {name}")
+        for table, column in (
+            ("partitions", "changed_ms"), ("partitions", "known_from_ms"), ("extents", "keys"), ("extents", "added_ms"),
+        ):  # fmt: skip
+            connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
+        connection.execute(update(schema.lakes).values(version=1))
+    again = Metastore.open(metastore_url)
+    (known,) = again.partition(ORDERS).extents
+    assert (known.span, known.keys, again.check()) == (Span(0, 10), -1, [])
+    append(again, ORDERS, 10, 20, now_ms=7)
+    assert again.partition_as_of(ORDERS, 6).next_offset == 10
+    again.close()
+    Metastore.open(metastore_url).close()
+
+
 @pytest.mark.parametrize(
     ("url", "kind"),
     [

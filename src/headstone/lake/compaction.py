@@ -21,7 +21,7 @@ import numpy as np
 from headstone.errors import UsageError
 from headstone.lake.commits import Claim, Extent, Partition
 from headstone.lake.holds import Holds
-from headstone.lake.keyindex import EMPTY, Keys, any_common, chunk_of, keys_in, section_bytes, union
+from headstone.lake.keyindex import EMPTY, Keys, any_common, keys_in, section_bytes, union
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import TopicPartition
 from headstone.lake.objects import object_path, read_extent, read_keys, writing_object
@@ -30,7 +30,7 @@ from headstone.lake.spans import Span, Spans, overlap, without
 from headstone.log.columns import VALUE_SIZE, decode
 from headstone.log.directory import LOG, PartitionDir, list_segments, numbered
 from headstone.log.layout import DELETE_HORIZON
-from headstone.log.reading import ChunkReader, Payloads, SegmentFile, walk_segment
+from headstone.log.reading import ChunkReader, Payloads, SegmentFile, chunk_of, walk_segment
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
 from headstone.retention.verdicts import BY_KEYLESS, REASONS
 from headstone.spark.compaction import CompactionRequest, Engine, compact

@@ -13,14 +13,14 @@ import numpy as np
 
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent
-from headstone.lake.keyindex import chunk_of, keys_in, union
+from headstone.lake.keyindex import keys_in, union
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import Append, TopicPartition
 from headstone.lake.objects import ObjectWriter, writing_object
 from headstone.lake.spans import Span
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.layout import NOT_CONTROL
-from headstone.log.reading import Payloads
+from headstone.log.reading import Payloads, chunk_of
 from headstone.retention.passes import Piece, PieceReader
 from headstone.retention.rewrite import Rewriter
 from headstone.retention.survey import PartitionSurvey

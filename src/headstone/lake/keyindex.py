@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headstone.log import kernels
-from headstone.log.kernels import OK, walk
-from headstone.log.layout import BATCH, HEADER_BYTES
-from headstone.log.reading import PAYLOAD_BYTES_MAX, Chunk, Payloads, corrupt, corrupt_record
+from headstone.log.reading import Chunk, Payloads, corrupt_record
 from headstone.retention.keys import index_records
 from headstone.retention.policy import NO_LIMIT
 
@@ -42,16 +40,6 @@ def keys_of_section(section: bytes) -> Keys | None:
     if google_crc32c.value(data) != int.from_bytes(checksum, "little"):
         return None
     return np.frombuffer(data, dtype="<u8").astype(np.uint64)
-
-
-def chunk_of(path: str, content: bytes) -> Chunk:
-    """Whole batches, as an extent holds them."""
-    data = np.frombuffer(content, dtype=np.uint8)
-    batches = np.zeros(data.size // HEADER_BYTES + 1, dtype=BATCH)
-    count, at, error = walk(data, 0, data.size, -1, True, PAYLOAD_BYTES_MAX, batches)
-    if error != OK or at != data.size:
-        raise corrupt(path, data, at, data.size, error, file_position=at, previous=-1)
-    return Chunk(path=path, position=0, data=data, batches=batches[:count])
 
 
 def keys_in(chunk: Chunk, payloads: Payloads) -> Keys:

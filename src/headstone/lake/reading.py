@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from headstone.lake.commits import Extent, Partition
-from headstone.lake.keyindex import chunk_of
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import TopicPartition
 from headstone.lake.objects import object_path, read_extent
@@ -32,7 +31,7 @@ from headstone.log.columns import (
 )
 from headstone.log.layout import LOG_APPEND_TIME
 from headstone.log.listing import RecordEntry, record_entries
-from headstone.log.reading import Chunk, Payloads
+from headstone.log.reading import Chunk, Payloads, chunk_of
 from headstone.retention.keys import HashKey, mark_newest, new_table, siphash_spans
 
 SCHEMA = pa.schema(

@@ -20,14 +20,14 @@ import pyarrow as pa
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent
 from headstone.lake.ingest import EXTENT_BYTES
-from headstone.lake.keyindex import chunk_of, keys_in, union
+from headstone.lake.keyindex import keys_in, union
 from headstone.lake.lake import Lake, LakeAddress
 from headstone.lake.metastore import Append, TopicPartition
 from headstone.lake.objects import ObjectWriter, writing_object
 from headstone.lake.spans import Span
 from headstone.log import codecs
 from headstone.log.arrow_batches import Written, batches_of
-from headstone.log.reading import Payloads
+from headstone.log.reading import Payloads, chunk_of
 from headstone.spark.streams import Ends, follow_kafka
 
 LANDED = "landed binary"

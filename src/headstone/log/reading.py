@@ -186,6 +186,16 @@ class ChunkReader:
         return Chunk(path=path, position=start, data=data, batches=self._table[:n])
 
 
+def chunk_of(path: str, content: bytes) -> Chunk:
+    """Whole batches that are in memory already, checksums verified."""
+    data = np.frombuffer(content, dtype=np.uint8)
+    batches = np.zeros(data.size // HEADER_BYTES + 1, dtype=BATCH)
+    count, at, error = kernels.walk(data, 0, data.size, -1, True, PAYLOAD_BYTES_MAX, batches)
+    if error != kernels.OK or at != data.size:
+        raise corrupt(path, data, at, data.size, error, file_position=at, previous=-1)
+    return Chunk(path=path, position=0, data=data, batches=batches[:count])
+
+
 class Payloads:
     """The record sections of chosen batches of a chunk, decompressed into one reused arena where they need it."""
 

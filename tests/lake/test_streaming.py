@@ -1,0 +1,143 @@
+"""The parts of ingest from a cluster that need none: what a task writes, how a batch is tiled, settings for two clients."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headstone.errors import UsageError
+from headstone.lake.cluster import TopicFacts, prepare, spark_source_options
+from headstone.lake.commits import CommitRefused
+from headstone.lake.lake import Lake, LakeAddress, create_lake
+from headstone.lake.metastore import TopicPartition
+from headstone.lake.reading import records
+from headstone.lake.streaming import Landed, LandTask, StreamOptions, _land
+from headstone.log import codecs
+from headstone.log.columns import HEADER_TYPE
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64()),
+        ("log_append_time", pa.bool_()), ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADER_TYPE),
+    ]
+)  # fmt: skip
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> LakeAddress:
+    return LakeAddress(metastore_url=f"sqlite:///{tmp_path / 'lake.db'}", store_settings={})
+
+
+@pytest.fixture
+def lake(address: LakeAddress, tmp_path: Path) -> Iterator[Lake]:
+    made = create_lake(address.metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
+    made.metastore.create_topic("t", 2)
+    yield made
+    made.close()
+
+
+def rows(number: int, *offsets: int) -> pa.RecordBatch:
+    found = [
+        {
+            "topic": "t", "partition": number, "offset": offset, "timestamp_ms": 1000 + offset, "log_append_time": False,
+            "key": b"k%d" % offset, "value": b"v", "headers": None,
+        }
+        for offset in offsets
+    ]  # fmt: skip
+    return pa.RecordBatch.from_pylist(found, schema=SCHEMA)
+
+
+class Batch:
+    """A micro-batch without Spark: each of its tasks is given some rows."""
+
+    def __init__(self, *tasks: list[pa.RecordBatch]) -> None:
+        self._tasks = tasks
+
+    def mapInArrow(self, task: LandTask, schema: str) -> Batch:
+        made = [list(pickle.loads(pickle.dumps(task))(iter(some))) for some in self._tasks]
+        return Batch(*made)
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [row for task in self._tasks for batch in task for row in batch.to_pylist()]
+
+
+def land(
+    lake: Lake, address: LakeAddress, batch: Batch, ends: dict[tuple[str, int], int], **more: Any
+) -> dict[Any, int]:
+    return _land(lake, address, batch, ends, StreamOptions(source={}, extent_bytes=200, **more), lambda: 5)
+
+
+def offsets(lake: Lake, number: int) -> list[int]:
+    return [record.offset for record in records(lake, TopicPartition("t", number))]
+
+
+def test_a_batch_lands_once_with_its_gaps(lake: Lake, address: LakeAddress) -> None:
+    batch = Batch([rows(0, 0, 1, 5), rows(0, 7)], [rows(1, 3)], [])
+    assert land(lake, address, batch, {("t", 0): 10, ("t", 1): 4}) == {("t", 0): 4, ("t", 1): 1}
+    assert (offsets(lake, 0), offsets(lake, 1)) == ([0, 1, 5, 7], [3])
+    assert [lake.metastore.partition(TopicPartition("t", n)).next_offset for n in (0, 1)] == [10, 4]
+    assert land(lake, address, batch, {("t", 0): 10, ("t", 1): 4}) == {}
+    assert land(lake, address, Batch([rows(0, 7, 10, 11)]), {("t", 0): 12}) == {("t", 0): 2}
+    assert (offsets(lake, 0), lake.metastore.check()) == ([0, 1, 5, 7, 10, 11], [])
+
+
+def test_tasks_may_share_a_partition(lake: Lake, address: LakeAddress) -> None:
+    batch = Batch([rows(0, 4, 5)], [rows(0, 0, 2)])
+    assert land(lake, address, batch, {}) == {("t", 0): 4}
+    assert (offsets(lake, 0), lake.metastore.check()) == ([0, 2, 4, 5], [])
+
+
+def test_of_two_streams_the_second_is_refused(lake: Lake, address: LakeAddress) -> None:
+    def somebody_is_faster() -> None:
+        land(lake, address, Batch([rows(0, 0)]), {})
+
+    with pytest.raises(CommitRefused, match="append at 0, but the log ends at 1"):
+        land(lake, address, Batch([rows(0, 0, 1)]), {}, before_commit=somebody_is_faster)
+    assert (offsets(lake, 0), lake.metastore.check()) == ([0], [])
+
+
+def test_an_empty_task_uploads_nothing(lake: Lake, address: LakeAddress) -> None:
+    task = LandTask(address=address, nexts={}, codec=codecs.ZSTD, extent_bytes=100, now_ms=1)
+    assert list(task(iter([rows(0)]))) == []
+    assert lake.metastore.objects() == {}
+
+
+def test_what_a_task_tells_survives_the_way() -> None:
+    assert pickle.loads(pickle.dumps(Landed())) == Landed()
+
+
+def test_topics_and_partitions_are_made_and_a_gap_is_refused(lake: Lake, address: LakeAddress) -> None:
+    facts = {
+        "t": TopicFacts(partitions=3, starts=(0, 0, 0), settings={}),
+        "new": TopicFacts(partitions=1, starts=(7,), settings={"delete.retention.ms": "5"}),
+    }
+    assert prepare(lake, facts) == {"t": 3, "new": 1}
+    assert [str(at) for at in lake.metastore.partitions()] == ["new-0", "t-0", "t-1", "t-2"]
+    assert lake.metastore.topics()["new"] == {"delete.retention.ms": "5"}
+    land(lake, address, Batch([rows(0, 0)]), {})
+    with pytest.raises(UsageError, match="the lake ends at 1, Kafka's log begins at 2"):
+        prepare(lake, {"t": TopicFacts(partitions=3, starts=(2, 0, 0), settings={})})
+
+
+def test_settings_are_translated_for_the_java_client() -> None:
+    given = {
+        "bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "u", "sasl.password": 'p"q', "ssl.ca.location": "/ca.pem", "kafka.request.timeout.ms": "5",
+    }  # fmt: skip
+    assert spark_source_options(given) == {
+        "kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL", "kafka.request.timeout.ms": "5",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.sasl.jaas.config": 'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" '
+        'password="p\\"q";',
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["ssl.key.location", "sasl.mechanism"])
+def test_a_setting_that_can_not_be_translated_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=name.split(".", maxsplit=1)[0]):
+        spark_source_options({"bootstrap.servers": "h:1", name: "GSSAPI"})

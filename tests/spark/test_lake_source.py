@@ -1,0 +1,86 @@
+"""`spark.read.format("headstone")`: records, the table, the past, while compaction goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from headstone.lake.compaction import compact_partition
+from headstone.lake.lake import create_lake, metastore_url
+from headstone.lake.reading import records
+from headstone.spark.stages import OnSpark
+from tests.lake.scene import AT, RETENTION_MS, Scene
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    where = tmp_path / "lake"
+    lake = create_lake(metastore_url(str(where), make=True), f"file://{where}/objects", now_ms=0)
+    made = Scene(lake, tmp_path)
+    made.write("N[a,b]/zstd", "N[~c]", "N[d]/lat", now_ms=100)
+    made.write("N[a]", "T[b]", "N[e]/lz4", now_ms=200)
+    yield made
+    lake.close()
+
+
+def load(spark: SparkSession, tmp_path: Path, **options: str) -> list[Any]:
+    reader = spark.read.format("headstone").option("topic", "t").options(**options)
+    return reader.load(str(tmp_path / "lake")).orderBy("partition", "offset").collect()
+
+
+def test_records_are_those_of_the_lake(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
+    rows = [
+        (row.offset, row.key, row.value, row.timestamp_ms, [(pair.key, pair.value) for pair in row.headers])
+        for row in load(spark, tmp_path)
+    ]
+    assert rows == [
+        (one.offset, one.key, one.value, one.timestamp_ms, list(one.headers)) for one in records(scene.lake, AT)
+    ]
+    assert {row.timestamp_type for row in load(spark, tmp_path)} == {"CreateTime", "LogAppendTime"}
+
+
+def test_the_table_is_the_newest_of_every_key(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
+    expected = scene.table()
+    assert {bytes(row.key): bytes(row.value) for row in load(spark, tmp_path, view="table")} == expected
+    scene.compact(now_ms=300)
+    assert {bytes(row.key): bytes(row.value) for row in load(spark, tmp_path, view="table")} == expected
+
+
+def test_the_past_and_a_plan_that_a_compaction_overtakes(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
+    reader = spark.read.format("headstone").option("topic", "t")
+    scene.compact(now_ms=300)
+    scene.compact(now_ms=300 + RETENTION_MS)
+    now = [row.offset for row in load(spark, tmp_path)]
+    assert [row.offset for row in load(spark, tmp_path, asOf="250")] == list(range(7))
+    assert [row.offset for row in load(spark, tmp_path, asOf="1970-01-01 00:00:00.150")] == list(range(4))
+    assert len(now) < 7
+    assert reader.option("partitions", "1").load(str(tmp_path / "lake")).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"topic": "none"}, "the lake has no topic none"),
+        ({"view": "best"}, "records and table"),
+        ({"asOf": "yesterday"}, "milliseconds since 1970"),
+        ({"partitions": "x"}, "expected numbers"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    spark: SparkSession, scene: Scene, tmp_path: Path, options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(PySparkException, match=why):
+        load(spark, tmp_path, **options)
+
+
+def test_a_compaction_on_spark_is_the_same(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
+    engine = OnSpark(lambda: spark, parallelism=2)
+    expected = scene.table()
+    done = compact_partition(scene.lake, AT, engine, now_ms=300)
+    assert (done.committed, scene.table(), scene.lake.metastore.check()) == (True, expected, [])
+    assert [key for _, key, _ in scene.held()] == [b"c", b"d", b"a", b"b", b"e"]
