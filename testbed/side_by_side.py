@@ -250,6 +250,7 @@ def run(distribution: Distribution, root: Path, *, seed: int, rounds: int, tiny_
         workload.create()
         for _ in range(rounds):
             compare_round(workload, root / "work", result, index_keys_max=TINY_MAP_KEYS if tiny_map else None)
+        workload.close()
     return result
 
 

@@ -97,6 +97,10 @@ class Workload:
             self._left_open.close()
             self._left_open = None
 
+    def close(self) -> None:
+        """While the brokers live: librdkafka's transactional producer may wait long for those that are gone."""
+        self._rd_transactional = None
+
     def clean(self, *, delete_retention_ms: int = 1000, seconds_max: float = 120) -> None:
         """One pass of every broker's own cleaner over every partition; then it is held back again."""
         for topic in self.topics:

@@ -129,6 +129,52 @@ def test_a_standing_worker_finishes_when_it_is_told_to(tmp_path: Path, sample: s
     assert watching.workers() == []
 
 
+def test_holds_bounded_passes_leveling_and_the_past(
+    tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    told(capsys, "ingest", lake, sample, "--now-ms", str(NOW), "--topic-conf", "orders:delete.retention.ms=1000")
+    rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 10))["partitions"]
+    assert [one["indexed"][1] - one["indexed"][0] < one["dirty"][0][1] for one in rows] == [True, True]
+    while any(one["committed"] for one in rows):
+        rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 10))["partitions"]
+    assert told(capsys, "hold", lake, "me", "--topic", "orders", "--now-ms", str(NOW))["held"] == [
+        "orders-0",
+        "orders-1",
+    ]
+    status = told(capsys, "status", lake, "--check", "--now-ms", str(NOW + 2000))
+    assert [(hold["reader"], hold["held_from"]) for hold in status["holds"]] == [("me", 0)] * 2
+    assert (status["queue"], status["violations"]) == ([], [])
+    assert main(["lake", "status", lake, "--now-ms", str(NOW + 2000)]) == 0
+    assert "held by me: orders-0 from 0" in capsys.readouterr().out
+    assert told(capsys, "hold", lake, "me", "--release") == {"reader": "me", "released": 2}
+    assert len(told(capsys, "status", lake, "--now-ms", str(NOW + 2000))["queue"]) == 2
+    leveled = told(capsys, "compact", lake, "--level", "--now-ms", str(NOW + 2000))["leveled"]
+    assert [one["at"] for one in leveled] == ["orders-0", "orders-1"]
+    assert main(["lake", "read", lake, "orders", "--as-of-ms", str(NOW)]) == 0
+    then = len(capsys.readouterr().out.splitlines())
+    assert main(["lake", "read", lake, "orders"]) == 0
+    assert then > len(capsys.readouterr().out.splitlines())
+
+
+def test_one_partition_that_fails_does_not_stop_the_others(
+    tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    told(capsys, "ingest", lake, sample)
+    engine = create_engine(f"sqlite:///{lake}/metastore.db")
+    with engine.begin() as connection:
+        first = schema.extents.c.partition_id == 1
+        connection.execute(update(schema.extents).where(first).values(checksum=1))
+    engine.dispose()
+    assert main(["lake", "compact", lake, "--now-ms", str(NOW), "--output", "json"]) == 2
+    printed = json.loads(capsys.readouterr().out)
+    assert [one["at"] for one in printed["partitions"]] == ["orders-1"]
+    assert [one["at"] for one in printed["failed"]] == ["orders-0"]
+
+
 def test_damage_is_told_with_exit_code_1(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
     lake = tmp_path / "lake"
     told(capsys, "init", str(lake))
@@ -152,6 +198,12 @@ def test_damage_is_told_with_exit_code_1(tmp_path: Path, sample: str, capsys: py
         (["ingest", "{lake}", "{sample}", "--topic-conf", "x"], "expected TOPIC:K=V"),
         (["status", "{lake}", "--store-conf", "x"], "--store-conf wants K=V"),
         (["init", "{lake}"], "holds"),
+        (["ingest", "{lake}"], "name what to ingest"),
+        (["ingest", "{lake}", "{sample}", "--bootstrap", "127.0.0.1:1"], "name what to ingest"),
+        (["ingest", "{lake}", "--bootstrap", "127.0.0.1:1"], "name the topics with --topic"),
+        (["ingest", "{lake}", "--bootstrap", "h:1", "--topic", "t", "--kafka-conf", "x"], "--kafka-conf wants K=V"),
+        (["restore", "{lake}", "nothing", "--bootstrap", "127.0.0.1:1"], "the lake has no topic nothing"),
+        (["hold", "{lake}", "me"], "name what to hold"),
     ],
 )
 def test_what_is_wrong_is_said(

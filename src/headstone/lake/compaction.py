@@ -122,9 +122,10 @@ def compact_partition(
         report = compact(request, engine, lambda text: None).partitions[0]
         _refuse_keyless(at, report)
         facts = {segment.base: _facts(segment) for segment in list_segments(directory)}
-        claim = (
-            _claim(partition, plan, facts, report.dirty_end, now_ms) if report.dirty_end > plan.index.start else None
-        )
+        claim = None
+        if report.dirty_end > plan.index.start:  # a full map may end before what was planned
+            plan.index = Span(plan.index.start, report.dirty_end)
+            claim = _claim(partition, plan, facts, now_ms)
         changed = [extent for extent in plan.fetched if _content_changed(directory, extent)]
         if claim is None and not changed:
             return _summary(at, partition, plan, epoch=partition.compaction_epoch, commits=0)
@@ -322,16 +323,16 @@ def _has_tombstone(segment: SegmentFile, row: Any, reader: ChunkReader, payloads
     return any(bool((spans[:, VALUE_SIZE] < 0).any()) for _, spans in decode(chunk, only, payloads))
 
 
-def _claim(partition: Partition, plan: _Plan, facts: Mapping[int, _Facts], cleaned_to: int, now_ms: int) -> Claim:
+def _claim(partition: Partition, plan: _Plan, facts: Mapping[int, _Facts], now_ms: int) -> Claim:
     """What was indexed is clean now, and which of it still holds tombstones. Ranges that were due are done with.
 
     What is left in those all the same (its batches were stamped under a longer retention) is tracked anew."""
-    claimed = Span(plan.index.start, cleaned_to)
+    claimed = plan.index
     holding = [extent.span for extent in plan.fetched if facts.get(extent.span.start, _Facts()).tombstones]
     left = overlap(overlap(holding, [claimed, *plan.due]), [*partition.cleaned, claimed])
     tracked = without([known.span for known in partition.tombstones], plan.due)
     return Claim(
-        processed=Span(partition.start_offset, max(cleaned_to, *(span.end for span in plan.due), 0)),
+        processed=Span(partition.start_offset, max(claimed.end, *(span.end for span in plan.due), 0)),
         cleaned=(claimed, *plan.due), tombstones=without(left, tracked), tombstones_removed=plan.due,
         cleaned_at_ms=now_ms,
     )  # fmt: skip

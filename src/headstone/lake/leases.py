@@ -18,7 +18,7 @@ from headstone.lake import schema
 from headstone.lake.metastore import Metastore, TopicPartition, locate
 
 LEASE_MS = 60_000
-COMMITTED, IDLE, REFUSED, FAILED = "committed", "idle", "refused", "failed"
+COMMITTED, IDLE, REFUSED, FAILED, LEVELED = "committed", "idle", "refused", "failed", "leveled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from headstone.lake.commits import CommitRefused
 from headstone.lake.compaction import JobOptions, compact_partition
 from headstone.lake.holds import Holds
 from headstone.lake.lake import Lake
-from headstone.lake.leases import COMMITTED, FAILED, IDLE, LEASE_MS, REFUSED, Leases
+from headstone.lake.leases import COMMITTED, FAILED, IDLE, LEASE_MS, LEVELED, REFUSED, Leases
+from headstone.lake.leveling import level_partition, runs_to_merge
 from headstone.lake.metastore import TopicPartition
 from headstone.lake.scheduling import Eligibility, eligibility, queue
 from headstone.spark.compaction import Engine
@@ -70,7 +71,25 @@ class Worker:
             committed += outcome == COMMITTED
             if outcome != COMMITTED:
                 refused.add(at)  # not again at once: somebody else was faster, or it would fail again
+        if self.stop == RUN:
+            self._level(leases)
         return committed
+
+    def _level(self, leases: Leases) -> None:
+        """When nothing is due: small extents are merged, one partition after the other."""
+        for at in self.lake.metastore.partitions():
+            small = runs_to_merge(self.lake.metastore.partition(at))
+            if not small or self.stop != RUN or not leases.seen(self.name, f"leveling {at}", now_ms=self.clock()):
+                continue
+            if leases.take(at, self.name, now_ms=self.clock(), lease_ms=self.lease_ms):
+                started = self.clock()
+                with self._heartbeat(leases, at):
+                    try:
+                        outcome, told = LEVELED, asdict(level_partition(self.lake, at, now_ms=started))
+                    except HeadstoneError as error:
+                        outcome, told = REFUSED, {"why": str(error)}
+                leases.done(at, self.name, outcome, {**told, "at": str(at)}, started_ms=started, now_ms=self.clock())
+                leases.release(at, self.name)
 
     def _next(self, leases: Leases, refused: set[TopicPartition]) -> TopicPartition | None:
         now = self.clock()
