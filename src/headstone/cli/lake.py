@@ -45,20 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     init = action("init", "make a new lake", _init)
     init.add_argument("--objects", metavar="URL", help="s3://, gs://, az://, file:// (default: in LAKE itself)")
-    ingest = action("ingest", "copy committed records from log directories, backups or a cluster", lake_data.ingest)
-    ingest.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, backups")
-    _add_cluster(ingest, required=False)
-    ingest.add_argument("--topic", action="append", default=[], help="of the cluster; may be repeated")
-    ingest.add_argument(
-        "--continuous", action="store_true", help="go on until SIGTERM or Ctrl-C (default: what is there now)"
-    )
-    ingest.add_argument("--every-ms", type=positive, default=1000, help="between two batches of --continuous")
-    ingest.add_argument("--offsets-per-batch", type=positive, help="at most, over all partitions")
-    ingest.add_argument("--codec", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="zstd")
-    ingest.add_argument(
-        "--topic-conf", metavar="TOPIC:K=V", action="append", default=[], help="for topics that are new"
-    )
-    add_spark_arguments(ingest)
+    lake_data.add_actions(action)
     status = action("status", "partitions, dirty ratios, cleaned ranges, queue", _status)
     status.add_argument("--check", action="store_true", help="check every invariant of the metastore")
     compact = action("compact", "compact what is due, most urgent first", _compact)
@@ -90,34 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hold.add_argument("--offset", type=offset, default=0, help="what the reader has not passed yet (default 0)")
     hold.add_argument("--for-ms", type=positive, default=86_400_000, help="the hold expires then (default a day)")
     hold.add_argument("--release", action="store_true", help="all holds of this reader")
-    read = action("read", "records or the table (newest of every key) of a topic", lake_data.read)
-    read.add_argument("topic")
-    read.add_argument("--partition", type=offset)
-    read.add_argument("--view", choices=("records", "table"), default="records")
-    read.add_argument("--as-of-ms", type=offset, help="the past, as far as gc has left it")
-    read.add_argument(
-        "--to", type=Path, metavar="FILE", help="a Parquet file (default: a JSON line a record, to stdout)"
-    )
-    restore = action("restore", "write a topic back into Kafka, tombstones included, and verify it", lake_data.restore)
-    restore.add_argument("topic")
-    _add_cluster(restore, required=True)
-    restore.add_argument("--to-topic", help="an empty or new topic (default: of the same name)")
-    restore.add_argument("--replication-factor", type=positive, default=1, help="of a topic that is made")
-    restore.add_argument("--as-of-ms", type=offset, help="the past, as far as gc has left it")
-    restore.add_argument("--no-verify", action="store_true")
     gc = action("gc", "show what is garbage; with --apply, delete it", _gc)
     gc.add_argument("--apply", action="store_true")
     gc.add_argument(
         "--grace-ms", type=offset, default=3_600_000, help="for readers of what was replaced (default an hour)"
     )
     gc.add_argument("--upload-ms", type=positive, default=86_400_000, help="the longest upload (default a day)")
-
-
-def _add_cluster(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument("--bootstrap", metavar="HOSTS", required=required, help="a Kafka cluster")
-    parser.add_argument(
-        "--kafka-conf", metavar="K=V", action="append", default=[], help="a setting of librdkafka; may be repeated"
-    )
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:

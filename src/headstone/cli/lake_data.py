@@ -11,19 +11,55 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstone.cli.options import spark_conf, tell
+from headstone.cli.options import add_spark_arguments, offset, positive, spark_conf, tell
 from headstone.errors import UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake
     from headstone.lake.metastore import TopicPartition
 
-ROWS_AT_ONCE = 10_000
+
+def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]], argparse.ArgumentParser]) -> None:
+    """The arguments of all three; what is named after an action parses it."""
+    into = action("ingest", "copy committed records from log directories, backups or a cluster", ingest)
+    into.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, backups")
+    _add_cluster(into, required=False)
+    into.add_argument("--topic", action="append", default=[], help="of the cluster; may be repeated")
+    into.add_argument(
+        "--continuous", action="store_true", help="go on until SIGTERM or Ctrl-C (default: what is there now)"
+    )
+    into.add_argument("--every-ms", type=positive, default=1000, help="between two batches of --continuous")
+    into.add_argument("--offsets-per-batch", type=positive, help="at most, over all partitions")
+    into.add_argument("--codec", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="zstd")
+    into.add_argument("--topic-conf", metavar="TOPIC:K=V", action="append", default=[], help="for topics that are new")
+    add_spark_arguments(into)
+    out = action("read", "records or the table (newest of every key) of a topic", read)
+    out.add_argument("topic")
+    out.add_argument("--partition", type=offset)
+    out.add_argument("--view", choices=("records", "table"), default="records")
+    out.add_argument("--as-of-ms", type=offset, help="the past, as far as gc has left it")
+    out.add_argument(
+        "--to", type=Path, metavar="FILE", help="a Parquet file (default: a JSON line a record, to stdout)"
+    )
+    back = action("restore", "write a topic back into Kafka, tombstones included, and verify it", restore)
+    back.add_argument("topic")
+    _add_cluster(back, required=True)
+    back.add_argument("--to-topic", help="an empty or new topic (default: of the same name)")
+    back.add_argument("--replication-factor", type=positive, default=1, help="of a topic that is made")
+    back.add_argument("--as-of-ms", type=offset, help="the past, as far as gc has left it")
+    back.add_argument("--no-verify", action="store_true")
+
+
+def _add_cluster(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument("--bootstrap", metavar="HOSTS", required=required, help="a Kafka cluster")
+    parser.add_argument(
+        "--kafka-conf", metavar="K=V", action="append", default=[], help="a setting of librdkafka; may be repeated"
+    )
 
 
 def ingest(arguments: argparse.Namespace) -> int:
