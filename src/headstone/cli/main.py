@@ -21,6 +21,7 @@ VERBS = {
     "synth": "write sample log directories, deterministic by seed",
     "inspect": "exact facts of partitions: records, live keys, tombstones, markers, transactions, dirty ratio",
     "compact": "compact every partition found in log directories, on Spark",
+    "audit": "compare the replicas of a cluster: do they tell readers the same story?",
     "reproduce": "the four corruptions of compacted topics, step by step, by Kafka's rule and by the coordinated one",
     "lake": "topics in object storage: ingest, compact, read, collect garbage",
     "simulate": "seeded random clusters with faults, checked for the four corruptions",

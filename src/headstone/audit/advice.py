@@ -1,0 +1,72 @@
+"""What to do about a finding, and how long replicas that are behind are safe. Text and numbers only; nothing is executed.
+
+A replica that is wrong stays wrong by itself: it never fetches again what it has missed. A new copy from a healthy replica
+mends it; a tombstone mends a key on all replicas at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headstone.audit.comparison import ABORTED_SERVED, FROZEN, HIDDEN, OTHER, REAPPEARS
+from headstone.audit.views import ReplicaFacts
+
+REBUILD = (
+    "rebuild {replica}: stop its broker, move {partition} out of its log directory, start it: it copies the log from the "
+    "leader, which must be a healthy replica"
+)
+MEANWHILE = (
+    "until then keep {replica} from leading {partition}: last in its list of replicas, then a preferred leader election"
+)
+
+
+def repair(kind: str, replica: str, partition: str) -> tuple[str, ...]:
+    """In the order in which to do it."""
+    rebuild, meanwhile = (text.format(replica=replica, partition=partition) for text in (REBUILD, MEANWHILE))
+    if kind in (REAPPEARS, ABORTED_SERVED):
+        tombstone = (
+            f"or, if the key is meant to be gone, write a tombstone for it into {partition}: it goes on every replica"
+        )
+        return meanwhile, rebuild, tombstone
+    if kind == FROZEN:
+        abort = "kafka-transactions.sh can not end it: its coordinator has forgotten it"
+        return meanwhile, f"{rebuild} ({abort})"
+    if kind == HIDDEN:
+        return meanwhile, rebuild
+    assert kind == OTHER
+    return meanwhile, f"find out which replica is right before anything else, then {rebuild}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Risk:
+    """A replica that is behind. From `unsafe_ms` on, something that it has not copied yet may be gone for ever."""
+
+    replica: str
+    log_end: int
+    behind: int
+    unsafe_ms: int
+    stamped: bool
+    """A delete horizon says so; else it is the earliest that cleaning from now on could lead to."""
+
+
+def forecast(replicas: Sequence[ReplicaFacts], *, now_ms: int, delete_retention_ms: int) -> list[Risk]:
+    end = max(facts.log_end for facts in replicas)
+    risks = []
+    for facts in replicas:
+        if facts.log_end >= end:
+            continue
+        ahead = [other for other in replicas if other.log_end > facts.log_end]
+        horizons = [
+            int(stamp["horizon_ms"])
+            for other in ahead
+            for stamp in other.stamps[other.stamps["offset"] >= facts.log_end]
+        ]
+        first = min([*horizons, now_ms + delete_retention_ms])
+        risks.append(
+            Risk(
+                replica=facts.name, log_end=facts.log_end, behind=end - facts.log_end, unsafe_ms=first,
+                stamped=bool(horizons) and first == min(horizons),
+            )
+        )  # fmt: skip
+    return risks

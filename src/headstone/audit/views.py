@@ -1,0 +1,112 @@
+"""What a replica would serve, as data: facts of its log, and a row for every data record of the keys that are looked at.
+
+Rows carry digests, offsets and places, never keys or values. Who reads them from where is not this room's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headstone.retention.transactions import COMMITTED, DATA, OpenTxn
+
+ROW = np.dtype(
+    [
+        ("key", "u8"),
+        ("key_high", "u8"),
+        ("offset", "i8"),
+        ("content", "u8"),
+        ("producer_id", "i8"),
+        ("place", "i8"),
+        ("file", "i4"),
+        ("producer_epoch", "i2"),
+        ("role", "u1"),
+        ("tombstone", "u1"),
+    ]
+)
+"""`key` and `key_high` digest the key, `content` value, headers and timestamp; `file` and `place` say where its batch is."""
+
+MARKER = np.dtype([("offset", "i8"), ("producer_id", "i8"), ("producer_epoch", "i2"), ("commit", "u1")])
+STAMP = np.dtype([("offset", "i8"), ("horizon_ms", "i8")])
+"""A batch with a delete horizon: its tombstones or its marker may go from then on."""
+SPAN = np.dtype([("base", "i8"), ("last", "i8"), ("producer_id", "i8")])
+"""Of a batch: offsets that no batch covers were cleaned away, or never came."""
+
+Rows = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFacts:
+    """One replica's log by its own word. `high_watermark` None: nobody has told."""
+
+    name: str
+    log_start: int
+    log_end: int
+    high_watermark: int | None
+    lso: int
+    open_txns: tuple[OpenTxn, ...]
+    markers: Rows
+    spans: Rows
+    stamps: Rows
+
+    @property
+    def trusted_end(self) -> int:
+        """What lies behind was perhaps never replicated, and goes when the replica meets its leader."""
+        return self.log_end if self.high_watermark is None else min(self.high_watermark, self.log_end)
+
+    @property
+    def stable_end(self) -> int:
+        """Up to here a read_committed consumer of this replica gets."""
+        return min(self.lso, self.trusted_end)
+
+    def covers(self, first: int, last: int) -> bool:
+        """Whether every offset of [first, last] is in some batch."""
+        spans = self.spans
+        at = int(np.searchsorted(spans["last"], first))
+        while at < spans.size and first <= last:
+            if int(spans[at]["base"]) > first:
+                return False
+            first = int(spans[at]["last"]) + 1
+            at += 1
+        return first > last
+
+    def went_on(self, producer_id: int, first: int, last: int) -> bool:
+        """Whether offsets are missing in (first, last), and the producer has written more behind them.
+
+        Room for a marker that never came, and for the next transaction, whose marker was taken for both."""
+        spans = self.spans[np.searchsorted(self.spans["last"], first) :]
+        spans = spans[spans["base"] < last]
+        missing = np.append(False, spans["base"][1:] > spans["last"][:-1] + 1)
+        return bool((np.maximum.accumulate(missing) & (spans["producer_id"] == producer_id)).any())
+
+    def decision(self, producer_id: int, offset: int) -> Any | None:
+        """The first marker of the producer behind `offset` in this log."""
+        mine = self.markers[(self.markers["producer_id"] == producer_id) & (self.markers["offset"] > offset)]
+        return mine[int(np.argmin(mine["offset"]))] if mine.size else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRows:
+    """Sorted by key and offset."""
+
+    facts: ReplicaFacts
+    rows: Rows
+
+    def of_key(self, key: int, key_high: int) -> Rows:
+        first, last = (int(np.searchsorted(self.rows["key"], np.uint64(key), side=side)) for side in ("left", "right"))
+        mine: Rows = self.rows[first:last]
+        return mine[mine["key_high"] == np.uint64(key_high)]  # type: ignore[no-any-return]
+
+
+def sorted_rows(parts: Sequence[Rows]) -> Rows:
+    rows = np.concatenate([np.zeros(0, dtype=ROW), *parts])
+    return rows[np.lexsort((rows["offset"], rows["key_high"], rows["key"]))]
+
+
+def visible(rows: Rows, below: int) -> npt.NDArray[np.bool_]:
+    """What a read_committed consumer gets below an offset."""
+    return np.logical_and(np.isin(rows["role"], (DATA, COMMITTED)), rows["offset"] < below)

@@ -1,0 +1,222 @@
+"""`headstone audit DIR DIR...`: do the replicas of a cluster tell readers the same story?
+
+Each DIR is the log directory of one broker, or a copy of it. Reads, compares, explains; changes nothing. Exit 0 everything was
+read and agrees, 1 findings, 2 wrong usage, 3 not everything could be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headstone.cli.inspect import shown_bytes
+from headstone.cli.options import add_spark_arguments, cores, offset, spark_conf, tell
+from headstone.errors import UsageError
+from headstone.retention.policy import DAY_MS
+
+if TYPE_CHECKING:
+    from headstone.spark.auditing import PartitionAudit
+    from headstone.spark.compaction import Engine
+
+CLEAN, DIVERGED, INCOMPLETE = "clean", "diverged", "incomplete"
+EXIT_CODES = {CLEAN: 0, DIVERGED: 1, INCOMPLETE: 3}
+SHOWN_MAX = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directories", nargs="+", metavar="DIR", help="the log directory of a broker; two or more")
+    parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
+    parser.add_argument("--key", action="append", default=[], help="say of every replica what it has of this key")
+    parser.add_argument("--keys-file", type=Path, metavar="FILE", help="one key a line")
+    parser.add_argument("--findings", type=Path, metavar="FILE", help="write the findings as Parquet")
+    parser.add_argument("--now-ms", type=offset, help="for the forecast, in ms since 1970 (default: now)")
+    parser.add_argument("--delete-retention-ms", type=offset, default=DAY_MS, help="of the topics, for the forecast")
+    parser.add_argument("--in-process", action="store_true", help="without Spark")
+    add_spark_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from headstone.log.directory import find_partitions
+    from headstone.spark.auditing import audit, replicas_of
+
+    if len(arguments.directories) < 2:
+        raise UsageError("name the log directories of two replicas or more: one alone has nothing to be compared with")
+    resolved = [Path(text).resolve() for text in arguments.directories]
+    if len(set(resolved)) < len(resolved):
+        raise UsageError("the same directory is named twice")
+    found = [(name, find_partitions([name])) for name in arguments.directories]
+    groups = replicas_of(found)
+    if arguments.topic:
+        groups = {name: some for name, some in groups.items() if some[0][1].topic in arguments.topic}
+    if not groups:
+        raise UsageError(f"no partition of {', '.join(arguments.topic)} in these directories")
+    wanted = [key.encode() for key in arguments.key]
+    if arguments.keys_file:
+        wanted += arguments.keys_file.read_bytes().splitlines()
+    now_ms = time.time_ns() // 1_000_000 if arguments.now_ms is None else arguments.now_ms
+    audits = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+    told = [_partition(one, now_ms, arguments.delete_retention_ms) for one in audits]
+    proofs = _proofs(audits, wanted)
+    findings = [finding for one in told for finding in one["findings"]]
+    verdict = DIVERGED if findings else INCOMPLETE if any(one["problems"] for one in told) else CLEAN
+    if arguments.findings:
+        _write_findings(arguments.findings, told)
+    if arguments.output == "json":
+        print(json.dumps({"verdict": verdict, "partitions": told, "proofs": proofs}, indent=2))
+    else:
+        _render(verdict, told, proofs)
+    return EXIT_CODES[verdict]
+
+
+def _on_engine(arguments: argparse.Namespace, job: Any) -> Any:
+    if arguments.in_process:
+        from headstone.spark.inprocess import InProcess
+
+        return job(InProcess(cores()))
+    from headstone.spark.session import StartingSession
+    from headstone.spark.stages import OnSpark
+
+    starting = StartingSession(
+        app_name="headstone audit", master=arguments.master, remote=arguments.spark_remote, conf=spark_conf(arguments)
+    )
+    with starting:
+        engine: Engine = OnSpark(starting.get, parallelism=cores(), begin=starting.begin)
+        engine.begin()
+        return job(engine)
+
+
+def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -> dict[str, Any]:
+    from headstone.audit.advice import forecast
+
+    told: dict[str, Any] = {
+        "partition": audited.partition, "replicas": [], "findings": [], "forecast": [], "problems": list(audited.problems)
+    }  # fmt: skip
+    if not audited.results:
+        return told
+    first = audited.results[0]
+    told["compared_below"] = first.below
+    told["keys"] = sum(result.compared.keys for result in audited.results)
+    for i, facts in enumerate(first.facts):
+        counts = asdict(first.counts[i])
+        counts["live_keys"] = sum(result.counts[i].live_keys for result in audited.results)
+        told["replicas"].append({
+            "replica": facts.name, "log_start": facts.log_start, "log_end": facts.log_end, "lso": facts.lso,
+            "high_watermark": facts.high_watermark, "open_transactions": len(facts.open_txns), **counts,
+        })  # fmt: skip
+    told["findings"] = _findings(audited)
+    hidden = sum(result.compared.unexplained for result in audited.results)
+    if hidden:
+        told["problems"].append(f"{hidden} more keys differ and were not explained")
+    risks = forecast(first.facts, now_ms=now_ms, delete_retention_ms=delete_retention_ms)
+    told["forecast"] = [asdict(risk) for risk in risks]
+    return told
+
+
+def _findings(audited: PartitionAudit) -> list[dict[str, Any]]:
+    from headstone.audit.advice import repair
+    from headstone.audit.comparison import FROZEN
+
+    places = {replica.name: replica.survey.segments for replica in audited.replicas}
+    found: list[dict[str, Any]] = []
+    for result in audited.results:
+        for one in result.frozen:
+            cleaned = "and everything of it is cleaned away there"
+            at = cleaned if one.marker is None else f"at {one.marker}, which never came here"
+            found.append({
+                "class": FROZEN, "replica": one.replica, "key": None, "offset": one.offset, "sure": "certain",
+                "why": f"the transaction of producer {one.producer_id} never ends here; it has ended on {one.ended_on} {at}",
+                "file": None, "position": None, "producer_id": one.producer_id, "producer_epoch": None, "marker": one.marker,
+                "served": {}, "repair": list(repair(FROZEN, one.replica, audited.partition)),
+            })  # fmt: skip
+        for difference in result.compared.differences:
+            assert difference.place is not None
+            holder, file, position = difference.place
+            found.append({
+                "class": difference.kind, "replica": difference.replica,
+                "key": shown_bytes(result.keys[difference.key, difference.key_high]), "offset": difference.offset,
+                "sure": difference.sure, "why": difference.why, "file": places[holder][file].file.path, "position": position,
+                "producer_id": difference.producer_id, "producer_epoch": difference.producer_epoch,
+                "marker": difference.marker, "served": {one.replica: str(one) for one in difference.served},
+                "repair": list(repair(difference.kind, difference.replica, audited.partition)),
+            })  # fmt: skip
+    return sorted(found, key=lambda one: (one["class"], one["replica"], one["offset"]))
+
+
+def _proofs(audits: list[PartitionAudit], wanted: list[bytes]) -> list[dict[str, Any]]:
+    found = []
+    for key in wanted:
+        for one in audits:
+            for result in one.results:
+                found += [
+                    {"key": shown_bytes(key), "partition": one.partition, "replicas": states}
+                    for proved, states in result.proofs
+                    if proved == key and any(state != "absent" for state in states.values())
+                ]
+        if not any(one["key"] == shown_bytes(key) for one in found):
+            found.append({"key": shown_bytes(key), "partition": None, "replicas": {}})
+    return found
+
+
+def _render(verdict: str, told: list[dict[str, Any]], proofs: list[dict[str, Any]]) -> None:
+    findings = sum(len(one["findings"]) for one in told)
+    print(f"{verdict}: {len(told)} partitions, {findings} findings")
+    for one in told:
+        for text in one["problems"]:
+            print(f"{one['partition']}: not covered: {text}")
+        if one["findings"]:
+            _render_partition(one)
+        for risk in one["forecast"]:
+            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(risk["unsafe_ms"] / 1000))
+            print(
+                f"{one['partition']}: {risk['replica']} is {risk['behind']} offsets behind; "
+                f"first unsafe removal possible at {when}"
+            )
+    for proof in proofs:
+        states = "; ".join(f"{replica}: {state}" for replica, state in proof["replicas"].items()) or "absent everywhere"
+        print(f"key {proof['key']}{' in ' + proof['partition'] if proof['partition'] else ''}: {states}")
+
+
+def _render_partition(one: dict[str, Any]) -> None:
+    print(f"{one['partition']}: compared below offset {one['compared_below']}, {one['keys']:,} keys")
+    for replica in one["replicas"]:
+        print(
+            f"  {replica['replica']}: [{replica['log_start']}, {replica['log_end']}), LSO {replica['lso']}, "
+            f"{replica['records']:,} records, {replica['live_keys']:,} live keys, {replica['tombstones']:,} tombstones"
+        )
+    for finding in one["findings"][:SHOWN_MAX]:
+        key = f" key {finding['key']}" if finding["key"] is not None else ""
+        print(
+            f"  {finding['class']} on {finding['replica']}:{key} offset {finding['offset']} ({finding['sure']}): "
+            f"{finding['why']}"
+        )
+        for replica, state in finding["served"].items():
+            print(f"    {replica}: {state}")
+    if len(one["findings"]) > SHOWN_MAX:
+        tell(f"and {len(one['findings']) - SHOWN_MAX} more; --output json has all")
+    for kind, replica in sorted({(finding["class"], finding["replica"]) for finding in one["findings"]}):
+        print(f"  what to do about {kind} on {replica}:")
+        steps = next(f["repair"] for f in one["findings"] if (f["class"], f["replica"]) == (kind, replica))
+        for step in steps:
+            print(f"    - {step}")
+
+
+def _write_findings(path: Path, told: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = ("class", "replica", "offset", "sure", "why", "file", "position", "producer_id", "producer_epoch", "marker")
+    rows = [
+        {"partition": one["partition"], "key": json.dumps(finding["key"]), "served": json.dumps(finding["served"]),
+         **{name: finding[name] for name in names}}
+        for one in told for finding in one["findings"]
+    ]  # fmt: skip
+    text, number = pa.string(), pa.int64()
+    kinds = {"offset": number, "position": number, "producer_id": number, "producer_epoch": number, "marker": number}
+    columns = ("partition", "key", "served", *names)
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds.get(name, text)) for name in columns])), path
+    )

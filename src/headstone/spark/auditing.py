@@ -1,0 +1,294 @@
+"""The audit of log directories: reads every replica of a partition in one task, compares, and names what was found.
+
+Digests are compared where they are made; only findings travel. A partition with more records than fit is read several times,
+each time for a share of the keys. The verb `audit` calls this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headstone.audit.comparison import Compared, Difference, compare
+from headstone.audit.frozen import Frozen, frozen_transactions
+from headstone.audit.views import MARKER, ROW, SPAN, STAMP, ReplicaFacts, ReplicaRows, sorted_rows
+from headstone.errors import CorruptLog, HeadstoneError, UsageError
+from headstone.log.checkpoints import HIGH_WATERMARK, PARTITION_METADATA, read_offsets
+from headstone.log.columns import (
+    BATCH_INDEX,
+    HEADERS_END,
+    KEY_AT,
+    KEY_SIZE,
+    OFFSET,
+    TIMESTAMP,
+    VALUE_AT,
+    VALUE_SIZE,
+    decode,
+)
+from headstone.log.directory import METADATA_TOPIC, PartitionDir, list_segments
+from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON
+from headstone.log.listing import list_batches
+from headstone.log.reading import Payloads
+from headstone.retention.keys import HashKey, siphash_spans
+from headstone.retention.passes import PieceReader
+from headstone.retention.survey import PartitionSurvey
+from headstone.retention.transactions import ABORTED, CONTROL_NEEDED, OPEN
+from headstone.spark.compaction import Engine
+from headstone.spark.planning import survey_directory
+from headstone.spark.progress import Meter
+
+TASK_BYTES = 1 << 30
+MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica of one partition: where it is, and what its headers tell."""
+
+    name: str
+    directory: PartitionDir
+    survey: PartitionSurvey
+    high_watermark: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Exact, of one replica."""
+
+    records: int = 0
+    live_keys: int = 0
+    tombstones: int = 0
+    aborted: int = 0
+    open: int = 0
+    control: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditWork:
+    replicas: tuple[Replica, ...]
+    hash_key: HashKey
+    share: int
+    shares: int
+    wanted: tuple[bytes, ...] = ()
+    """Keys to prove: only these are looked at."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareResult:
+    compared: Compared
+    frozen: list[Frozen]
+    facts: tuple[ReplicaFacts, ...]
+    counts: tuple[Counts, ...]
+    below: int
+    keys: dict[tuple[int, int], bytes]
+    """Of the differences, by their digests."""
+    proofs: list[tuple[bytes, dict[str, str]]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionAudit:
+    partition: str
+    replicas: tuple[Replica, ...]
+    results: list[ShareResult]
+    problems: list[str]
+    """Why it could not be compared, or not all of it."""
+
+
+def audit(
+    groups: dict[str, list[tuple[str, PartitionDir]]], engine: Engine, *, wanted: Sequence[bytes] = ()
+) -> list[PartitionAudit]:
+    """groups: partition name to its replicas, (name, directory) each."""
+    found: list[PartitionAudit] = []
+    works: list[AuditWork] = []
+    hash_key = HashKey.random()
+    for partition, members in sorted(groups.items()):
+        replicas, problems = _surveyed(members)
+        if len(members) < 2:
+            problems.append(f"{partition}: only {members[0][0]} has it, there is nothing to compare it with")
+        if len(replicas) > 1:
+            works += _works(replicas, hash_key, wanted)
+        found.append(PartitionAudit(partition=partition, replicas=replicas, results=[], problems=problems))
+    by_name = {one.partition: one for one in found}
+    for work, result in zip(works, engine.each(audit_share, works, None), strict=True):
+        mine = by_name[work.replicas[0].directory.name]
+        if isinstance(result, HeadstoneError):
+            mine.problems.append(str(result))
+        else:
+            mine.results.append(result)
+    return found
+
+
+def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replica, ...], list[str]]:
+    replicas, problems = [], []
+    ids = {topic_id for _, directory in members if (topic_id := _topic_id(directory)) is not None}
+    if len(ids) > 1:
+        raise UsageError(
+            f"{members[0][1].name}: different topics of the same name, not replicas of one (topic ids {', '.join(sorted(ids))})"
+        )
+    for name, directory in members:
+        try:
+            survey, _ = survey_directory(directory)
+        except (CorruptLog, OSError) as error:
+            problems.append(f"{name}: {error}")
+            continue
+        marks = read_offsets(directory.log_dir / HIGH_WATERMARK)
+        replicas.append(
+            Replica(name=name, directory=directory, survey=survey, high_watermark=marks.get(directory.topic_partition))
+        )
+    return tuple(replicas), problems
+
+
+def _topic_id(directory: PartitionDir) -> str | None:
+    path = directory.path / PARTITION_METADATA
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")), None)
+
+
+def _works(replicas: tuple[Replica, ...], hash_key: HashKey, wanted: Sequence[bytes]) -> list[AuditWork]:
+    records = sum(segment.records for replica in replicas for segment in replica.survey.segments)
+    shares = max(1, -(-records * ROW.itemsize * 2 // TASK_BYTES))
+    return [
+        AuditWork(replicas=replicas, hash_key=hash_key, share=share, shares=shares, wanted=tuple(wanted))
+        for share in range(shares)
+    ]
+
+
+def audit_share(work: AuditWork, meter: Meter) -> ShareResult | HeadstoneError:
+    """One share of a partition's keys, on all replicas. What can't be read is an answer: the others go on."""
+    try:
+        read = [_read(replica, work, meter) for replica in work.replicas]
+    except CorruptLog as error:
+        return error
+    facts = tuple(rows.facts for rows, _ in read)
+    frozen = frozen_transactions(facts)
+    rows = [one for one, _ in read]
+    compared = compare(rows)
+    names = {replica.name: replica for replica in work.replicas}
+    keys = {(one.key, one.key_high): _key_of(names, one) for one in compared.differences}
+    result = ShareResult(
+        compared=compared, frozen=frozen if work.share == 0 else [], facts=facts, counts=tuple(counts for _, counts in read),
+        below=sorted(one.stable_end for one in facts)[-2], keys=keys,
+    )  # fmt: skip
+    for key in work.wanted:
+        low, high = (int(part) for part in _digest(key, work.hash_key))
+        if high % work.shares == work.share:
+            result.proofs.append((key, {one.facts.name: _state(one, low, high) for one in rows}))
+    return result
+
+
+def _digest(key: bytes, hash_key: HashKey) -> Any:
+    data = np.frombuffer(key or b"\0", dtype=np.uint8)
+    return siphash_spans(data, np.zeros(1, np.int64), np.full(1, len(key), np.int64), hash_key)[0]
+
+
+def _state(replica: ReplicaRows, low: int, high: int) -> str:
+    """By its own last stable offset, as a consumer of this replica sees it."""
+    rows = replica.of_key(low, high)
+    mine = rows[(rows["role"] != ABORTED) & (rows["role"] != OPEN) & (rows["offset"] < replica.facts.lso)]
+    if not mine.size:
+        return (
+            "absent" if not rows.size else f"not visible, on disk at {', '.join(str(int(o)) for o in rows['offset'])}"
+        )
+    older = f"; {rows.size - 1} more on disk" if rows.size > 1 else ""
+    return f"{'deleted' if mine[-1]['tombstone'] else 'present'} at {int(mine[-1]['offset'])}{older}"
+
+
+def _key_of(replicas: dict[str, Replica], found: Difference) -> bytes:
+    """Read again from where it was found."""
+    assert found.place is not None
+    name, file, position = found.place
+    segment = replicas[name].survey.segments[file].file
+    for batch in list_batches(segment, with_records=True):
+        if batch.position == position:
+            return next(record.key or b"" for record in batch.records or () if record.offset == found.offset)
+    raise AssertionError(f"{segment.path} has changed while it was read")
+
+
+def _read(replica: Replica, work: AuditWork, meter: Meter) -> tuple[ReplicaRows, Counts]:
+    parts, markers, spans, stamps = (
+        [],
+        [np.zeros(0, dtype=MARKER)],
+        [np.zeros(0, dtype=SPAN)],
+        [np.zeros(0, dtype=STAMP)],
+    )
+    tally = {"records": 0, "tombstones": 0, "aborted": 0, "open": 0, "control": 0}
+    reader, payloads = PieceReader(), Payloads()
+    for number, segment in enumerate(replica.survey.segments):
+        for piece in reader.pieces(segment, backwards=False, with_crc=True):
+            batches, roles = piece.chunk.batches, piece.roles
+            counts, data = batches["count"], roles < CONTROL_NEEDED
+            control = np.isin(batches["control_type"], (ABORT, COMMIT)) & (counts > 0)
+            made = np.zeros(int(control.sum()), dtype=MARKER)
+            made["offset"], made["producer_id"] = batches["base_offset"][control], batches["producer_id"][control]
+            made["producer_epoch"] = batches["producer_epoch"][control]
+            made["commit"] = batches["control_type"][control] == COMMIT
+            markers.append(made)
+            span = np.zeros(batches.size, dtype=SPAN)
+            span["base"], span["last"] = batches["base_offset"], batches["last_offset"]
+            span["producer_id"] = np.where(data, batches["producer_id"], -1)
+            spans.append(span)
+            for name, chosen in (
+                ("records", data),
+                ("aborted", roles == ABORTED),
+                ("open", roles == OPEN),
+                ("control", ~data),
+            ):
+                tally[name] += int(counts[chosen].sum())
+            stamped = batches[(batches["attributes"] & DELETE_HORIZON != 0) & (counts > 0)]
+            stamp = np.zeros(stamped.size, dtype=STAMP)
+            stamp["offset"], stamp["horizon_ms"] = stamped["last_offset"], stamped["base_timestamp"]
+            stamps.append(stamp)
+            for content, found in decode(piece.chunk, np.flatnonzero(data & (counts > 0)), payloads):
+                tally["tombstones"] += int((found[:, VALUE_SIZE] < 0).sum())
+                parts.append(_rows(number, piece, content, found, work))
+            meter.add(piece.chunk.data.size, piece.records)
+    survey = replica.survey
+    facts = ReplicaFacts(
+        name=replica.name, log_start=survey.log_start, log_end=survey.log_end, high_watermark=replica.high_watermark,
+        lso=survey.lso, open_txns=survey.open_txns, markers=np.concatenate(markers), spans=np.concatenate(spans),
+        stamps=np.concatenate(stamps),
+    )  # fmt: skip
+    rows = ReplicaRows(facts=facts, rows=sorted_rows(parts))
+    return rows, Counts(**tally, live_keys=_live(rows))
+
+
+def _live(replica: ReplicaRows) -> int:
+    rows = replica.rows
+    mine = rows[(rows["role"] != ABORTED) & (rows["role"] != OPEN) & (rows["offset"] < replica.facts.lso)]
+    if not mine.size:
+        return 0
+    last = np.append((mine["key"][1:] != mine["key"][:-1]) | (mine["key_high"][1:] != mine["key_high"][:-1]), True)
+    return int((mine["tombstone"][last] == 0).sum())
+
+
+def _rows(number: int, piece: Any, content: Any, found: Any, work: AuditWork) -> Any:
+    """The keyed records of one run that belong to this share."""
+    found = found[found[:, KEY_SIZE] >= 0]
+    digests = siphash_spans(content, found[:, KEY_AT], found[:, KEY_SIZE], work.hash_key)
+    if work.shares > 1:
+        mine = digests[:, 1] % np.uint64(work.shares) == work.share
+        found, digests = found[mine], digests[mine]
+    # Value and headers lie behind each other in a record.
+    sizes = found[:, HEADERS_END] - found[:, VALUE_AT]
+    bodies = siphash_spans(content, found[:, VALUE_AT], sizes, work.hash_key)[:, 0]
+    batches = piece.chunk.batches[found[:, BATCH_INDEX]]
+    rows = np.zeros(len(found), dtype=ROW)
+    rows["key"], rows["key_high"], rows["offset"] = digests[:, 0], digests[:, 1], found[:, OFFSET]
+    rows["content"] = bodies ^ (found[:, TIMESTAMP].astype(np.uint64) * MIX) ^ found[:, VALUE_SIZE].astype(np.uint64)
+    rows["producer_id"], rows["producer_epoch"] = batches["producer_id"], batches["producer_epoch"]
+    rows["place"], rows["file"] = batches["position"] + piece.chunk.position, number
+    rows["role"], rows["tombstone"] = piece.roles[found[:, BATCH_INDEX]], found[:, VALUE_SIZE] < 0
+    return rows
+
+
+def replicas_of(directories: Sequence[tuple[str, Sequence[PartitionDir]]]) -> dict[str, list[tuple[str, PartitionDir]]]:
+    """Partitions by name, with the replicas that have them."""
+    groups: dict[str, list[tuple[str, PartitionDir]]] = {}
+    for name, found in directories:
+        for directory in found:
+            if directory.topic != METADATA_TOPIC and list_segments(directory):
+                groups.setdefault(directory.name, []).append((name, directory))
+    return groups

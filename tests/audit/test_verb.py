@@ -1,0 +1,130 @@
+"""`headstone audit` from the command line: verdicts, exit codes, proofs, forecasts, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from headstone.cli.main import main
+from headstone.retention.policy import Policy, kafka_rules
+from headstone.spark.compaction import CompactionRequest, compact
+from headstone.spark.inprocess import InProcess
+from tests.oracle.notation import History
+
+HEALTHY = "N[a] N[b] T[a] N[c] | P1[d] C1 N[b] | N[e]"
+DAY_MS = 86_400_000
+
+
+def replica(root: Path, *terms: str) -> str:
+    history = History()
+    for term in terms:
+        history.append(term)
+    history.write_partition(root, "t-0")
+    return str(root)
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> Any:
+    assert main(["audit", *arguments, "--in-process", "--output", "json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_replicas_that_agree_are_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of them has been compacted: uneven cleaning is no difference."""
+    first, second = replica(tmp_path / "1", HEALTHY), replica(tmp_path / "2", HEALTHY)
+    policy = kafka_rules(Policy(now_ms=10**12))
+    compact(CompactionRequest(paths=(second,), out=None, policy=policy, progress=False), InProcess(), lambda text: None)
+    one = told(capsys, 0, first, second)
+    assert (one["verdict"], one["partitions"][0]["findings"]) == ("clean", [])
+    counts = [(r["live_keys"], r["records"]) for r in one["partitions"][0]["replicas"]]
+    assert counts[0][0] == counts[1][0] == 4
+    assert counts[0][1] > counts[1][1]
+
+
+def test_a_missed_tombstone_is_found_shown_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = replica(tmp_path / "1", "N[k] N[b] T[k] N[c]", "| N[z]")
+    second = replica(tmp_path / "2", "N[k] N[b] +1 N[c]", "| N[z]")
+    one = told(capsys, 1, first, second, "--findings", str(tmp_path / "f.parquet"), "--key", "k", "--key", "none")
+    (finding,) = one["partitions"][0]["findings"]
+    assert (one["verdict"], finding["class"], finding["replica"], finding["key"], finding["offset"], finding["sure"]) == (
+        "diverged", "deleted-reappears", second, "k", 0, "certain",
+    )  # fmt: skip
+    assert finding["served"] == {first: "deleted at 2", second: "present at 0"}
+    assert finding["file"] == f"{second}/t-0/00000000000000000000.log"
+    assert any("tombstone" in step for step in finding["repair"])
+    assert one["proofs"] == [
+        {"key": "k", "partition": "t-0", "replicas": {first: "deleted at 2; 1 more on disk", second: "present at 0"}},
+        {"key": "none", "partition": None, "replicas": {}},
+    ]
+    assert pq.read_table(tmp_path / "f.parquet").to_pylist()[0]["class"] == "deleted-reappears"
+    assert main(["audit", first, second, "--in-process"]) == 1
+    text = capsys.readouterr().out
+    assert "diverged: 1 partitions, 1 findings" in text
+    assert "deleted-reappears on" in text
+
+
+def test_the_same_offset_with_other_bytes_is_another_divergence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = replica(tmp_path / "1", "N[a] N[b] N[a] | N[z]")
+    second = replica(tmp_path / "2", "N[a] N[q] N[a] | N[z]")
+    one = told(capsys, 1, first, second)
+    assert {finding["class"] for finding in one["partitions"][0]["findings"]} == {"other"}
+
+
+def test_a_replica_that_is_behind_is_not_wrong_but_at_risk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = replica(tmp_path / "1", "N[a] T[a] N[b] | N[z]")
+    second = replica(tmp_path / "2", "N[a]")
+    one = told(capsys, 0, first, second, "--now-ms", "1000", "--delete-retention-ms", "500")
+    assert one["partitions"][0]["findings"] == []
+    (risk,) = one["partitions"][0]["forecast"]
+    assert (risk["replica"], risk["behind"], risk["unsafe_ms"], risk["stamped"]) == (second, 3, 1500, False)
+
+
+def test_what_can_not_be_read_is_never_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = replica(tmp_path / "1", HEALTHY), replica(tmp_path / "2", HEALTHY)
+    path = tmp_path / "2" / "t-0" / "00000000000000000000.log"
+    content = bytearray(path.read_bytes())
+    content[80] ^= 1
+    path.write_bytes(content)
+    one = told(capsys, 3, first, second)
+    assert (one["verdict"], len(one["partitions"][0]["problems"])) == ("incomplete", 1)
+    assert str(path) in one["partitions"][0]["problems"][0]
+
+
+def test_a_partition_of_one_replica_only_is_not_covered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = replica(tmp_path / "1", HEALTHY), replica(tmp_path / "2", HEALTHY)
+    shutil.copytree(tmp_path / "1" / "t-0", tmp_path / "1" / "u-0")
+    one = told(capsys, 3, first, second)
+    assert one["verdict"] == "incomplete"
+    assert "only" in next(part for part in one["partitions"] if part["partition"] == "u-0")["problems"][0]
+    assert told(capsys, 0, first, second, "--topic", "t")["verdict"] == "clean"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{one}"], "two replicas or more"),
+        (["{one}", "{one}"], "named twice"),
+        (["{one}", "{tmp}/none"], "no such directory"),
+        (["{one}", "{two}", "--topic", "other"], "no partition of other"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    one, two = replica(tmp_path / "1", HEALTHY), replica(tmp_path / "2", HEALTHY)
+    assert main(["audit", *(text.format(one=one, two=two, tmp=tmp_path) for text in arguments)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_topics_of_the_same_name_are_not_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = replica(tmp_path / "1", HEALTHY), replica(tmp_path / "2", HEALTHY)
+    for root, topic_id in ((one, "AAAAAAAAAAAAAAAAAAAAAA"), (two, "BBBBBBBBBBBBBBBBBBBBBB")):
+        (Path(root) / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+    assert main(["audit", one, two, "--in-process"]) == 2
+    assert "different topics of the same name" in capsys.readouterr().err
