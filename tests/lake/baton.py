@@ -24,14 +24,23 @@ from sqlalchemy import event
 from headstone.errors import Unfinished
 from headstone.lake.commits import CommitRefused
 from headstone.lake.database import connected
-from headstone.lake.metastore import Metastore
+from headstone.lake.metastore import Append, Metastore, TopicPartition
 from headstone.lake.store import PART_BYTES, Sink, Store
 
 START_MS = 10_000
 STEPS_MAX = 100_000
 """Of actors that are to end: more is a job that goes round in circles."""
 UPLOAD = "upload"
+LOOKS = 0.5
+"""Of the transactions that are no commits: the others follow at once on what came before."""
 CONNECTION_LOST = "the connection was lost"
+
+
+def _taken() -> threading.Lock:
+    """A lock that one thread waits for and another one releases."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 class Killed(BaseException):
@@ -41,7 +50,8 @@ class Killed(BaseException):
 @dataclass(slots=True, kw_only=True)
 class Actor:
     name: str
-    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    started_ms: int
+    turn: threading.Lock = field(default_factory=_taken)
     point: str = "start"
     """Where it waits for the baton."""
     doomed: bool = False
@@ -56,19 +66,21 @@ class Actor:
 class Odds:
     """At one turn."""
 
-    kill: float = 0.012
+    kill: float = 0.015
     break_off: float = 0.1
     """Of an upload only."""
-    tick: float = 0.15
-    ticks_ms: tuple[int, ...] = (1, 5, 20, 60, 250)
+    tick: float = 0.03
+    ticks_ms: tuple[int, ...] = (1, 5, 20, 100, 400)
     stay: float = 0.5
     """That whoever has the baton keeps it."""
+    age_ms_max: int | None = None
+    """Whoever has been at it for longer is killed. None: nobody is."""
 
 
 class Baton:
-    """Time and chance of one race. `roles` by name: what an actor of that name does, again and again."""
+    """Time and chance of one race. `roles` by name: how often its turn comes, and what it does, again and again."""
 
-    def __init__(self, seed: int, odds: Odds, roles: Mapping[str, Callable[[], None]]) -> None:
+    def __init__(self, seed: int, odds: Odds, roles: Mapping[str, tuple[int, Callable[[], None]]]) -> None:
         self.chance = random.Random(seed)
         self.now_ms = START_MS
         self.counts: Counter[str] = Counter()
@@ -76,10 +88,15 @@ class Baton:
         self._odds = odds
         self._roles = dict(roles)
         self._mine = threading.local()
-        self._back = threading.Semaphore(0)
+        self._back = _taken()
         self._pool = ThreadPoolExecutor(len(self._roles))
         self._live: dict[str, tuple[Actor, Future[None]]] = {}
         self._last = ""
+
+    @property
+    def acting(self) -> bool:
+        """Whether this thread is an actor."""
+        return getattr(self._mine, "actor", None) is not None
 
     def clock(self) -> int:
         return self.now_ms
@@ -115,7 +132,7 @@ class Baton:
             actor.unwatched -= 1
 
     def run(self, steps: int) -> None:
-        names = sorted(self._roles)
+        names = [name for name, (share, _) in sorted(self._roles.items()) for _ in range(share)]
         for _ in range(steps):
             name = self._last if self._last and self.chance.random() < self._odds.stay else self.chance.choice(names)
             self._last = name
@@ -139,8 +156,14 @@ class Baton:
             self._resume(self.chance.choice(sorted(self._live)))
         raise AssertionError(f"{', '.join(sorted(self._live))} come to no end")
 
+    def power_failure(self) -> None:
+        """All at once."""
+        for name, (actor, _) in sorted(self._live.items()):
+            actor.doomed = True
+            self.counts["kills"] += 1
+            self._resume(name)
+
     def close(self) -> None:
-        """Whoever is left is killed."""
         for actor, _ in self._live.values():
             actor.doomed = True
             while not actor.over:
@@ -149,14 +172,14 @@ class Baton:
         self._pool.shutdown()
 
     def _start(self, name: str) -> None:
-        actor = Actor(name=name)
+        actor = Actor(name=name, started_ms=self.now_ms)
 
         def live() -> None:
             self._mine.actor = actor
             actor.turn.acquire()
             try:
                 if not actor.doomed:
-                    self._roles[name]()
+                    self._roles[name][1]()
             finally:
                 actor.over = True
                 self._mine.actor = None
@@ -166,6 +189,10 @@ class Baton:
 
     def _resume(self, name: str) -> None:
         actor, future = self._live[name]
+        limit_ms = self._odds.age_ms_max
+        if limit_ms is not None and self.now_ms - actor.started_ms > limit_ms and not actor.doomed:
+            actor.doomed = True
+            self.counts["killed for their age"] += 1
         fate = " killed" if actor.doomed else " breaks off" if actor.breaks_off else ""
         self.trace.append(f"{self.now_ms} {name}: {actor.point}{fate}")
         actor.turn.release()
@@ -211,6 +238,8 @@ class BatonMetastore(Metastore):
         super().__init__(engine)
         self._baton = baton
         self._watch = sqlite3.connect(path, check_same_thread=False)
+        self.appended: dict[TopicPartition, list[tuple[int, int]]] = {}
+        """(log end, when it was reached), oldest first."""
 
     def close(self) -> None:
         self._watch.close()
@@ -218,13 +247,16 @@ class BatonMetastore(Metastore):
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        self._baton.pause("transaction")
+        if self._baton.acting and self._baton.chance.random() < LOOKS:
+            self._baton.pause("transaction")
         with super().transaction() as connection:
             yield connection
 
-    def append(self, *arguments: Any, **options: Any) -> None:
+    def append(self, appends: Mapping[TopicPartition, Append], *arguments: Any, **options: Any) -> None:
         with self._commit("append"):
-            super().append(*arguments, **options)
+            super().append(appends, *arguments, **options)
+        for at, append in appends.items():
+            self.appended.setdefault(at, []).append((append.extents[-1].span.end, self._baton.now_ms))
 
     def replace(self, *arguments: Any, **options: Any) -> None:
         with self._commit("replace"):
@@ -245,8 +277,8 @@ class BatonMetastore(Metastore):
         with self._baton.alone():
             try:
                 yield
-            except CommitRefused as error:
-                assert self._version() == before, f"a refused {name} has changed something: {error}"
+            except CommitRefused:
+                assert self._version() == before, f"a refused {name} has changed something"
                 self._baton.counts[f"{name} refused"] += 1
                 raise
             assert self._version() != before

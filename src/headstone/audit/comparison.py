@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headstone.audit.views import ReplicaRows, Rows, visible
+from headstone.log.indexes import AbortedTxn
 from headstone.retention.policy import NO_LIMIT
 from headstone.retention.transactions import ABORTED, OPEN
 
@@ -246,6 +247,18 @@ def _against(case: _Case, holders: Sequence[ReplicaRows], replica: ReplicaRows, 
         why = f"{replica.facts.name} has deleted the key: what replaced it at {replaced} was committed, but is hidden here"
         marker = _marker_of(holder, newer)
         return [case.finding(HIDDEN, holder, newer, LIKELY, why, marker) for holder, newer in hidden]
+    swallowed = [(holder, txn) for holder in holders if (txn := _swallowed(case, holder, top)) is not None]
+    if swallowed and not alive_here:
+        return [
+            case.finding(
+                HIDDEN, holder, _at(case.rows[holder.facts.name], top), LIKELY,
+                f"{replica.facts.name} has deleted the key; here the ABORT at {txn.last_offset} counts from "
+                f"{txn.first_offset} on, "
+                "and hides a transaction before it that was committed",
+                txn.last_offset,
+            )
+            for holder, txn in swallowed
+        ]  # fmt: skip
     if row["role"] and row["producer_id"] >= 0:
         return [_served_aborted(case, holder, replica, top, alive_here=alive_here) for holder in holders]
     if alive_here:
@@ -309,6 +322,20 @@ def _hidden_behind(case: _Case, holder: ReplicaRows, top: int) -> Any | None:
         marker = _marker_of(holder, row)
         if marker is None or holder.facts.went_on(int(row["producer_id"]), int(row["offset"]), marker):
             return row
+    return None
+
+
+def _swallowed(case: _Case, holder: ReplicaRows, top: int) -> AbortedTxn | None:
+    """An aborted transaction behind `top` that begins later on another replica: it has swallowed the one before."""
+    for txn in holder.facts.aborted:
+        for other in case.replicas:
+            same = (
+                one
+                for one in other.facts.aborted
+                if (one.producer_id, one.last_offset) == (txn.producer_id, txn.last_offset)
+            )
+            if txn.first_offset > top and any(one.first_offset > txn.first_offset for one in same):
+                return txn
     return None
 
 

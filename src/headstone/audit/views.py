@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headstone.log.indexes import AbortedTxn
 from headstone.retention.transactions import COMMITTED, DATA, OpenTxn
 
 ROW = np.dtype(
@@ -49,6 +50,8 @@ class ReplicaFacts:
     high_watermark: int | None
     lso: int
     open_txns: tuple[OpenTxn, ...]
+    aborted: tuple[AbortedTxn, ...]
+    """As its `.txnindex` has them, also those of which nothing is left."""
     markers: Rows
     spans: Rows
     stamps: Rows

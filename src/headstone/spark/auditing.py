@@ -248,7 +248,8 @@ def _read(replica: Replica, work: AuditWork, meter: Meter) -> tuple[ReplicaRows,
     survey = replica.survey
     facts = ReplicaFacts(
         name=replica.name, log_start=survey.log_start, log_end=survey.log_end, high_watermark=replica.high_watermark,
-        lso=survey.lso, open_txns=survey.open_txns, markers=np.concatenate(markers), spans=np.concatenate(spans),
+        lso=survey.lso, open_txns=survey.open_txns, aborted=survey.aborted, markers=np.concatenate(markers),
+        spans=np.concatenate(spans),
         stamps=np.concatenate(stamps),
     )  # fmt: skip
     rows = ReplicaRows(facts=facts, rows=sorted_rows(parts))
