@@ -285,12 +285,12 @@ def second(root: Path, arguments: argparse.Namespace) -> list[Row]:
     for case in ("hot", "uniform"):
         tell(f"second: {case} keys")
         with new_lake(root, arguments.objects) as (lake, _):
-            ingest(lake, [log], now_ms=NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
+            ingest(lake, [log], clock=lambda: NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
             records = compacted(lake, arguments).records_after
             keys = recent_keys(lake, drawn) if case == "hot" else np.unique(drawn)
             chosen = np.random.default_rng(2).choice(keys, size=int(records * MORE))
             more = write_log(root / case, chosen, VALUE_BYTES, codec, start=drawn.size)
-            ingest(lake, [more], now_ms=NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
+            ingest(lake, [more], clock=lambda: NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
             lists = sum(section_bytes(extent.keys) for extent in lake.metastore.partition(AT).extents)
             done, cost = costed(lake, partial(compacted, lake, arguments))
             rows.append({"keys": case, **shares(done, cost, new_bytes=log_bytes(more), list_bytes=lists)})
@@ -354,7 +354,7 @@ def passes(root: Path, arguments: argparse.Namespace) -> list[Row]:
     for name, map_bytes in (("any number of keys", None), ("bounded map", arguments.map_bytes)):
         with new_lake(root, arguments.objects) as (lake, metastore_url):
             tell(f"passes: {name}: ingesting {size / MB:,.0f} MB")
-            ingest(lake, [log], now_ms=NOW_MS, extent_bytes=arguments.extent_bytes)
+            ingest(lake, [log], clock=lambda: NOW_MS, extent_bytes=arguments.extent_bytes)
             ways[name] = alone(metastore_url, arguments, map_bytes)
     whole, bounded = ways.values()
     assert whole.records_after == bounded.records_after == arguments.keys
@@ -417,7 +417,7 @@ def warm_up(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="headstone-bench-") as root:
         log = write_log(Path(root) / "log", evenly(1), VALUE_BYTES, codecs.NAMES.index(arguments.codec))
         with new_lake(Path(root), None) as (lake, _):
-            ingest(lake, [log], now_ms=NOW_MS)
+            ingest(lake, [log], clock=lambda: NOW_MS)
             compacted(lake, arguments)
 
 

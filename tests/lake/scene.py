@@ -35,7 +35,7 @@ class Scene:
             self.history.append(term)
         self.history.roll()
         self.history.write_partition(self._root, "t-0")
-        ingest(self.lake, find_partitions([self._root / "t-0"]), now_ms=now_ms)
+        ingest(self.lake, find_partitions([self._root / "t-0"]), clock=lambda: now_ms)
 
     def compact(self, now_ms: int, **options: object) -> Compacted:
         given = JobOptions(**options)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headstone.errors import UsageError
+from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused
 from headstone.lake.compaction import compact_partition
 from headstone.lake.ingest import ingest
@@ -155,9 +156,7 @@ def test_garbage_collection_leaves_exactly_what_is_referenced(scene: Scene) -> N
     scene.write("N[a]")
     scene.compact(now_ms=10)
     metastore, store = scene.lake.metastore, scene.lake.store
-    garbage = [row.object_id for row in metastore.collectable(unreferenced_before_ms=11, registered_before_ms=11)]
-    store.delete([object_path(object_id) for object_id in garbage])
-    metastore.forget(garbage)
+    collect(scene.lake, garbage(scene.lake, now_ms=11, grace_ms=0, upload_ms=0))
     used = {extent.object_id for extent in metastore.partition(AT).extents}
     assert set(store.list("objects")) == {object_path(object_id) for object_id in used}
     assert set(metastore.objects()) == used
@@ -201,7 +200,7 @@ def test_a_little_new_data_rewrites_little(scene: Scene) -> None:
 
 
 def test_captured_logs_of_real_brokers_keep_their_tables(lake: Lake) -> None:
-    ingest(lake, find_partitions([CAPTURED / "kafka-4.3.1"]), now_ms=1, extent_bytes=2000)
+    ingest(lake, find_partitions([CAPTURED / "kafka-4.3.1"]), clock=lambda: 1, extent_bytes=2000)
     for at in lake.metastore.partitions():
         before = {key: (record.offset, record.value) for key, record in table(lake, at).items()}
         now = 1_900_000_000_000

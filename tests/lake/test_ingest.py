@@ -56,7 +56,7 @@ def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -
 @pytest.mark.parametrize("version", ["kafka-3.9.2", "kafka-4.3.1"])
 def test_the_lake_holds_what_consumers_may_see(lake: Lake, version: str) -> None:
     found = find_partitions([CAPTURED / version])
-    done = ingest(lake, found, now_ms=1, extent_bytes=3000, object_bytes=9000)
+    done = ingest(lake, found, clock=lambda: 1, extent_bytes=3000, object_bytes=9000)
     assert lake.metastore.check() == []
     for directory in found:
         at = TopicPartition(directory.topic, directory.partition)
@@ -67,9 +67,9 @@ def test_the_lake_holds_what_consumers_may_see(lake: Lake, version: str) -> None
 
 def test_running_it_again_adds_nothing(lake: Lake) -> None:
     found = find_partitions([CAPTURED / "kafka-4.3.1"])
-    ingest(lake, found, now_ms=1)
+    ingest(lake, found, clock=lambda: 1)
     before = {at: lake.metastore.partition(at) for at in lake.metastore.partitions()}
-    again = ingest(lake, found, now_ms=2)
+    again = ingest(lake, found, clock=lambda: 2)
     assert [(one.records, one.bytes) for one in again] == [(0, 0)] * len(found)
     assert {at: lake.metastore.partition(at) for at in lake.metastore.partitions()} == before
 
@@ -83,9 +83,9 @@ def test_it_goes_on_where_it_was(lake: Lake, tmp_path: Path) -> None:
             file.unlink()
         for file in directory.path.glob("*.snapshot"):
             file.unlink()
-    ingest(lake, find_partitions([part]), now_ms=1)
+    ingest(lake, find_partitions([part]), clock=lambda: 1)
     some = lake.metastore.partition(TopicPartition("plain", 0)).next_offset
-    done = {one.at: one for one in ingest(lake, find_partitions([source]), now_ms=2)}
+    done = {one.at: one for one in ingest(lake, find_partitions([source]), clock=lambda: 2)}
     assert 0 < some == done[TopicPartition("plain", 0)].start < done[TopicPartition("plain", 0)].end
     for directory in find_partitions([source]):
         at = TopicPartition(directory.topic, directory.partition)
@@ -95,7 +95,7 @@ def test_it_goes_on_where_it_was(lake: Lake, tmp_path: Path) -> None:
 
 def test_the_table_is_the_newest_of_every_key(lake: Lake) -> None:
     path = CAPTURED / "kafka-4.3.1" / "txn-1"
-    ingest(lake, find_partitions([path]), now_ms=1)
+    ingest(lake, find_partitions([path]), clock=lambda: 1)
     newest = {one[2]: one for one in committed(path)}
     expected = {key: one for key, one in newest.items() if one[3] is not None}
     assert {key: row(entry) for key, entry in table(lake, TopicPartition("txn", 1)).items()} == expected
@@ -110,12 +110,12 @@ def test_of_two_at_once_one_is_refused_and_nothing_is_doubled(
 
     def late(self: Metastore, *arguments: object, **options: object) -> None:
         monkeypatch.setattr(Metastore, "append", real)
-        ingest(lake, found, now_ms=2)
+        ingest(lake, found, clock=lambda: 2)
         real(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Metastore, "append", late)
     with pytest.raises(CommitRefused):
-        ingest(lake, found, now_ms=1)
+        ingest(lake, found, clock=lambda: 1)
     at = TopicPartition("plain", 0)
     assert [row(record) for record in records(lake, at)] == committed(found[0].path)
     lost = lake.metastore.collectable(unreferenced_before_ms=0, registered_before_ms=9)
@@ -127,10 +127,10 @@ def test_another_log_than_before_is_refused(lake: Lake, tmp_path: Path) -> None:
     """The lake ends inside a batch of it."""
     write_sample(tmp_path / "small", SampleSettings(records=101, batch_bytes=1000))
     write_sample(tmp_path / "large", SampleSettings(records=300, batch_bytes=20_000))
-    ingest(lake, find_partitions([tmp_path / "small"]), now_ms=1)
+    ingest(lake, find_partitions([tmp_path / "small"]), clock=lambda: 1)
     before = lake.metastore.partition(TopicPartition("sample", 0))
     with pytest.raises(UsageError, match=r"the lake ends at 101, inside the batch .* are not the same"):
-        ingest(lake, find_partitions([tmp_path / "large"]), now_ms=2)
+        ingest(lake, find_partitions([tmp_path / "large"]), clock=lambda: 2)
     assert lake.metastore.partition(TopicPartition("sample", 0)) == before
 
 
@@ -142,11 +142,11 @@ def test_a_log_without_what_comes_next_is_refused(lake: Lake, tmp_path: Path) ->
     assert len(bases) > 8
     early = cut(whole.path, tmp_path / "early", lambda base: base < bases[2])
     late = cut(whole.path, tmp_path / "late", lambda base: base >= bases[5])
-    ingest(lake, find_partitions([early]), now_ms=1)
+    ingest(lake, find_partitions([early]), clock=lambda: 1)
     at = TopicPartition("sample", 0)
     before = lake.metastore.partition(at)
     with pytest.raises(UsageError, match=f"the lake ends at {bases[2]}, this log begins at {bases[5]}"):
-        ingest(lake, find_partitions([late]), now_ms=2)
+        ingest(lake, find_partitions([late]), clock=lambda: 2)
     assert lake.metastore.partition(at) == before
 
 
@@ -155,8 +155,8 @@ def test_a_shorter_log_goes_on_and_takes_nothing_away(lake: Lake, tmp_path: Path
     write_sample(tmp_path / "all", SampleSettings(records=3000, batch_bytes=2000, segment_bytes=40_000))
     (whole,) = find_partitions([tmp_path / "all"])
     bases = [int(file.stem) for file in sorted(whole.path.glob("*.log"))]
-    ingest(lake, find_partitions([cut(whole.path, tmp_path / "early", lambda base: base < bases[4])]), now_ms=1)
-    ingest(lake, find_partitions([cut(whole.path, tmp_path / "late", lambda base: base >= bases[3])]), now_ms=2)
+    ingest(lake, find_partitions([cut(whole.path, tmp_path / "early", lambda base: base < bases[4])]), clock=lambda: 1)
+    ingest(lake, find_partitions([cut(whole.path, tmp_path / "late", lambda base: base >= bases[3])]), clock=lambda: 2)
     at = TopicPartition("sample", 0)
     assert lake.metastore.partition(at).start_offset == 0
     assert [row(record) for record in records(lake, at)] == committed(whole.path)
@@ -167,7 +167,7 @@ def test_the_first_log_sets_the_start(lake: Lake, tmp_path: Path) -> None:
     (whole,) = find_partitions([tmp_path / "all"])
     bases = [int(file.stem) for file in sorted(whole.path.glob("*.log"))]
     late = cut(whole.path, tmp_path / "late", lambda base: base >= bases[5])
-    ingest(lake, find_partitions([late]), now_ms=1)
+    ingest(lake, find_partitions([late]), clock=lambda: 1)
     at = TopicPartition("sample", 0)
     assert lake.metastore.partition(at).start_offset == bases[5]
     assert [row(record) for record in records(lake, at)] == committed(late)

@@ -198,7 +198,7 @@ def test_small_neighbours_become_one_and_the_log_stays(scene: Scene) -> None:
         scene.write(f"N[k{number % 5}]")
     scene.compact(now_ms=10)
     before, epoch = scene.held(), scene.lake.metastore.partition(AT).compaction_epoch
-    done = level_partition(scene.lake, AT, now_ms=20, extent_bytes=400)
+    done = level_partition(scene.lake, AT, clock=lambda: 20, extent_bytes=400)
     partition = scene.lake.metastore.partition(AT)
     assert (done.extents_before, done.extents_after) == (12, len(partition.extents))
     assert len(partition.extents) < 6
@@ -226,7 +226,7 @@ def test_a_leveling_that_a_compaction_overtook_changes_nothing(scene: Scene, mon
 
     monkeypatch.setattr(type(scene.lake.metastore), "register", overtaken)
     with pytest.raises(CommitRefused):
-        level_partition(scene.lake, AT, now_ms=20, extent_bytes=400)
+        level_partition(scene.lake, AT, clock=lambda: 20, extent_bytes=400)
     assert (len(scene.held()), scene.lake.metastore.check()) == (2, [])
 
 
@@ -242,9 +242,9 @@ def test_the_past_can_be_read_until_it_is_collected(scene: Scene) -> None:
     moments = (99, 100, 199, 200, 299, 300, 300 + RETENTION_MS)
     assert [offsets(moment) for moment in moments] == [[], [0, 1], [0, 1], [0, 1, 2, 3], [0, 1, 2, 3], [2, 3], [2]]
     assert set(table(scene.lake, AT, as_of_ms=150)) == {b"a", b"b"}
-    rows = garbage(scene.lake, now_ms=300 + RETENTION_MS, grace_ms=RETENTION_MS - 10)
-    assert len(rows) == 2
-    collect(scene.lake, rows)
+    found = garbage(scene.lake, now_ms=300 + RETENTION_MS, grace_ms=RETENTION_MS - 10)
+    assert len(found.rows) == 2
+    collect(scene.lake, found)
     with pytest.raises(UsageError, match="collected as garbage"):
         offsets(299)
     assert [offsets(moment) for moment in moments[5:]] == [[2, 3], [2]]

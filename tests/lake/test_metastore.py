@@ -179,13 +179,25 @@ def test_garbage_is_what_nobody_points_at_for_long_enough(store: Metastore) -> N
     assert store.collectable(unreferenced_before_ms=30, registered_before_ms=20) == []
     found = store.collectable(unreferenced_before_ms=31, registered_before_ms=21)
     assert {row.object_id for row in found} == {old, never}
+    limits = {"unreferenced_before_ms": 31, "registered_before_ms": 21}
+    assert store.condemn([new, old, never], **limits) == sorted([old, never])
     store.forget([old, never])
     assert set(store.objects()) == {new}
 
 
+def test_what_is_used_meanwhile_is_not_condemned(store: Metastore) -> None:
+    """A slow upload that is committed between the plan of a collection and its deed."""
+    (slow,) = store.register(1, now_ms=1)
+    limits = {"unreferenced_before_ms": 50, "registered_before_ms": 50}
+    assert [row.object_id for row in store.collectable(**limits)] == [slow]
+    store.append({ORDERS: Append(expected_next=0, extents=(extent(0, 1, slow),))}, {slow: SIZE}, now_ms=60)
+    assert store.condemn([slow], **limits) == []
+    assert store.check() == []
+
+
 def test_what_was_collected_can_not_be_committed_any_more(store: Metastore) -> None:
     (slow,) = store.register(1, now_ms=1)
-    store.forget([slow])
+    store.condemn([slow], unreferenced_before_ms=5, registered_before_ms=5)
     with pytest.raises(CommitRefused, match="upload under a new id"):
         store.append({ORDERS: Append(expected_next=0, extents=(extent(0, 1, slow),))}, {slow: 1}, now_ms=9)
 

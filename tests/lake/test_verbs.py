@@ -45,7 +45,7 @@ def test_from_a_log_directory_to_a_table(tmp_path: Path, sample: str, capsys: py
     assert (before["queue"], before["violations"]) == (["orders-0", "orders-1"], [])
     compacted = told(capsys, "compact", lake, "--now-ms", str(NOW))["partitions"]
     assert all(one["records_after"] < one["records_before"] for one in compacted)
-    told(capsys, "compact", lake, "--now-ms", str(NOW + 1000))
+    told(capsys, "compact", lake, "--now-ms", str(NOW + 60_000))
     after = told(capsys, "status", lake, "--check", "--now-ms", str(NOW + DAY_MS))
     assert (after["queue"], after["violations"]) == ([], [])
     partitions = after["topics"][0]["partitions"]
@@ -135,24 +135,24 @@ def test_holds_bounded_passes_leveling_and_the_past(
     lake = str(tmp_path / "lake")
     told(capsys, "init", lake)
     told(capsys, "ingest", lake, sample, "--now-ms", str(NOW), "--topic-conf", "orders:delete.retention.ms=1000")
-    rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 10))["partitions"]
+    rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 100_000))["partitions"]
     assert [one["indexed"][1] - one["indexed"][0] < one["dirty"][0][1] for one in rows] == [True, True]
     while any(one["committed"] for one in rows):
-        rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 10))["partitions"]
+        rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 100_000))["partitions"]
     assert told(capsys, "hold", lake, "me", "--topic", "orders", "--now-ms", str(NOW))["held"] == [
         "orders-0",
         "orders-1",
     ]
-    status = told(capsys, "status", lake, "--check", "--now-ms", str(NOW + 2000))
+    status = told(capsys, "status", lake, "--check", "--now-ms", str(NOW + 200_000))
     assert [(hold["reader"], hold["held_from"]) for hold in status["holds"]] == [("me", 0)] * 2
     assert (status["queue"], status["violations"]) == ([], [])
-    assert main(["lake", "status", lake, "--now-ms", str(NOW + 2000)]) == 0
+    assert main(["lake", "status", lake, "--now-ms", str(NOW + 200_000)]) == 0
     assert "held by me: orders-0 from 0" in capsys.readouterr().out
     assert told(capsys, "hold", lake, "me", "--release") == {"reader": "me", "released": 2}
-    assert len(told(capsys, "status", lake, "--now-ms", str(NOW + 2000))["queue"]) == 2
-    leveled = told(capsys, "compact", lake, "--level", "--now-ms", str(NOW + 2000))["leveled"]
+    assert len(told(capsys, "status", lake, "--now-ms", str(NOW + 200_000))["queue"]) == 2
+    leveled = told(capsys, "compact", lake, "--level", "--now-ms", str(NOW + 200_000))["leveled"]
     assert [one["at"] for one in leveled] == ["orders-0", "orders-1"]
-    assert main(["lake", "read", lake, "orders", "--as-of-ms", str(NOW)]) == 0
+    assert main(["lake", "read", lake, "orders", "--as-of-ms", str(NOW + 90_000)]) == 0
     then = len(capsys.readouterr().out.splitlines())
     assert main(["lake", "read", lake, "orders"]) == 0
     assert then > len(capsys.readouterr().out.splitlines())

@@ -132,7 +132,7 @@ def _case(replicas: Sequence[ReplicaRows], key: int, key_high: int, *, below: in
 
 
 def _compare_below(replicas: Sequence[ReplicaRows], below: int) -> Compared:
-    everything = np.unique(np.concatenate([replica.rows["key"] for replica in replicas]))
+    everything = _distinct(np.concatenate([replica.rows["key"] for replica in replicas]))
     newest = [_newest(replica, everything, below) for replica in replicas]
     offsets = np.stack([one.offsets for one in newest])
     live = np.stack([one.live for one in newest])
@@ -150,6 +150,11 @@ def _compare_below(replicas: Sequence[ReplicaRows], below: int) -> Compared:
         for high in sorted({int(row["key_high"]) for r in talking for row in _rows_of(r.rows, everything[k])}):
             found += explain(talking, int(everything[k]), high, below=below)
     return Compared(differences=found, keys=everything.size, unexplained=max(candidates.size - EXPLAINED_MAX, 0))
+
+
+def _distinct(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    found = np.sort(keys)
+    return found[np.append(found[1:] != found[:-1], True)] if found.size else found
 
 
 def _rows_of(rows: Rows, key: Any) -> Rows:
@@ -175,8 +180,9 @@ def _newest(replica: ReplicaRows, keys: npt.NDArray[np.uint64], below: int) -> _
     live[at] = mine["tombstone"][last] == 0
     contents[at] = mine["content"][last]
     # What lies beyond may be why something below is gone: then this replica has nothing to say about the key.
-    beyond = np.unique(rows["key"][(rows["offset"] >= below) & visible(rows, NO_LIMIT)])
-    silent = np.isin(keys, beyond, assume_unique=True)
+    beyond = _distinct(rows["key"][(rows["offset"] >= below) & visible(rows, NO_LIMIT)])
+    silent = np.zeros(keys.size, dtype=np.bool_)
+    silent[np.searchsorted(keys, beyond)] = True
     return _Newest(offsets=offsets, live=live, contents=contents, silent=silent)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstone.cli import lake_data
-from headstone.cli.lake_data import chosen_partitions, open_named, store_settings
+from headstone.cli.lake_data import chosen_partitions, clock_of, open_named, store_settings
 from headstone.cli.options import add_spark_arguments, cores, offset, positive, spark_conf, tell
 from headstone.errors import HeadstoneError, UsageError
 
@@ -201,7 +201,7 @@ def _compact(arguments: argparse.Namespace) -> int:
     lake = open_named(arguments)
     states = eligibilities(lake, now_ms=arguments.now_ms)
     order = list(states) if arguments.all else [at for at, _ in queue(states.items(), now_ms=arguments.now_ms)]
-    options = JobOptions(map_bytes=arguments.map_bytes, clock=_clock(arguments), tell=tell)
+    options = JobOptions(map_bytes=arguments.map_bytes, clock=clock_of(arguments), tell=tell)
     done, leveled, failed = [], [], []
     with _engine(arguments) as engine:
         for at in (at for at in order if not arguments.topic or at.topic in arguments.topic):
@@ -212,7 +212,7 @@ def _compact(arguments: argparse.Namespace) -> int:
                 failed.append((at, error))
                 tell(f"headstone: {at}: {error}")
     for at in (at for at in states if arguments.level and (not arguments.topic or at.topic in arguments.topic)):
-        leveled.append(level_partition(lake, at, now_ms=arguments.now_ms))
+        leveled.append(level_partition(lake, at, clock=clock_of(arguments)))
     lake.close()
     if arguments.output == "json":
         told = {
@@ -257,7 +257,7 @@ def _worker(arguments: argparse.Namespace) -> int:
     committed = 0
     with _engine(arguments) as engine:
         worker = Worker(
-            name=name, lake=lake, engine=engine, clock=_clock(arguments), tell=tell, lease_ms=arguments.lease_ms,
+            name=name, lake=lake, engine=engine, clock=clock_of(arguments), tell=tell, lease_ms=arguments.lease_ms,
             options=JobOptions(map_bytes=arguments.map_bytes),
         )  # fmt: skip
 
@@ -299,12 +299,6 @@ def _hold(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _clock(arguments: argparse.Namespace) -> Callable[[], int]:
-    """The wall clock, set to --now-ms when the command began."""
-    ahead = arguments.now_ms - int(time.time() * 1000)
-    return lambda: int(time.time() * 1000) + ahead
-
-
 def _request(arguments: argparse.Namespace) -> int:
     from headstone.lake.leases import Leases
 
@@ -335,15 +329,19 @@ def _gc(arguments: argparse.Namespace) -> int:
     from headstone.lake.collection import collect, garbage
 
     lake = open_named(arguments)
-    rows = garbage(lake, now_ms=arguments.now_ms, grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms)
+    found = garbage(lake, now_ms=arguments.now_ms, grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms)
     if arguments.apply:
-        collect(lake, rows)
+        collect(lake, found)
     lake.close()
+    rows = found.rows
     if arguments.output == "json":
-        print(json.dumps({"applied": arguments.apply, "objects": [asdict(row) for row in rows]}, indent=2))
+        told = {"applied": arguments.apply, "objects": [asdict(row) for row in rows], "orphans": found.orphans}
+        print(json.dumps(told, indent=2))
         return 0
     for row in rows:
         print(f"{row.object_id} {row.state} {row.size / 1e6:,.1f} MB")
+    for object_id in found.orphans:
+        print(f"{object_id} orphan")
     what = "deleted" if arguments.apply else "to delete; --apply does it"
-    print(f"{len(rows)} objects, {sum(row.size for row in rows) / 1e6:,.1f} MB {what}")
+    print(f"{len(rows) + len(found.orphans)} objects, {sum(row.size for row in rows) / 1e6:,.1f} MB {what}")
     return 0

@@ -84,7 +84,7 @@ def _ingest_logs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if topic not in lake.metastore.topics():
             count = max((d.partition + 1 for d in directories if d.topic == topic), default=1)
             lake.metastore.create_topic(topic, count, settings)
-    done = ingest_logs(lake, directories, now_ms=arguments.now_ms, tell=tell)
+    done = ingest_logs(lake, directories, clock=clock_of(arguments), tell=tell)
     lake.close()
     return [{**asdict(one), "at": str(one.at)} for one in done]
 
@@ -119,7 +119,7 @@ def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         app_name="headstone lake ingest", master=arguments.master, remote=arguments.spark_remote,
         conf=with_package(spark_conf(arguments), CONNECTOR),
     ) as spark:  # fmt: skip
-        added = stream(lake, address, spark, counts, options, clock=lambda: int(time.time() * 1000), tell=tell)
+        added = stream(lake, address, spark, counts, options, clock=clock_of(arguments), tell=tell)
     rows = [
         {"at": str(at), "start": before[at], "end": lake.metastore.partition(at).next_offset, "records": added.get(at, 0)}
         for at in partitions
@@ -222,6 +222,12 @@ def restore(arguments: argparse.Namespace) -> int:
         verified = "verified" if one.verified else "not verified"
         print(f"{one.at}: {one.records:,} records, {one.tombstones:,} tombstones, {one.keys:,} keys, {verified}")
     return 0
+
+
+def clock_of(arguments: argparse.Namespace) -> Callable[[], int]:
+    """The wall clock, set to --now-ms when the command began."""
+    ahead = arguments.now_ms - int(time.time() * 1000)
+    return lambda: int(time.time() * 1000) + ahead
 
 
 def store_settings(arguments: argparse.Namespace) -> dict[str, str]:

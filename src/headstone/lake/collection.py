@@ -1,10 +1,12 @@
 """Garbage collection: objects that no extent points at any more, or that were registered and never used.
 
-Plans first. Deletes from the store, then from the metastore: an interrupted collection runs again. Grace is for readers that
-looked up their extents before a compaction replaced them, and for uploads that are on their way.
+Plans first. Condemns in the metastore, deletes from the store, forgets: an interrupted collection is finished by the next.
+Grace is for readers that looked up their extents before a compaction replaced them, and for uploads that are on their way.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import ObjectRow
@@ -16,12 +18,34 @@ UPLOAD_MS = 86_400_000
 BATCH = 1000
 
 
-def garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> list[ObjectRow]:
-    return lake.metastore.collectable(unreferenced_before_ms=now_ms - grace_ms, registered_before_ms=now_ms - upload_ms)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """What would go. `orphans` are in the store, but nobody knows them any more: uploads that ended after their collection."""
+
+    rows: list[ObjectRow]
+    orphans: list[str]
+    unreferenced_before_ms: int
+    registered_before_ms: int
 
 
-def collect(lake: Lake, rows: list[ObjectRow]) -> None:
-    for at in range(0, len(rows), BATCH):
-        some = [row.object_id for row in rows[at : at + BATCH]]
+def garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> Garbage:
+    # In this order: an object that is in the store was registered before, so without a row it was forgotten since.
+    stored = {path.rpartition("/")[2] for path in lake.store.list("objects")}
+    orphans = sorted(stored - lake.metastore.objects().keys())
+    limits = {"unreferenced_before_ms": now_ms - grace_ms, "registered_before_ms": now_ms - upload_ms}
+    return Garbage(rows=lake.metastore.collectable(**limits), orphans=orphans, **limits)
+
+
+def collect(lake: Lake, found: Garbage) -> list[str]:
+    """What was deleted. Condemned first, so that no commit uses what is about to go; an interrupted one is finished later."""
+    gone = list(found.orphans)
+    for at in range(0, len(found.rows), BATCH):
+        some = lake.metastore.condemn(
+            [row.object_id for row in found.rows[at : at + BATCH]],
+            unreferenced_before_ms=found.unreferenced_before_ms, registered_before_ms=found.registered_before_ms,
+        )  # fmt: skip
         lake.store.delete([object_path(object_id) for object_id in some])
         lake.metastore.forget(some)
+        gone += some
+    lake.store.delete([object_path(object_id) for object_id in found.orphans])
+    return gone

@@ -117,7 +117,12 @@ def compact_partition(
         options.tell(f"{at}: reading {len(plan.fetched)} of {len(partition.extents)} extents")
         _fetch(lake, plan, directory)
         request = CompactionRequest(
-            paths=(str(directory.path),), out=None, policy=plan.policy, dirty_from=plan.index.start, progress=False
+            paths=(str(directory.path),),
+            out=None,
+            policy=plan.policy,
+            dirty_from=plan.index.start,
+            progress=False,
+            path="auto" if options.map_bytes is None else "whole",
         )
         report = compact(request, engine, lambda text: None).partitions[0]
         _refuse_keyless(at, report)
@@ -125,7 +130,8 @@ def compact_partition(
         claim = None
         if report.dirty_end > plan.index.start:  # a full map may end before what was planned
             plan.index = Span(plan.index.start, report.dirty_end)
-            claim = _claim(partition, plan, facts, now_ms)
+            # Later than any tombstone in it was written, whenever this job began.
+            claim = _claim(partition, plan, facts, options.clock() if options.clock else now_ms)
         changed = [extent for extent in plan.fetched if _content_changed(directory, extent)]
         if claim is None and not changed:
             return _summary(at, partition, plan, epoch=partition.compaction_epoch, commits=0)
@@ -155,8 +161,8 @@ def _plan(lake: Lake, at: TopicPartition, partition: Partition, now_ms: int, opt
     )  # fmt: skip
     # Tombstones go below this and nowhere else: delete horizons in batches from Kafka are not the lake's.
     policy = replace(kafka_rules(policy), tombstones_below=due[-1].end if due else 0)
-    fetched = _wanted(lake, partition, index, due, lists) if dirty else _overlapping(partition, [index])
-    read = sum(section_bytes(keys.size) for keys in lists.values())
+    fetched, read = _wanted(lake, partition, index, due, lists) if dirty else (_overlapping(partition, [index]), 0)
+    read += sum(section_bytes(keys.size) for keys in lists.values())
     return _Plan(index=index, keys_max=keys_max, due=due, policy=policy, fetched=fetched, bytes_read=read)
 
 
@@ -184,26 +190,34 @@ def _bounded(
 
 
 def _wanted(
-    lake: Lake, partition: Partition, index: Span, due: Spans, lists: dict[Span, Keys]
-) -> tuple[Extent, ...]:  # fmt: skip
-    """What the pass has to read: what it indexes, where tombstones are due, and where one of those keys is."""
+    lake: Lake, partition: Partition, index: Span, due: Spans, lists: Mapping[Span, Keys]
+) -> tuple[tuple[Extent, ...], int]:  # fmt: skip
+    """What the pass has to read: what it indexes, where tombstones are due, and where one of those keys is.
 
-    def listed(extent: Extent) -> Keys:
-        if extent.span not in lists:
-            lists[extent.span] = read_keys(lake.store, extent) if extent.length else EMPTY
-        return lists[extent.span]
+    With the bytes of the lists that were read for it. Of those below, a few are in memory at a time."""
+
+    def listed(extent: Extent) -> tuple[Keys, int]:
+        if extent.span in lists or not extent.length:
+            return lists.get(extent.span, EMPTY), 0
+        return read_keys(lake.store, extent), section_bytes(extent.keys)
+
+    def concerned(extent: Extent) -> tuple[bool, int]:
+        if overlap([extent.span], due):
+            return True, 0
+        if not known or extent.keys < 0:
+            return extent.length > 0, 0
+        found, size = listed(extent)
+        return any_common(found, keys), size
 
     indexed = _overlapping(partition, [index])
     below = [extent for extent in partition.extents if extent.span.end <= index.start]
     known = all(extent.keys >= 0 or not extent.length for extent in indexed)
-    keys = union(listed(extent) for extent in indexed) if known and below else EMPTY
-    wanted = [
-        extent
-        for extent in below
-        if overlap([extent.span], due)
-        or (extent.length > 0 and (not known or extent.keys < 0 or any_common(listed(extent), keys)))
-    ]
-    return (*wanted, *indexed)
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+        ours = list(pool.map(listed, indexed)) if known and below else []
+        keys = union(found for found, _ in ours)
+        judged = list(pool.map(concerned, below))
+    wanted = [extent for extent, (chosen, _) in zip(below, judged, strict=True) if chosen]
+    return (*wanted, *indexed), sum(size for _, size in (*ours, *judged))
 
 
 def _overlapping(partition: Partition, spans: Sequence[Span]) -> tuple[Extent, ...]:
@@ -239,7 +253,7 @@ def _commit_parts(
 ) -> int:  # fmt: skip
     """Oldest first: a tombstone is never gone while an older record of its key is still served. The epoch afterwards."""
     epoch, clock = partition.compaction_epoch, options.clock or (lambda: now_ms)
-    parts = _parts(changed, options.commit_bytes) or [[]]
+    parts = _parts(changed, options.commit_bytes, lambda extent: _size(directory, extent.span)) or [[]]
     for i, part in enumerate(parts):
         extents, sizes = _upload(lake, at, part, directory, facts, clock())
         options.before_commit()
@@ -252,16 +266,23 @@ def _commit_parts(
     return epoch
 
 
-def _parts(changed: Sequence[Extent], part_bytes: int) -> list[list[Extent]]:
+def _parts(changed: Sequence[Extent], part_bytes: int, size_of: Callable[[Extent], int]) -> list[list[Extent]]:
+    """By what is left of each, so that an object is as large as a part may be."""
     parts: list[list[Extent]] = []
     room = 0
     for extent in changed:
-        if not parts or extent.length > room:
+        size = max(size_of(extent), 1)
+        if not parts or size > room:
             parts.append([])
             room = part_bytes
         parts[-1].append(extent)
-        room -= extent.length
+        room -= size
     return parts
+
+
+def _size(directory: PartitionDir, span: Span) -> int:
+    path = directory.path / numbered(span.start, LOG)
+    return path.stat().st_size if path.exists() else 0
 
 
 def _upload(
@@ -323,7 +344,7 @@ def _has_tombstone(segment: SegmentFile, row: Any, reader: ChunkReader, payloads
     return any(bool((spans[:, VALUE_SIZE] < 0).any()) for _, spans in decode(chunk, only, payloads))
 
 
-def _claim(partition: Partition, plan: _Plan, facts: Mapping[int, _Facts], now_ms: int) -> Claim:
+def _claim(partition: Partition, plan: _Plan, facts: Mapping[int, _Facts], cleaned_at_ms: int) -> Claim:
     """What was indexed is clean now, and which of it still holds tombstones. Ranges that were due are done with.
 
     What is left in those all the same (its batches were stamped under a longer retention) is tracked anew."""
@@ -334,7 +355,7 @@ def _claim(partition: Partition, plan: _Plan, facts: Mapping[int, _Facts], now_m
     return Claim(
         processed=Span(partition.start_offset, max(claimed.end, *(span.end for span in plan.due), 0)),
         cleaned=(claimed, *plan.due), tombstones=without(left, tracked), tombstones_removed=plan.due,
-        cleaned_at_ms=now_ms,
+        cleaned_at_ms=cleaned_at_ms,
     )  # fmt: skip
 
 

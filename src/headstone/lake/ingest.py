@@ -60,7 +60,8 @@ class _Part:
 
 
 def ingest(
-    lake: Lake, directories: Sequence[PartitionDir], *, now_ms: int, tell: Callable[[str], None] = lambda text: None,
+    lake: Lake, directories: Sequence[PartitionDir], *, clock: Callable[[], int],
+    tell: Callable[[str], None] = lambda text: None,
     extent_bytes: int = EXTENT_BYTES, object_bytes: int = OBJECT_BYTES,
 ) -> list[Ingested]:  # fmt: skip
     """All partitions found; topics that the lake does not have are created. One commit an object.
@@ -81,14 +82,14 @@ def ingest(
         for part in _parts(at, surveys[at], starts[at], extent_bytes):
             waiting.append(part)
             if sum(one.size for one in waiting) >= object_bytes:
-                _upload(lake, waiting, added, now_ms)
+                _upload(lake, waiting, added, clock)
                 tell(f"{at}: up to offset {added[at].end}")
                 waiting = []
     if waiting:
-        _upload(lake, waiting, added, now_ms)
+        _upload(lake, waiting, added, clock)
     for at, survey in surveys.items():
         if starts[at] == 0 < min(survey.log_start, added[at].end):
-            lake.metastore.start_at(at, min(survey.log_start, added[at].end), now_ms=now_ms)
+            lake.metastore.start_at(at, min(survey.log_start, added[at].end), now_ms=clock())
     return [added[at] for at in sorted(added)]
 
 
@@ -111,8 +112,10 @@ def _create_topics(lake: Lake, directories: Sequence[PartitionDir]) -> None:
             lake.metastore.create_topic(topic, count)
 
 
-def _upload(lake: Lake, parts: Sequence[_Part], added: dict[TopicPartition, Ingested], now_ms: int) -> None:
-    (object_id,) = lake.metastore.register(1, now_ms=now_ms)
+def _upload(
+    lake: Lake, parts: Sequence[_Part], added: dict[TopicPartition, Ingested], clock: Callable[[], int]
+) -> None:
+    (object_id,) = lake.metastore.register(1, now_ms=clock())
     appends: dict[TopicPartition, list[Extent]] = {}
     with writing_object(lake.store, object_id) as writer:
         for part in parts:
@@ -120,7 +123,7 @@ def _upload(lake: Lake, parts: Sequence[_Part], added: dict[TopicPartition, Inge
     commits = {
         at: Append(expected_next=added[at].end, extents=tuple(extents)) for at, extents in appends.items()
     }  # fmt: skip
-    lake.metastore.append(commits, {object_id: writer.size}, now_ms=now_ms)
+    lake.metastore.append(commits, {object_id: writer.size}, now_ms=clock())
     for at, extents in appends.items():
         before = added[at]
         added[at] = Ingested(

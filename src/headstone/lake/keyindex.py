@@ -58,11 +58,19 @@ def keys_in(chunk: Chunk, payloads: Payloads) -> Keys:
         if code != kernels.OK:
             raise corrupt_record(chunk.path, chunk.in_file(int(some[k])), code, int(r))
         parts.append(digests[:n, 0].copy())
-    return np.unique(np.concatenate(parts))
+    return _distinct(np.concatenate(parts))
 
 
 def union(lists: Iterable[Keys]) -> Keys:
-    return np.unique(np.concatenate([EMPTY, *lists]))
+    return _distinct(np.concatenate([EMPTY, *lists]))
+
+
+def _distinct(keys: Keys) -> Keys:
+    """Sorted. Not `np.unique`: since NumPy 2.3 that hashes first, which for millions of digests takes many times as long."""
+    found = np.sort(keys)
+    kept = np.ones(found.size, dtype=np.bool_)
+    np.not_equal(found[1:], found[:-1], out=kept[1:])
+    return found[kept]
 
 
 def any_common(ours: Keys, theirs: Keys) -> bool:

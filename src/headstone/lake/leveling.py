@@ -6,7 +6,7 @@ disturbed: the commit checks the epoch without raising it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headstone.lake.commits import Extent, Partition
@@ -55,12 +55,14 @@ def _size(extents: Sequence[Extent]) -> int:
     return sum(extent.length for extent in extents)
 
 
-def level_partition(lake: Lake, at: TopicPartition, *, now_ms: int, extent_bytes: int = EXTENT_BYTES) -> Leveled:
+def level_partition(
+    lake: Lake, at: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES
+) -> Leveled:
     """One commit for each merged extent; CommitRefused if a compaction came in between, and what was merged before stays."""
     partition = lake.metastore.partition(at)
     runs = runs_to_merge(partition, extent_bytes=extent_bytes)
     for run in runs:
-        (object_id,) = lake.metastore.register(1, now_ms=now_ms)
+        (object_id,) = lake.metastore.register(1, now_ms=clock())
         with writing_object(lake.store, object_id) as writer:
             chunks = (read_extent(lake.store, extent) for extent in run if extent.length)
             merged = writer.add(
@@ -68,7 +70,7 @@ def level_partition(lake: Lake, at: TopicPartition, *, now_ms: int, extent_bytes
                 records=sum(extent.records for extent in run),
                 max_timestamp_ms=max(extent.max_timestamp_ms for extent in run), keys=_keys(lake, run),
             )  # fmt: skip
-        lake.metastore.level(at, partition.compaction_epoch, [merged], {object_id: writer.size}, now_ms=now_ms)
+        lake.metastore.level(at, partition.compaction_epoch, [merged], {object_id: writer.size}, now_ms=clock())
     before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
     return Leveled(
         at=at, extents_before=before, extents_after=before - merged_away, bytes_written=sum(_size(run) for run in runs)

@@ -25,7 +25,7 @@ from headstone.lake.database import connected
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.spans import Span
 
-REGISTERED, COMMITTED, UNREFERENCED = "registered", "committed", "unreferenced"
+REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
 ROWS_AT_ONCE = 500
 """In one SQL statement: databases limit its parameters."""
 
@@ -210,24 +210,33 @@ class Metastore:
 
     def collectable(self, *, unreferenced_before_ms: int, registered_before_ms: int) -> list[ObjectRow]:
         """Objects that nobody can need: no extent points at them since then, or they were registered and never used."""
-        columns = schema.objects.c
-        old = and_(columns.state == UNREFERENCED, columns.changed_ms < unreferenced_before_ms)
-        lost = and_(columns.state == REGISTERED, columns.changed_ms < registered_before_ms)
+        mine = _collectable(unreferenced_before_ms, registered_before_ms)
         with self.transaction() as connection:
-            rows = connection.execute(select(schema.objects).where(old | lost).order_by(columns.object_id))
+            rows = connection.execute(select(schema.objects).where(mine).order_by(schema.objects.c.object_id))
             return [ObjectRow(**row._mapping) for row in rows]
 
-    def forget(self, object_ids: Sequence[str]) -> None:
-        """After they were deleted from the store. An object that was used in between is refused."""
+    def condemn(
+        self, object_ids: Sequence[str], *, unreferenced_before_ms: int, registered_before_ms: int
+    ) -> list[str]:
+        """Before they are deleted from the store: from now on no commit can use them. Those that are still garbage."""
+        mine = schema.objects.c.object_id.in_(object_ids) & _collectable(unreferenced_before_ms, registered_before_ms)
         with self.transaction() as connection:
-            _forget_past(connection, object_ids)
+            rows = connection.execute(select(schema.objects.c.object_id).where(mine).with_for_update()).all()
+            condemned = sorted(row.object_id for row in rows)
+            chosen = schema.objects.c.object_id.in_(condemned)
+            connection.execute(update(schema.objects).where(chosen).values(state=CONDEMNED))
+            _forget_past(connection, condemned)
+        return condemned
+
+    def forget(self, object_ids: Sequence[str]) -> None:
+        """After they were deleted from the store."""
+        columns = schema.objects.c
+        with self.transaction() as connection:
             gone = connection.execute(
-                delete(schema.objects).where(
-                    schema.objects.c.object_id.in_(object_ids), schema.objects.c.state != COMMITTED
-                )
+                delete(schema.objects).where(columns.object_id.in_(object_ids), columns.state == CONDEMNED)
             )
             if gone.rowcount != len(object_ids):
-                raise CommitRefused(f"{len(object_ids) - gone.rowcount} of the objects to forget are in use")
+                raise CommitRefused(f"{len(object_ids) - gone.rowcount} of the objects to forget are not condemned")
 
     def objects(self) -> dict[str, ObjectRow]:
         with self.transaction() as connection:
@@ -261,6 +270,13 @@ class Metastore:
                 yield connection
         except OperationalError as error:
             raise Unfinished(f"the metastore does not answer: {error.orig}") from error
+
+
+def _collectable(unreferenced_before_ms: int, registered_before_ms: int) -> Any:
+    columns = schema.objects.c
+    old = and_(columns.state == UNREFERENCED, columns.changed_ms < unreferenced_before_ms)
+    lost = and_(columns.state == REGISTERED, columns.changed_ms < registered_before_ms)
+    return old | lost | (columns.state == CONDEMNED)
 
 
 def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[tuple[int, int, str]]) -> list[str]:

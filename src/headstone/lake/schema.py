@@ -73,7 +73,8 @@ objects = Table(
     Column("size", BigInteger, nullable=False),
     Column("changed_ms", BigInteger, nullable=False),
 )
-"""`state`: registered (may be on its way), committed (extents point at it), unreferenced (none do any more)."""
+"""`state`: registered (may be on its way), committed (extents point at it), unreferenced (none do any more), condemned (about
+to be deleted; nobody may use it again)."""
 
 extents = Table(
     "extents",

@@ -85,7 +85,7 @@ class Worker:
                 started = self.clock()
                 with self._heartbeat(leases, at):
                     try:
-                        outcome, told = LEVELED, asdict(level_partition(self.lake, at, now_ms=started))
+                        outcome, told = LEVELED, asdict(level_partition(self.lake, at, clock=self.clock))
                     except HeadstoneError as error:
                         outcome, told = REFUSED, {"why": str(error)}
                 leases.done(at, self.name, outcome, {**told, "at": str(at)}, started_ms=started, now_ms=self.clock())
