@@ -45,7 +45,7 @@ from headstone.spark.inprocess import InProcess
 from tests.lake.baton import CONNECTION_LOST, Baton, BatonMetastore, BatonStore, Odds, OneAfterTheOther
 from tests.oracle.notation import History
 
-SEEDS = 40
+SEEDS = 30
 ROUNDS, ROUND_STEPS = 5, 65
 KEYS = "abcdef"
 RETENTION_MS, GRACE_MS, UPLOAD_MS, LEASE_MS, HOLD_MS = 1300, 900, 700, 60, 2500
@@ -63,19 +63,18 @@ RARE = ("replace refused", "level refused", "append refused", "kills", "uploads 
 class Terms:
     """What is asked of the lake."""
 
-    job_ms: int | None = JOB_MS
+    job_ms: int | None = None
     """Nobody takes longer, by being killed. None: jobs are as slow as they like."""
-    grace_ms: int = GRACE_MS - JOB_MS
+    grace_ms: int = GRACE_MS
     """So long after it looked up its extents, a reader finds their objects."""
-    retention_ms: int = RETENTION_MS - JOB_MS
+    retention_ms: int = RETENTION_MS
     """So long after it came into the lake, a tombstone is served."""
-    tick: float = 0.03
+    tick: float = 0.15
     """How often the clock moves."""
 
 
-SLOW = Terms(job_ms=None, grace_ms=-1, retention_ms=0, tick=0.15)
-"""Jobs that take longer than `upload_ms`; readers are promised nothing."""
-PROMISED = Terms(job_ms=None, grace_ms=GRACE_MS, retention_ms=RETENTION_MS, tick=0.15)
+HURRIED = Terms(job_ms=JOB_MS, tick=0.03)
+"""The clock hardly moves, and whoever is slow is killed: conflicts of quick jobs."""
 
 
 class Row(NamedTuple):
@@ -199,7 +198,10 @@ class Race:
     def level(self) -> None:
         with self._refusals():
             level_partition(
-                self.lake, self._any(), clock=lambda: self.baton.now_ms, extent_bytes=self.chance.choice((200, 500, 1500))
+                self.lake,
+                self._any(),
+                clock=lambda: self.baton.now_ms,
+                extent_bytes=self.chance.choice((200, 500, 1500)),
             )
 
     def collect(self) -> None:
@@ -405,9 +407,9 @@ def test_races_of_many_seeds_keep_every_promise(tmp_path: Path) -> None:
     assert [name for name in RARE if not counts[name]] == []
 
 
-def test_uploads_that_take_too_long_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    for seed in range(3, 11):
-        run(seed, tmp_path / str(seed), SLOW)
+def test_races_of_quick_jobs(tmp_path: Path) -> None:
+    for seed in range(8):
+        run(seed, tmp_path / str(seed), HURRIED)
 
 
 def main() -> None:
@@ -415,9 +417,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--trace", action="store_true")
-    parser.add_argument("--strict", action="store_true", help="hold the lake to all it promises")
+    parser.add_argument("--hurried", action="store_true", help="quick jobs on a clock that hardly moves")
     given = parser.parse_args()
-    terms = PROMISED if given.strict else Terms()
+    terms = HURRIED if given.hurried else Terms()
     counts: Counter[str] = Counter()
     failed: list[int] = []
     for seed in range(given.first, given.first + given.seeds):

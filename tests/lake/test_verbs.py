@@ -138,7 +138,9 @@ def test_holds_bounded_passes_leveling_and_the_past(
     rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 100_000))["partitions"]
     assert [one["indexed"][1] - one["indexed"][0] < one["dirty"][0][1] for one in rows] == [True, True]
     while any(one["committed"] for one in rows):
-        rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 100_000))["partitions"]
+        rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 100_000))[
+            "partitions"
+        ]
     assert told(capsys, "hold", lake, "me", "--topic", "orders", "--now-ms", str(NOW))["held"] == [
         "orders-0",
         "orders-1",
