@@ -44,8 +44,9 @@ def collect(lake: Lake, found: Garbage) -> list[str]:
             [row.object_id for row in found.rows[at : at + BATCH]],
             unreferenced_before_ms=found.unreferenced_before_ms, registered_before_ms=found.registered_before_ms,
         )  # fmt: skip
-        lake.store.delete([object_path(object_id) for object_id in some])
-        lake.metastore.forget(some)
-        gone += some
+        if some:
+            lake.store.delete([object_path(object_id) for object_id in some])
+            lake.metastore.forget(some)
+            gone += some
     lake.store.delete([object_path(object_id) for object_id in found.orphans])
     return gone
