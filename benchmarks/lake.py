@@ -210,7 +210,9 @@ def filled_and_compacted(root: Path, log: PartitionDir, arguments: argparse.Name
     fills, costs = [], []
     for _ in range(arguments.runs):
         with new_lake(root, arguments.objects) as (lake, _):
-            _, fill = costed(lake, partial(ingest, lake, [log], clock=lambda: NOW_MS, extent_bytes=arguments.extent_bytes))
+            _, fill = costed(
+                lake, partial(ingest, lake, [log], clock=lambda: NOW_MS, extent_bytes=arguments.extent_bytes)
+            )
             done, cost = costed(lake, partial(compacted, lake, arguments))
         fills.append(fill)
         costs.append(cost)
