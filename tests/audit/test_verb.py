@@ -112,6 +112,10 @@ def test_a_partition_of_one_replica_only_is_not_covered(tmp_path: Path, capsys: 
         (["{one}", "{one}"], "named twice"),
         (["{one}", "{tmp}/none"], "no such directory"),
         (["{one}", "{two}", "--topic", "other"], "no partition of other"),
+        ([], "name the log directories of the replicas, or a cluster"),
+        (["{one}", "{two}", "--bootstrap", "h:1"], "name the log directories of the replicas, or a cluster"),
+        (["--bootstrap", "nowhere"], "expected HOST:PORT"),
+        (["--bootstrap", "h:1", "--kafka-conf", "security.protocol=X"], "known are PLAINTEXT"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headstone.cli.main import main
+from headstone.kafka.client import KafkaClient
 from headstone.kafka.distribution import Distribution
 from headstone.kafka.outages import STORIES, play
 from headstone.sim.stories import VARIANTS
@@ -15,12 +18,43 @@ from headstone.sim.stories import VARIANTS
 STANDS_STILL = "stands still"
 
 
+NAMED = {
+    "tombstone-divergence-0": [("deleted-reappears", "k")],
+    "aborted-to-committed-0": [("aborted-as-committed", "poison")],
+    "committed-to-aborted-0": [("committed-hidden", "k")],
+    "stuck-read-committed-0": [("read-committed-frozen", None)],
+}
+
+
+@pytest.fixture
+def audited_live(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], dict[str, Any]]:
+    """Audits the cluster over the wire when the story is over and its brokers still run; what that said."""
+    told: dict[str, Any] = {}
+    close = KafkaClient.close
+
+    def audit_first(self: KafkaClient) -> None:
+        before = capsys.readouterr().out
+        told["exit"] = main(["audit", "--bootstrap", self.bootstrap, "--in-process", "--output", "json"])
+        told.update(json.loads(capsys.readouterr().out))
+        print(before, end="")
+        close(self)
+
+    monkeypatch.setattr(KafkaClient, "close", audit_first)
+    return lambda: told
+
+
 def test_all_four_corruptions_show_and_the_audit_names_them(
-    distribution: Distribution, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    distribution: Distribution, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    audited_live: Callable[[], dict[str, Any]],
+) -> None:  # fmt: skip
     home, kept = str(distribution.libs.parent), tmp_path / "kept"
     assert main(["reproduce", "--kafka-home", home, "--keep", str(kept), "--output", "json"]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
+    live = audited_live()
+    assert (live["exit"], live["verdict"]) == (1, "diverged")
+    assert _found(live, "3") == NAMED
     served = {
         run["variant"]: [STANDS_STILL if replica["stuck"] else replica["table"] for replica in run["replicas"]]
         for run in runs
@@ -35,25 +69,24 @@ def test_all_four_corruptions_show_and_the_audit_names_them(
     directories = [str(kept / "cluster" / f"broker-{number}" / "logs") for number in (1, 2, 3)]
     assert main(["audit", *directories, "--in-process", "--output", "json"]) == 1
     audited = json.loads(capsys.readouterr().out)["partitions"]
-    found = {
-        one["partition"]: [(finding["class"], directories.index(finding["replica"]) + 1, finding["key"])]
-        for one in audited
-        for finding in one["findings"]
-    }
-    assert found == {
-        "tombstone-divergence-0": [("deleted-reappears", 3, "k")],
-        "aborted-to-committed-0": [("aborted-as-committed", 3, "poison")],
-        "committed-to-aborted-0": [("committed-hidden", 3, "k")],
-        "stuck-read-committed-0": [("read-committed-frozen", 3, None)],
-    }
-    assert sum(len(one["findings"]) for one in audited) == 4
+    assert _found({"partitions": audited}, directories[2]) == NAMED
 
 
-def test_nothing_goes_wrong_without_the_outage(distribution: Distribution, tmp_path: Path) -> None:
+def _found(told: dict[str, Any], wrong: str) -> dict[str, list[tuple[str, str | None]]]:
+    """By partition; all of it on one replica."""
+    findings = {one["partition"]: one["findings"] for one in told["partitions"] if one["findings"]}
+    assert {finding["replica"] for some in findings.values() for finding in some} == {wrong}
+    return {name: [(finding["class"], finding["key"]) for finding in some] for name, some in findings.items()}
+
+
+def test_nothing_goes_wrong_without_the_outage(
+    distribution: Distribution, tmp_path: Path, audited_live: Callable[[], dict[str, Any]]
+) -> None:
     outages = play(distribution, tmp_path, VARIANTS, tell=print, away=False)
     assert [(outage.variant, outage.wrong) for outage in outages] == [(variant, []) for variant in VARIANTS]
     directories = [str(tmp_path / "cluster" / f"broker-{number}" / "logs") for number in (1, 2, 3)]
     assert main(["audit", *directories, "--in-process"]) == 0
+    assert (audited_live()["exit"], audited_live()["verdict"]) == (0, "clean")
 
 
 def test_real_and_simulated_stories_have_the_same_names() -> None:

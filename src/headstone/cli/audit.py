@@ -1,4 +1,4 @@
-"""`headstone audit DIR DIR...`: do the replicas of a cluster tell readers the same story?
+"""`headstone audit DIR DIR...` or `--bootstrap HOSTS`: do the replicas of a cluster tell readers the same story?
 
 Each DIR is the log directory of one broker, or a copy of it. Reads, compares, explains; changes nothing. Exit 0 everything was
 read and agrees, 1 findings, 2 wrong usage, 3 not everything could be compared.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstone.cli.inspect import shown_bytes
-from headstone.cli.options import add_spark_arguments, cores, offset, spark_conf, tell
+from headstone.cli.options import add_spark_arguments, cores, offset, positive, spark_conf, tell
 from headstone.errors import UsageError
 from headstone.retention.policy import DAY_MS
 
@@ -28,7 +29,23 @@ SHOWN_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="the log directory of a broker; two or more")
+    parser.add_argument("directories", nargs="*", metavar="DIR", help="the log directory of a broker; two or more")
+    parser.add_argument(
+        "--bootstrap", metavar="HOSTS", help="a running cluster instead: each replica is read from its broker"
+    )
+    parser.add_argument(
+        "--kafka-conf",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="a setting by librdkafka's name; may be repeated",
+    )
+    parser.add_argument(
+        "--bytes-per-second",
+        type=positive,
+        default=50 << 20,
+        help="from the cluster, over all brokers (default 50 MiB)",
+    )
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
     parser.add_argument("--key", action="append", default=[], help="say of every replica what it has of this key")
     parser.add_argument("--keys-file", type=Path, metavar="FILE", help="one key a line")
@@ -40,25 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from headstone.log.directory import find_partitions
-    from headstone.spark.auditing import audit, replicas_of
-
-    if len(arguments.directories) < 2:
-        raise UsageError("name the log directories of two replicas or more: one alone has nothing to be compared with")
-    resolved = [Path(text).resolve() for text in arguments.directories]
-    if len(set(resolved)) < len(resolved):
-        raise UsageError("the same directory is named twice")
-    found = [(name, find_partitions([name])) for name in arguments.directories]
-    groups = replicas_of(found)
-    if arguments.topic:
-        groups = {name: some for name, some in groups.items() if some[0][1].topic in arguments.topic}
-    if not groups:
-        raise UsageError(f"no partition of {', '.join(arguments.topic)} in these directories")
+    if bool(arguments.directories) == bool(arguments.bootstrap):
+        raise UsageError("name the log directories of the replicas, or a cluster with --bootstrap HOSTS")
     wanted = [key.encode() for key in arguments.key]
     if arguments.keys_file:
         wanted += arguments.keys_file.read_bytes().splitlines()
     now_ms = time.time_ns() // 1_000_000 if arguments.now_ms is None else arguments.now_ms
-    audits = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+    audits = _live(arguments, wanted) if arguments.bootstrap else _offline(arguments, wanted)
     told = [_partition(one, now_ms, arguments.delete_retention_ms) for one in audits]
     proofs = _proofs(audits, wanted)
     findings = [finding for one in told for finding in one["findings"]]
@@ -70,6 +75,54 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _render(verdict, told, proofs)
     return EXIT_CODES[verdict]
+
+
+def _offline(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:
+    from headstone.log.directory import find_partitions
+    from headstone.spark.auditing import audit, replicas_of
+
+    if len(arguments.directories) < 2:
+        raise UsageError("name the log directories of two replicas or more: one alone has nothing to be compared with")
+    resolved = [Path(text).resolve() for text in arguments.directories]
+    if len(set(resolved)) < len(resolved):
+        raise UsageError("the same directory is named twice")
+    groups = replicas_of([(name, find_partitions([name])) for name in arguments.directories])
+    if arguments.topic:
+        groups = {name: some for name, some in groups.items() if some[0][1].topic in arguments.topic}
+    if not groups:
+        raise UsageError(f"no partition of {', '.join(arguments.topic)} in these directories")
+    found: list[PartitionAudit] = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+    return found
+
+
+def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:
+    """Copies what each broker serves of its own replicas, and audits the copies."""
+    from headstone.kafka.replicas import copy_replicas
+    from headstone.log.directory import find_partitions
+    from headstone.spark.auditing import PartitionAudit, audit, replicas_of
+
+    pairs = [item.partition("=") for item in arguments.kafka_conf]
+    if any(not equals for _, equals, _ in pairs):
+        raise UsageError("--kafka-conf wants K=V, such as security.protocol=SASL_SSL")
+    with tempfile.TemporaryDirectory(prefix="headstone-audit-") as work:
+        copied = copy_replicas(
+            arguments.bootstrap, {name: value for name, _, value in pairs}, arguments.topic, Path(work),
+            bytes_per_second=arguments.bytes_per_second, tell=tell,
+        )  # fmt: skip
+        groups = replicas_of([(str(n), find_partitions([str(path)])) for n, path in sorted(copied.directories.items())])
+        found: list[PartitionAudit] = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+    known = {one.partition: one for one in found}
+    for partition, problems in copied.problems.items():
+        blank = PartitionAudit(partition=partition, replicas=(), results=[], problems=[])
+        known.setdefault(partition, blank).problems.extend(problems)
+    for one in known.values():
+        for facts in one.results[0].facts if one.results else ():
+            said = copied.stable[one.partition, int(facts.name)]
+            if said < facts.stable_end:
+                one.problems.append(
+                    f"broker {facts.name} serves read_committed consumers up to {said} only; its records say {facts.stable_end}"
+                )
+    return [known[name] for name in sorted(known)]
 
 
 def _on_engine(arguments: argparse.Namespace, job: Any) -> Any:

@@ -1,0 +1,159 @@
+"""Replicas read over the wire from running brokers: under load, one of them out of sync or off, and with TLS and SASL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headstone.cli.main import main
+from headstone.kafka.brokers import Cluster
+from headstone.kafka.distribution import Distribution
+from headstone.kafka.replicas import whole_batches
+from testbed.maven import VERSIONS
+from testbed.workloads import second_client
+from tests.oracle.batches import Batch, Record, encode
+
+USER, PASSWORD = "auditor", "se,cr=et"
+JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> Any:
+    capsys.readouterr()
+    assert main(["audit", *arguments, "--in-process", "--output", "json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def create(bootstrap: str, topic: str, copies: int, **settings: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
+    config = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
+    admin.create_topics([NewTopic(topic, num_partitions=2, replication_factor=copies, config=config)])[topic].result(60)
+
+
+@pytest.mark.parametrize("distribution", VERSIONS[-1:], indirect=True)
+def test_a_cluster_under_load_is_clean_and_a_broker_that_is_off_is_not_covered(
+    distribution: Distribution, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Cluster(distribution, tmp_path / "cluster", brokers=3) as cluster:
+        create(cluster.bootstrap, "orders", 3)
+        stop = threading.Event()
+
+        def load() -> None:
+            plain, txn = second_client(cluster.bootstrap), second_client(cluster.bootstrap, **{"transactional.id": "w"})
+            txn.init_transactions(60)
+            number = 0
+            while not stop.is_set():
+                txn.begin_transaction()
+                for producer in (plain, txn):
+                    for _ in range(10):
+                        number += 1
+                        value = None if number % 7 == 0 else b"%d" % number
+                        producer.produce("orders", partition=number % 2, key=b"k%d" % (number % 50), value=value)
+                txn.flush(60)
+                (txn.abort_transaction if number % 3 == 0 else txn.commit_transaction)(60)
+                stop.wait(0.01)
+            plain.flush(60)
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            for _ in range(5):
+                one = told(capsys, 0, "--bootstrap", cluster.bootstrap, "--topic", "orders")
+                assert [len(part["replicas"]) for part in one["partitions"]] == [3, 3]
+            cluster.brokers[3].stop()
+            away = told(capsys, 3, "--bootstrap", cluster.bootstrap)
+            assert away["verdict"] == "incomplete"
+            assert all("broker 3" in part["problems"][0] for part in away["partitions"])
+        finally:
+            stop.set()
+            thread.join()
+        assert one["partitions"][0]["replicas"][0]["records"] > 0
+        assert main(["audit", "--bootstrap", cluster.bootstrap, "--topic", "nothing"]) == 2
+        assert "topic nothing" in capsys.readouterr().err
+    assert main(["audit", "--bootstrap", cluster.bootstrap]) == 3
+    assert "can't be reached" in capsys.readouterr().err
+
+
+def test_batches_that_are_cut_off_are_asked_for_again() -> None:
+    def batch(offset: int) -> bytes:
+        record = Record(offset=offset, timestamp=1, key=b"k", value=b"v")
+        return encode(Batch(
+            base_offset=offset, last_offset_delta=0, records=(record,), count=1, base_timestamp=1, horizon_ms=None,
+            max_timestamp=1, leader_epoch=0, codec="none", transactional=False, producer_id=-1, producer_epoch=-1,
+            base_sequence=-1,
+        ))  # fmt: skip
+
+    first, second, third = batch(4), batch(5), batch(9)
+    answer = first + second + third
+    assert whole_batches(answer, 4, 100) == (answer, 10)
+    assert whole_batches(answer, 5, 100) == (second + third, 10)
+    assert whole_batches(answer, 4, 9) == (first + second, 6)
+    for cut in range(1, len(third)):
+        assert whole_batches(answer[:-cut], 4, 100) == (first + second, 6)
+    assert whole_batches(b"", 4, 100) == (b"", 4)
+
+
+@pytest.mark.parametrize("distribution", VERSIONS[-1:], indirect=True)
+def test_tls_and_sasl(distribution: Distribution, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, authority = _certificates(tmp_path)
+    secure = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN", "ssl.keystore.type": "PKCS12", "ssl.keystore.location": store,
+        "ssl.keystore.password": "changeit", "ssl.key.password": "changeit",
+        "listener.name.secure.scram-sha-512.sasl.jaas.config": f"{JAAS};",
+        "listener.name.secure.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'user_{USER}="{PASSWORD}";',
+    }  # fmt: skip
+    cluster = Cluster(distribution, tmp_path / "cluster", brokers=2, settings=secure)
+    from headstone.kafka.brokers import free_ports
+
+    ports = dict(zip(cluster.brokers, free_ports(2), strict=True))
+    for number, broker in cluster.brokers.items():
+        broker.settings["listeners"] = f"{broker.settings['listeners']},SECURE://127.0.0.1:{ports[number]}"
+        plain = broker.settings["advertised.listeners"]
+        broker.settings["advertised.listeners"] = f"{plain},SECURE://127.0.0.1:{ports[number]}"
+    with cluster:
+        create(cluster.bootstrap, "orders", 2)
+        from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        secret = UserScramCredentialUpsertion(
+            USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode()
+        )
+        admin.alter_user_scram_credentials([secret])[USER].result(60)
+        producer = second_client(cluster.bootstrap)
+        producer.produce("orders", partition=0, key=b"k", value=b"v")
+        assert producer.flush(60) == 0
+        where = ["--bootstrap", f"127.0.0.1:{ports[1]}", "--kafka-conf", "security.protocol=SASL_SSL", "--kafka-conf",
+                 f"ssl.ca.location={authority}", "--kafka-conf", f"sasl.username={USER}"]  # fmt: skip
+        right = ["--kafka-conf", f"sasl.password={PASSWORD}"]
+        for mechanism in ("SCRAM-SHA-512", "PLAIN"):
+            one = told(capsys, 0, *where, *right, "--kafka-conf", f"sasl.mechanism={mechanism}")
+            assert [part["replicas"][0]["records"] for part in one["partitions"]] == [1, 0]
+            wrong = [*where, "--kafka-conf", "sasl.password=no", "--kafka-conf", f"sasl.mechanism={mechanism}"]
+            assert main(["audit", *wrong]) == 3
+            assert "refused the login" in capsys.readouterr().err
+        assert main(["audit", *where[:2], "--kafka-conf", "security.protocol=SSL"]) == 3
+        assert "certificate" in capsys.readouterr().err.lower()
+
+
+def _certificates(root: Path) -> tuple[str, str]:
+    """A self-signed certificate of 127.0.0.1: the brokers' key store, and what clients trust."""
+    key, certificate, store = root / "key.pem", root / "cert.pem", root / "store.p12"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=headstone", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    subprocess.run(
+        ["openssl", "pkcs12", "-export", "-in", str(certificate), "-inkey", str(key), "-out", str(store), "-passout",
+         "pass:changeit", "-name", "broker"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return str(store), str(certificate)
