@@ -61,7 +61,12 @@ def test_a_missed_tombstone_is_found_shown_and_explained(tmp_path: Path, capsys:
         {"key": "none", "partition": None, "replicas": {}},
     ]
     assert pq.read_table(tmp_path / "f.parquet").to_pylist()[0]["class"] == "deleted-reappears"
-    assert main(["audit", first, second, "--in-process"]) == 1
+    page = tmp_path / "audit.html"
+    assert main(["audit", first, second, "--in-process", "--report", str(page)]) == 1
+    html = page.read_text()
+    assert html.count("<circle") == 1
+    assert "deleted-reappears at 0" in html
+    assert "http" not in html.replace("http-equiv", "")
     text = capsys.readouterr().out
     assert "diverged: 1 partitions, 1 findings" in text
     assert "deleted-reappears on" in text

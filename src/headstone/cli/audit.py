@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headstone.cli.audit_page import audit_page
 from headstone.cli.inspect import shown_bytes
 from headstone.cli.options import add_spark_arguments, cores, offset, positive, spark_conf, tell
 from headstone.errors import UsageError
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
     parser.add_argument("--key", action="append", default=[], help="say of every replica what it has of this key")
     parser.add_argument("--keys-file", type=Path, metavar="FILE", help="one key a line")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page with a lane for each replica")
     parser.add_argument("--findings", type=Path, metavar="FILE", help="write the findings as Parquet")
     parser.add_argument("--now-ms", type=offset, help="for the forecast, in ms since 1970 (default: now)")
     parser.add_argument("--delete-retention-ms", type=offset, default=DAY_MS, help="of the topics, for the forecast")
@@ -70,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     verdict = DIVERGED if findings else INCOMPLETE if any(one["problems"] for one in told) else CLEAN
     if arguments.findings:
         _write_findings(arguments.findings, told)
+    if arguments.report:
+        arguments.report.write_text(audit_page(verdict, told), encoding="utf-8")
     if arguments.output == "json":
         print(json.dumps({"verdict": verdict, "partitions": told, "proofs": proofs}, indent=2))
     else:
@@ -158,7 +162,8 @@ def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -
         counts["live_keys"] = sum(result.counts[i].live_keys for result in audited.results)
         told["replicas"].append({
             "replica": facts.name, "log_start": facts.log_start, "log_end": facts.log_end, "lso": facts.lso,
-            "high_watermark": facts.high_watermark, "open_transactions": len(facts.open_txns), **counts,
+            "high_watermark": facts.high_watermark, "clean_end": audited.replicas[i].clean_end,
+            "open_transactions": len(facts.open_txns), **counts,
         })  # fmt: skip
     told["findings"] = _findings(audited)
     hidden = sum(result.compared.unexplained for result in audited.results)

@@ -16,7 +16,7 @@ from headstone.audit.comparison import Compared, Difference, compare
 from headstone.audit.frozen import Frozen, frozen_transactions
 from headstone.audit.views import MARKER, ROW, SPAN, STAMP, ReplicaFacts, ReplicaRows, sorted_rows
 from headstone.errors import CorruptLog, HeadstoneError, UsageError
-from headstone.log.checkpoints import HIGH_WATERMARK, PARTITION_METADATA, read_offsets
+from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, PARTITION_METADATA, read_offsets
 from headstone.log.columns import (
     BATCH_INDEX,
     HEADERS_END,
@@ -52,6 +52,8 @@ class Replica:
     directory: PartitionDir
     survey: PartitionSurvey
     high_watermark: int | None
+    clean_end: int | None
+    """The cleaner checkpoint; None if there is none, as over the wire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +136,10 @@ def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replic
         except (CorruptLog, OSError) as error:
             problems.append(f"{name}: {error}")
             continue
-        marks = read_offsets(directory.log_dir / HIGH_WATERMARK)
-        replicas.append(
-            Replica(name=name, directory=directory, survey=survey, high_watermark=marks.get(directory.topic_partition))
+        high, clean = (
+            read_offsets(directory.log_dir / file).get(directory.topic_partition) for file in (HIGH_WATERMARK, CLEANER)
         )
+        replicas.append(Replica(name=name, directory=directory, survey=survey, high_watermark=high, clean_end=clean))
     return tuple(replicas), problems
 
 
