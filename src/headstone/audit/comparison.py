@@ -18,7 +18,7 @@ import numpy.typing as npt
 from headstone.audit.views import ReplicaRows, Rows, visible
 from headstone.log.indexes import AbortedTxn
 from headstone.retention.policy import NO_LIMIT
-from headstone.retention.transactions import ABORTED, OPEN
+from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN
 
 REAPPEARS = "deleted-reappears"
 ABORTED_SERVED = "aborted-as-committed"
@@ -27,6 +27,8 @@ FROZEN = "read-committed-frozen"
 OTHER = "other"
 CERTAIN, LIKELY = "certain", "likely"
 ABSENT = -1
+SEEN = (DATA, COMMITTED)
+"""Roles of what read_committed consumers get."""
 EXPLAINED_MAX = 1000
 """Differences of one share that are explained; the rest are counted."""
 
@@ -104,13 +106,19 @@ def compare(replicas: Sequence[ReplicaRows]) -> Compared:
 def _compare_records(one: ReplicaRows, other: ReplicaRows, everybody: Sequence[ReplicaRows]) -> Compared:
     """The same offset on two replicas: the same bytes, and the same decision. Also of records that are superseded."""
     end = min(one.facts.stable_end, other.facts.stable_end)
-    _, mine, theirs = np.intersect1d(one.rows["offset"], other.rows["offset"], assume_unique=True, return_indices=True)
-    left, right = one.rows[mine], other.rows[theirs]
-    torn = (left["content"] != right["content"]) | (left["key"] != right["key"])
-    twice = (visible(left, end) & (right["role"] == ABORTED)) | (visible(right, end) & (left["role"] == ABORTED))
-    wrong = np.flatnonzero((torn | twice) & (left["offset"] < end))
+    at = np.searchsorted(other.offsets, one.offsets)
+    common = np.flatnonzero(at < other.offsets.size)
+    common = common[other.offsets[at[common]] == one.offsets[common]]
+    mine, theirs = one.places[common], other.places[at[common]]
+    torn = one.rows["content"][mine] != other.rows["content"][theirs]
+    torn |= one.rows["key"][mine] != other.rows["key"][theirs]
+    ours, others = one.rows["role"][mine], other.rows["role"][theirs]
+    twice = (ours == ABORTED) & np.isin(others, SEEN) | (others == ABORTED) & np.isin(ours, SEEN)
+    wrong = np.flatnonzero((torn | twice) & (one.offsets[common] < end))
+    left, right = one.rows[mine[wrong]], other.rows[theirs[wrong]]
+    torn = torn[wrong]
     found: list[Difference] = []
-    for i in wrong[:EXPLAINED_MAX]:
+    for i in range(min(wrong.size, EXPLAINED_MAX)):
         case = _case(everybody, int(left[i]["key"]), int(left[i]["key_high"]), below=end)
         if torn[i]:
             found.append(

@@ -94,10 +94,12 @@ class ReplicaFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRows:
-    """Sorted by key and offset."""
+    """Sorted by key, and by offset within a key; `offsets` are those of all rows in order, `places` where their rows are."""
 
     facts: ReplicaFacts
     rows: Rows
+    offsets: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
 
     def of_key(self, key: int, key_high: int) -> Rows:
         first, last = (int(np.searchsorted(self.rows["key"], np.uint64(key), side=side)) for side in ("left", "right"))
@@ -105,9 +107,13 @@ class ReplicaRows:
         return mine[mine["key_high"] == np.uint64(key_high)]  # type: ignore[no-any-return]
 
 
-def sorted_rows(parts: Sequence[Rows]) -> Rows:
+def by_key(facts: ReplicaFacts, parts: Sequence[Rows]) -> ReplicaRows:
+    """parts: in offset order, as a log is read; a stable sort by key keeps it within each key."""
     rows = np.concatenate([np.zeros(0, dtype=ROW), *parts])
-    return rows[np.lexsort((rows["offset"], rows["key_high"], rows["key"]))]
+    order = np.argsort(np.ascontiguousarray(rows["key"]), kind="stable")
+    places = np.empty(order.size, dtype=np.int64)
+    places[order] = np.arange(order.size)
+    return ReplicaRows(facts=facts, rows=rows[order], offsets=np.ascontiguousarray(rows["offset"]), places=places)
 
 
 def visible(rows: Rows, below: int) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from headstone.audit.comparison import Compared, Difference, compare
 from headstone.audit.frozen import Frozen, frozen_transactions
-from headstone.audit.views import MARKER, ROW, SPAN, STAMP, ReplicaFacts, ReplicaRows, sorted_rows
+from headstone.audit.views import MARKER, ROW, SPAN, STAMP, ReplicaFacts, ReplicaRows, by_key
 from headstone.errors import CorruptLog, HeadstoneError, UsageError
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, PARTITION_METADATA, read_offsets
 from headstone.log.columns import (
@@ -254,7 +254,7 @@ def _read(replica: Replica, work: AuditWork, meter: Meter) -> tuple[ReplicaRows,
         spans=np.concatenate(spans),
         stamps=np.concatenate(stamps),
     )  # fmt: skip
-    rows = ReplicaRows(facts=facts, rows=sorted_rows(parts))
+    rows = by_key(facts, parts)
     return rows, Counts(**tally, live_keys=_live(rows))
 
 
