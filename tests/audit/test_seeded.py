@@ -73,7 +73,7 @@ def write(words: Sequence[str], root: Path) -> Path:
 def clean(root: Path, chance: random.Random, passes: int) -> None:
     """As a broker's cleaner does, some passes, late enough for tombstones and markers to go."""
     for number in range(passes):
-        policy = kafka_rules(Policy(now_ms=LATE_MS * (number + 1), delete_retention_ms=chance.choice((1, LATE_MS))))
+        policy = kafka_rules(Policy(now_ms=LATE_MS * (number + 1), delete_retention_ms=chance.choice((1, 1, 1, LATE_MS))))
         request = CompactionRequest(paths=(str(root),), out=None, policy=policy, progress=False, drop_keyless=True)
         compact(request, InProcess(), lambda text: None)
 
@@ -116,7 +116,7 @@ def corrupt(seed: int, root: Path) -> tuple[str, bytes | None, list[tuple[str, s
     right, wrong = [*before, *missed, *after, *end], [*before, *("+1" for _ in missed), *after, *end]
     roots = [write(right, root / "0"), write(right, root / "1"), write(wrong, root / "2")]
     for path in roots[:2]:
-        clean(path, chance, chance.randint(0, 2))
+        clean(path, chance, chance.randint(0, 4))
     return kind, key, findings(audited(roots))
 
 
