@@ -258,7 +258,7 @@ def _commit_parts(
         extents, sizes = _upload(lake, at, part, directory, facts, clock())
         options.before_commit()
         last = i == len(parts) - 1
-        lake.metastore.replace(at, epoch, extents, claim if last else None, sizes, now_ms=clock())
+        lake.metastore.replace(at, epoch, extents, claim if last else None, sizes, now_ms=clock)
         epoch += 1
         plan.extents += extents
         if not last:

@@ -89,7 +89,7 @@ def ingest(
         _upload(lake, waiting, added, clock)
     for at, survey in surveys.items():
         if starts[at] == 0 < min(survey.log_start, added[at].end):
-            lake.metastore.start_at(at, min(survey.log_start, added[at].end), now_ms=clock())
+            lake.metastore.start_at(at, min(survey.log_start, added[at].end), now_ms=clock)
     return [added[at] for at in sorted(added)]
 
 
@@ -123,7 +123,7 @@ def _upload(
     commits = {
         at: Append(expected_next=added[at].end, extents=tuple(extents)) for at, extents in appends.items()
     }  # fmt: skip
-    lake.metastore.append(commits, {object_id: writer.size}, now_ms=clock())
+    lake.metastore.append(commits, {object_id: writer.size}, now_ms=clock)
     for at, extents in appends.items():
         before = added[at]
         added[at] = Ingested(

@@ -70,7 +70,7 @@ def level_partition(
                 records=sum(extent.records for extent in run),
                 max_timestamp_ms=max(extent.max_timestamp_ms for extent in run), keys=_keys(lake, run),
             )  # fmt: skip
-        lake.metastore.level(at, partition.compaction_epoch, [merged], {object_id: writer.size}, now_ms=clock())
+        lake.metastore.level(at, partition.compaction_epoch, [merged], {object_id: writer.size}, now_ms=clock)
     before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
     return Leveled(
         at=at, extents_before=before, extents_after=before - merged_away, bytes_written=sum(_size(run) for run in runs)

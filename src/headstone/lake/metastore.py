@@ -30,6 +30,14 @@ ROWS_AT_ONCE = 500
 """In one SQL statement: databases limit its parameters."""
 
 
+Moment = int | Callable[[], int]
+"""Milliseconds since 1970, or a clock, which is read when the locks are held: whoever waited for them is not too early."""
+
+
+def _ms(moment: Moment) -> int:
+    return moment if isinstance(moment, int) else moment()
+
+
 class TopicPartition(NamedTuple):
     topic: str
     number: int
@@ -168,7 +176,7 @@ class Metastore:
             connection.execute(insert(schema.objects), rows)
         return made
 
-    def append(self, appends: Mapping[TopicPartition, Append], sizes: Mapping[str, int], *, now_ms: int) -> None:
+    def append(self, appends: Mapping[TopicPartition, Append], sizes: Mapping[str, int], *, now_ms: Moment) -> None:
         """Several partitions at once, all or none: an object of ingest holds ranges of many. `sizes` by object id."""
         with self.transaction() as connection:
             _use(connection, [extent for append in appends.values() for extent in append.extents], sizes, now_ms)
@@ -178,7 +186,7 @@ class Metastore:
 
     def replace(
         self, at: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,
-        sizes: Mapping[str, int], *, now_ms: int,
+        sizes: Mapping[str, int], *, now_ms: Moment,
     ) -> None:  # fmt: skip
         """A compaction's result; `claim` None is a part of a longer job. Raises the epoch by one."""
         with self.transaction() as connection:
@@ -195,7 +203,7 @@ class Metastore:
         extents: Sequence[Extent],
         sizes: Mapping[str, int],
         *,
-        now_ms: int,
+        now_ms: Moment,
     ) -> None:
         """Merged small extents; checks the epoch without raising it."""
         with self.transaction() as connection:
@@ -203,7 +211,7 @@ class Metastore:
             left = _commit(connection, at, lambda before: commits.leveled(before, expected_epoch, extents), now_ms)
             _release(connection, left, now_ms)
 
-    def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: int) -> None:
+    def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: Moment) -> None:
         with self.transaction() as connection:
             left = _commit(connection, at, lambda before: commits.started_at(before, start_offset), now_ms)
             _release(connection, left, now_ms)
@@ -332,7 +340,7 @@ def _extent(row: Any) -> Extent:
 
 
 def _commit(
-    connection: Connection, at: TopicPartition, change: Callable[[Partition], Partition], now_ms: int, *,
+    connection: Connection, at: TopicPartition, change: Callable[[Partition], Partition], now_ms: Moment, *,
     with_extents: bool = True,
 ) -> set[str]:  # fmt: skip
     """Reads the partition under its lock, and writes what the change made of it. An append looks at no old extent.
@@ -341,7 +349,7 @@ def _commit(
     partition_id, row = _locate(connection, at, lock=True)
     before = _load(connection, partition_id, row, with_extents=with_extents)
     after = change(before)
-    moment_ms = max(now_ms, row.changed_ms)
+    moment_ms = max(_ms(now_ms), row.changed_ms)
     columns = schema.partitions.c
     connection.execute(
         update(schema.partitions)
@@ -409,13 +417,13 @@ def _rewrite(connection: Connection, table: Any, partition_id: int, rows: Sequen
         connection.execute(insert(table), list(rows))
 
 
-def _use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, int], now_ms: int) -> None:
+def _use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, int], now_ms: Moment) -> None:
     """Registered objects become committed ones; an object that is not registered, or used already, is refused."""
     for object_id in sorted({extent.object_id for extent in extents}):
         taken = connection.execute(
             update(schema.objects)
             .where(schema.objects.c.object_id == object_id, schema.objects.c.state == REGISTERED)
-            .values(state=COMMITTED, size=sizes[object_id], changed_ms=now_ms)
+            .values(state=COMMITTED, size=sizes[object_id], changed_ms=_ms(now_ms))
         )
         if taken.rowcount != 1:
             raise CommitRefused(
@@ -423,7 +431,7 @@ def _use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, 
             )
 
 
-def _release(connection: Connection, object_ids: set[str], now_ms: int) -> None:
+def _release(connection: Connection, object_ids: set[str], now_ms: Moment) -> None:
     """Of these objects, those that the last extent has left are garbage, after a time of grace for readers.
 
     Their rows are locked first: of two partitions that leave the same object at once, the second must see the first."""
@@ -436,5 +444,5 @@ def _release(connection: Connection, object_ids: set[str], now_ms: int) -> None:
         connection.execute(
             update(schema.objects)
             .where(schema.objects.c.object_id.in_(free), schema.objects.c.state == COMMITTED)
-            .values(state=UNREFERENCED, changed_ms=now_ms)
+            .values(state=UNREFERENCED, changed_ms=_ms(now_ms))
         )

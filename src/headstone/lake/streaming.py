@@ -103,7 +103,7 @@ def _land(
         extents = sorted((extent for one in landed for where, extent in one.extents if where == at), key=_start)
         appends[at] = Append(expected_next=nexts[at], extents=_tiled(nexts[at], extents, ends.get(at, 0)))
     options.before_commit()
-    lake.metastore.append(appends, sizes, now_ms=clock())
+    lake.metastore.append(appends, sizes, now_ms=clock)
     return {at: sum(extent.records for extent in append.extents) for at, append in appends.items()}
 
 
