@@ -73,7 +73,9 @@ def write(words: Sequence[str], root: Path) -> Path:
 def clean(root: Path, chance: random.Random, passes: int) -> None:
     """As a broker's cleaner does, some passes, late enough for tombstones and markers to go."""
     for number in range(passes):
-        policy = kafka_rules(Policy(now_ms=LATE_MS * (number + 1), delete_retention_ms=chance.choice((1, 1, 1, LATE_MS))))
+        policy = kafka_rules(
+            Policy(now_ms=LATE_MS * (number + 1), delete_retention_ms=chance.choice((1, 1, 1, LATE_MS)))
+        )
         request = CompactionRequest(paths=(str(root),), out=None, policy=policy, dirty_from=0, progress=False)
         compact(request, InProcess(), lambda text: None)
 

@@ -56,6 +56,13 @@ def test_a_missed_tombstone_is_found_shown_and_explained(tmp_path: Path, capsys:
     assert finding["served"] == {first: "deleted at 2", second: "present at 0"}
     assert finding["file"] == f"{second}/t-0/00000000000000000000.log"
     assert any("tombstone" in step for step in finding["repair"])
+    assert finding["commands"] == []
+    for number, root in enumerate((first, second)):
+        (Path(root) / "meta.properties").write_text(f"version=1\nnode.id={number + 7}\n")
+    steps = told(capsys, 1, first, second)["partitions"][0]["findings"][0]["commands"]
+    plans = [json.loads(step.split("'")[1])["partitions"][0]["replicas"] for step in steps if step.startswith("echo")]
+    assert plans == [[7, 8], [7], [7, 8]]
+    assert steps[2].endswith("--topic t --partition 0")
     assert one["proofs"] == [
         {"key": "k", "partition": "t-0", "replicas": {first: "deleted at 2; 1 more on disk", second: "present at 0"}},
         {"key": "none", "partition": None, "replicas": {}},

@@ -6,6 +6,7 @@ mends it; a tombstone mends a key on all replicas at once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,28 @@ def repair(kind: str, replica: str, partition: str) -> tuple[str, ...]:
         return meanwhile, rebuild
     assert kind == OTHER
     return meanwhile, f"find out which replica is right before anything else, then {rebuild}"
+
+
+def commands(topic: str, partition: int, brokers: Sequence[int], wrong: int) -> tuple[str, ...]:
+    """For Kafka's own tools, to be read and run by a person: another leader first, then a new copy of the wrong replica.
+
+    BOOTSTRAP stands for the cluster. Between the last two, wait until the reassignment is complete (`--verify`)."""
+    healthy = [broker for broker in brokers if broker != wrong]
+    if not healthy:
+        return ()
+    steps = []
+    for name, replicas in (("prefer", [*healthy, wrong]), ("without", healthy), ("again", [*healthy, wrong])):
+        plan = {"version": 1, "partitions": [{"topic": topic, "partition": partition, "replicas": replicas}]}
+        steps.append(f"echo '{json.dumps(plan)}' > {name}.json")
+        steps.append(
+            f"kafka-reassign-partitions.sh --bootstrap-server BOOTSTRAP --reassignment-json-file {name}.json --execute"
+        )
+        if name == "prefer":
+            steps.append(
+                "kafka-leader-election.sh --bootstrap-server BOOTSTRAP --election-type PREFERRED "
+                f"--topic {topic} --partition {partition}"
+            )
+    return tuple(steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

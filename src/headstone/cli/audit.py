@@ -175,7 +175,7 @@ def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -
 
 
 def _findings(audited: PartitionAudit) -> list[dict[str, Any]]:
-    from headstone.audit.advice import repair
+    from headstone.audit.advice import commands, repair
     from headstone.audit.comparison import FROZEN
 
     places = {replica.name: replica.survey.segments for replica in audited.replicas}
@@ -201,6 +201,15 @@ def _findings(audited: PartitionAudit) -> list[dict[str, Any]]:
                 "marker": difference.marker, "served": {one.replica: str(one) for one in difference.served},
                 "repair": list(repair(difference.kind, difference.replica, audited.partition)),
             })  # fmt: skip
+    brokers = {replica.name: replica.broker for replica in audited.replicas}
+    numbers = [broker for broker in brokers.values() if broker is not None]
+    directory = audited.replicas[0].directory
+    for finding in found:
+        wrong = brokers[finding["replica"]]
+        known = wrong is not None and len(numbers) == len(brokers)
+        finding["commands"] = (
+            list(commands(directory.topic, directory.partition, numbers, wrong)) if known and wrong is not None else []
+        )
     return sorted(found, key=lambda one: (one["class"], one["replica"], one["offset"]))
 
 
@@ -260,6 +269,8 @@ def _render_partition(one: dict[str, Any]) -> None:
         steps = next(f["repair"] for f in one["findings"] if (f["class"], f["replica"]) == (kind, replica))
         for step in steps:
             print(f"    - {step}")
+    if one["findings"] and one["findings"][0]["commands"]:
+        tell("--output json and --report have the commands for Kafka's tools")
 
 
 def _write_findings(path: Path, told: list[dict[str, Any]]) -> None:

@@ -73,10 +73,15 @@ def _table(findings: Sequence[Mapping[str, Any]]) -> str:
             f"<tr><td>{escape(finding['class'])}<br>on {escape(finding['replica'])}</td><td>{key}</td>"
             f"<td>offset {finding['offset']}{place}</td>"
             f"<td>{escape(finding['sure'])}: {escape(finding['why'])}<ul>{served}</ul></td>"
-            f"<td><ol>{steps}</ol></td></tr>"
+            f"<td><ol>{steps}</ol>{_commands(finding['commands'])}</td></tr>"
         )
     head = "<tr><th>what</th><th>key</th><th>where</th><th>why</th><th>what to do</th></tr>"
     return f'<table class="findings">{head}{"".join(rows)}</table>'
+
+
+def _commands(steps: Sequence[str]) -> str:
+    lines = escape("\n".join(steps))
+    return f"<details><summary>commands</summary><pre>{lines}</pre></details>" if steps else ""
 
 
 def lanes_svg(one: Mapping[str, Any]) -> str:

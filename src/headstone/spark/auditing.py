@@ -16,7 +16,7 @@ from headstone.audit.comparison import Compared, Difference, compare
 from headstone.audit.frozen import Frozen, frozen_transactions
 from headstone.audit.views import MARKER, ROW, SPAN, STAMP, ReplicaFacts, ReplicaRows, by_key
 from headstone.errors import CorruptLog, HeadstoneError, UsageError
-from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, PARTITION_METADATA, read_offsets
+from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, META_PROPERTIES, PARTITION_METADATA, read_offsets
 from headstone.log.columns import (
     BATCH_INDEX,
     HEADERS_END,
@@ -54,6 +54,8 @@ class Replica:
     high_watermark: int | None
     clean_end: int | None
     """The cleaner checkpoint; None if there is none, as over the wire."""
+    broker: int | None
+    """By its name, if that is a number, or by what its log directory says; None if nothing does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +141,20 @@ def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replic
         high, clean = (
             read_offsets(directory.log_dir / file).get(directory.topic_partition) for file in (HIGH_WATERMARK, CLEANER)
         )
-        replicas.append(Replica(name=name, directory=directory, survey=survey, high_watermark=high, clean_end=clean))
+        replicas.append(
+            Replica(
+                name=name, directory=directory, survey=survey, high_watermark=high, clean_end=clean,
+                broker=int(name) if name.isdigit() else _broker(directory),
+            )
+        )  # fmt: skip
     return tuple(replicas), problems
+
+
+def _broker(directory: PartitionDir) -> int | None:
+    path = directory.log_dir / META_PROPERTIES
+    pairs = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line) if path.exists() else {}
+    number = pairs.get("node.id", pairs.get("broker.id"))
+    return int(number) if number is not None and number.strip().isdigit() else None
 
 
 def _topic_id(directory: PartitionDir) -> str | None:
