@@ -33,10 +33,6 @@ PARTITIONS = 3
 NAMES = [f"{TOPIC}-{number}" for number in range(PARTITIONS)]
 KILLS = 2
 
-pytestmark = pytest.mark.skipif(
-    bool(os.environ.get("KAFKA_HOME")) and not os.environ.get("CI"), reason="one cluster of the newest Kafka is enough"
-)
-
 
 @pytest.fixture(scope="module")
 def connector() -> str:

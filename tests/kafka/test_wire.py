@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from headstone.cli.main import main
+from headstone.errors import Unfinished
 from headstone.kafka.brokers import Cluster
 from headstone.kafka.distribution import Distribution
 from headstone.kafka.replicas import whole_batches
@@ -93,10 +95,39 @@ def test_batches_that_are_cut_off_are_asked_for_again() -> None:
     answer = first + second + third
     assert whole_batches(answer, 4, 100) == (answer, 10)
     assert whole_batches(answer, 5, 100) == (second + third, 10)
-    assert whole_batches(answer, 4, 9) == (first + second, 6)
+    assert whole_batches(answer, 4, 9) == (first + second, 9)
+    assert whole_batches(answer, 4, 8) == (first + second, 8)
     for cut in range(1, len(third)):
         assert whole_batches(answer[:-cut], 4, 100) == (first + second, 6)
     assert whole_batches(b"", 4, 100) == (b"", 4)
+    for garbage in (bytes(100), b"\xff" * 100, first + bytes(100)):
+        with pytest.raises(Unfinished, match="not a record batch"):
+            whole_batches(garbage, 4, 100)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "closed the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is this a listener of Kafka's"),
+        (b"\xff\xff\xff\xff", "is this a listener of Kafka's"),
+        (b"\x00\x00\x00\x08\x00\x00\x00\x09abcd", "answered another question"),
+    ],
+)
+def test_what_is_no_broker_is_told(answer: bytes, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert main(["audit", "--bootstrap", f"127.0.0.1:{server.getsockname()[1]}"]) == 3
+        thread.join()
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("distribution", VERSIONS[-1:], indirect=True)

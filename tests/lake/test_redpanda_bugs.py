@@ -1,8 +1,7 @@
 """Every bug that Redpanda's Cloud Topics compaction had, by its number, as a thing that does not happen here.
 
 29092 and 31124 are in test_commits and test_compaction too, 31442 and the inverted queue in test_scheduling; the quadratic
-filter (30740, 30759) is what `benchmarks/lake.py --groups growth` measures; crashes of the metastore (31052, 30775) are the
-kills of test_worker and test_seeded_races.
+filter (30740, 30759) is what `benchmarks/lake.py --groups growth` measures, because a test that takes the time is none.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from headstone.errors import Unfinished
+from headstone.lake import metastore as metastore_module
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused
 from headstone.lake.holds import Holds
@@ -117,6 +118,28 @@ def test_30043_lag_is_a_deadline_and_not_only_a_condition(scene: Scene) -> None:
     dirty = eligibility(partition, {}, now_ms=1500)
     assert (late.eligible, late.deadline_ms) == (True, 1500)
     assert [at.number for at, _ in queue([(AT._replace(number=1), dirty), (AT, late)], now_ms=1500)] == [0, 1]
+
+
+def test_31052_a_metastore_that_fails_within_a_commit_has_changed_nothing(
+    scene: Scene, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And 30775. The last step of the transaction fails: extents, epoch, claims and objects are as before."""
+    for _ in range(3):
+        scene.write("N[a]", "T[b]")
+    before, objects = lake.metastore.partition(AT), lake.metastore.objects()
+    real = metastore_module._release
+
+    def fails(*arguments: object) -> None:
+        raise OperationalError("UPDATE objects", {}, OSError("disk I/O error"))
+
+    monkeypatch.setattr(metastore_module, "_release", fails)
+    with pytest.raises(Unfinished, match="the metastore does not answer: disk I/O error"):
+        scene.compact(now_ms=10)
+    after = {one: row for one, row in lake.metastore.objects().items() if row.state != "registered"}
+    assert (lake.metastore.partition(AT), after, lake.metastore.check()) == (before, objects, [])
+    monkeypatch.setattr(metastore_module, "_release", real)
+    scene.compact(now_ms=20)
+    assert len(scene.held()) == 2
 
 
 def test_31104_retention_does_not_apply_to_a_compacted_topic(scene: Scene) -> None:

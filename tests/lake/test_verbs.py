@@ -206,6 +206,7 @@ def test_damage_is_told_with_exit_code_1(tmp_path: Path, sample: str, capsys: py
         (["ingest", "{lake}", "--bootstrap", "h:1", "--topic", "t", "--kafka-conf", "x"], "--kafka-conf wants K=V"),
         (["restore", "{lake}", "nothing", "--bootstrap", "127.0.0.1:1"], "the lake has no topic nothing"),
         (["hold", "{lake}", "me"], "name what to hold"),
+        (["ingest", "{lake}", "--bootstrap", "h:1", "--topic", "t", "--spark-remote", "sc://h"], "use --master"),
     ],
 )
 def test_what_is_wrong_is_said(

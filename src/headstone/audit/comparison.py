@@ -58,7 +58,7 @@ class Difference:
     offset: int
     sure: str
     why: str
-    place: tuple[str, int, int] | None
+    place: tuple[str, int, int]
     producer_id: int
     producer_epoch: int
     marker: int | None
@@ -78,7 +78,6 @@ class _Newest:
 
     offsets: npt.NDArray[np.int64]
     live: npt.NDArray[np.bool_]
-    contents: npt.NDArray[np.uint64]
     silent: npt.NDArray[np.bool_]
 
 
@@ -149,10 +148,8 @@ def _compare_below(replicas: Sequence[ReplicaRows], below: int) -> Compared:
     starts = np.array([[replica.facts.log_start] for replica in replicas])
     silent |= (offsets == ABSENT) & (offsets.max(axis=0) < starts)
     differs = _unequal(np.where(live, offsets, ABSENT), silent)
-    contents = np.stack([one.contents for one in newest])
-    torn = ~differs & _unequal(np.where(live, contents, 0).view(np.int64), silent | ~live)
     found: list[Difference] = []
-    candidates = np.flatnonzero(differs | torn)
+    candidates = np.flatnonzero(differs)
     for k in candidates[:EXPLAINED_MAX]:
         talking = [replica for i, replica in enumerate(replicas) if not silent[i, k]]
         for high in sorted({int(row["key_high"]) for r in talking for row in _rows_of(r.rows, everything[k])}):
@@ -183,30 +180,24 @@ def _newest(replica: ReplicaRows, keys: npt.NDArray[np.uint64], below: int) -> _
     last = np.flatnonzero(np.append(mine["key"][1:] != mine["key"][:-1], True)) if mine.size else np.zeros(0, np.int64)
     at = np.searchsorted(keys, mine["key"][last])
     offsets = np.full(keys.size, ABSENT, dtype=np.int64)
-    live, contents = np.zeros(keys.size, dtype=np.bool_), np.zeros(keys.size, dtype=np.uint64)
+    live = np.zeros(keys.size, dtype=np.bool_)
     offsets[at] = mine["offset"][last]
     live[at] = mine["tombstone"][last] == 0
-    contents[at] = mine["content"][last]
     # What lies beyond may be why something below is gone: then this replica has nothing to say about the key.
     beyond = _distinct(rows["key"][(rows["offset"] >= below) & visible(rows, NO_LIMIT)])
     silent = np.zeros(keys.size, dtype=np.bool_)
     silent[np.searchsorted(keys, beyond)] = True
-    return _Newest(offsets=offsets, live=live, contents=contents, silent=silent)
+    return _Newest(offsets=offsets, live=live, silent=silent)
 
 
 def explain(replicas: Sequence[ReplicaRows], key: int, key_high: int, *, below: int) -> list[Difference]:
     """One key that the replicas do not agree on: who is wrong, and why."""
     case = _case(replicas, key, key_high, below=below)
-    rows, newest = case.rows, case.newest
-    known = [row for row in newest.values() if row is not None]
+    known = [row for row in case.newest.values() if row is not None]
     if not known:
         return []
     top = max(int(row["offset"]) for row in known)
-    holders = [replica for replica in replicas if _offset(newest[replica.facts.name]) == top]
-    contents = {int(_at(rows[replica.facts.name], top)["content"]) for replica in holders}
-    if len(contents) > 1:
-        row = _at(rows[holders[0].facts.name], top)
-        return [case.finding(OTHER, holders[0], row, CERTAIN, "the same offset holds different records", None)]
+    holders = [replica for replica in replicas if _offset(case.newest[replica.facts.name]) == top]
     found: dict[tuple[str, str], Difference] = {}
     for replica in replicas:
         if replica in holders:
@@ -273,7 +264,7 @@ def _against(case: _Case, holders: Sequence[ReplicaRows], replica: ReplicaRows, 
             )
             for holder, txn in swallowed
         ]  # fmt: skip
-    if row["role"] and row["producer_id"] >= 0:
+    if row["role"] == COMMITTED:
         return [_served_aborted(case, holder, replica, top, alive_here=alive_here) for holder in holders]
     if alive_here:
         why = f"{holders[0].facts.name} has a newer record at {top}, and nothing here explains why it is missing"

@@ -43,14 +43,9 @@ def _frozen(facts: ReplicaFacts, txn: OpenTxn, others: Sequence[ReplicaFacts]) -
         if marker is not None and int(marker["offset"]) >= facts.trusted_end:
             continue  # it will get it
         where = None if marker is None else int(marker["offset"])
-        if where is None and _still_has_data(other, txn):
-            continue
+        if where is None and other.has(txn.first_offset):
+            continue  # no marker, not open, but the first batch is there: it knows no more than we do
         return Frozen(
             replica=facts.name, offset=txn.first_offset, producer_id=txn.producer_id, marker=where, ended_on=other.name
         )
     return None
-
-
-def _still_has_data(other: ReplicaFacts, txn: OpenTxn) -> bool:
-    """No marker, not open, but the first batch is there: it knows no more than we do."""
-    return other.covers(txn.first_offset, txn.first_offset)

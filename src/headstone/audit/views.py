@@ -66,16 +66,10 @@ class ReplicaFacts:
         """Up to here a read_committed consumer of this replica gets."""
         return min(self.lso, self.trusted_end)
 
-    def covers(self, first: int, last: int) -> bool:
-        """Whether every offset of [first, last] is in some batch."""
-        spans = self.spans
-        at = int(np.searchsorted(spans["last"], first))
-        while at < spans.size and first <= last:
-            if int(spans[at]["base"]) > first:
-                return False
-            first = int(spans[at]["last"]) + 1
-            at += 1
-        return first > last
+    def has(self, offset: int) -> bool:
+        """Whether some batch covers it, also one that has lost its records."""
+        at = int(np.searchsorted(self.spans["last"], offset))
+        return at < self.spans.size and int(self.spans[at]["base"]) <= offset
 
     def went_on(self, producer_id: int, first: int, last: int) -> bool:
         """Whether offsets are missing in (first, last), and the producer has written more behind them.

@@ -191,7 +191,6 @@ def _findings(audited: PartitionAudit) -> list[dict[str, Any]]:
                 "served": {}, "repair": list(repair(FROZEN, one.replica, audited.partition)),
             })  # fmt: skip
         for difference in result.compared.differences:
-            assert difference.place is not None
             holder, file, position = difference.place
             found.append({
                 "class": difference.kind, "replica": difference.replica,

@@ -286,6 +286,7 @@ def _hold(arguments: argparse.Namespace) -> int:
     holds = Holds(lake.metastore)
     if arguments.release:
         told = {"reader": arguments.reader, "released": holds.release(arguments.reader)}
+        text = f"{arguments.reader}: {told['released']} holds released"
     elif not arguments.topic:
         raise UsageError("name what to hold with --topic, or --release")
     else:
@@ -294,8 +295,9 @@ def _hold(arguments: argparse.Namespace) -> int:
         for at in chosen:
             holds.hold(arguments.reader, at, arguments.offset, expires_ms=expires_ms)
         told = {"reader": arguments.reader, "held": [str(at) for at in chosen], "expires_ms": expires_ms}
+        text = f"{arguments.reader} holds {', '.join(map(str, chosen))} from offset {arguments.offset}"
     lake.close()
-    print(json.dumps(told))
+    print(json.dumps(told) if arguments.output == "json" else text)
     return 0
 
 

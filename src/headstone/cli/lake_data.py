@@ -99,6 +99,8 @@ def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     if not arguments.topic:
         raise UsageError("name the topics with --topic; it may be repeated")
+    if arguments.spark_remote:
+        raise UsageError("ingest from a cluster commits from the driver, which must be this process: use --master")
     settings = kafka_settings(arguments)
     source = spark_source_options(settings)
     lake = open_named(arguments)

@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headstone.errors import HeadstoneError, Unfinished, UsageError
+from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
 from headstone.kafka.wire import READ_COMMITTED, READ_UNCOMMITTED, ClusterMetadata, Connection, error_name
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
 from headstone.log.directory import LOG, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, aborted_bytes
+from headstone.log.layout import HEADER_BYTES
 from headstone.log.listing import list_batches
 from headstone.log.reading import SegmentFile
 
@@ -83,7 +84,7 @@ def copy_replicas(
                         lso = _copy(connection, topic, number, start, to / str(broker), pace)
                         copied.stable[name, broker] = lso
                         copied.directories[broker] = to / str(broker)
-                    except Unfinished as error:
+                    except (Unfinished, CorruptLog) as error:
                         copied.problems.setdefault(name, []).append(
                             f"the replica on broker {broker} was not read: {error}"
                         )
@@ -164,9 +165,11 @@ def _copy(connection: Connection, topic: str, number: int, start: int, log_dir: 
             file.write(whole)
             pace.take(len(answer.records))
             aborted.update(answer.aborted)
-            stuck = following == offset
-            if following >= end or (stuck and isolation == READ_UNCOMMITTED):
+            if following >= end:
                 break
+            stuck = following == offset
+            if stuck and isolation == READ_UNCOMMITTED:
+                raise Unfinished(f"nothing came behind offset {offset}, though it has records up to {end}")
             offset, isolation = following, READ_UNCOMMITTED if stuck or following >= stable else READ_COMMITTED
             answer = connection.fetch(topic, number, offset, bytes_max=FETCH_BYTES, isolation=isolation)
             if answer.error:
@@ -179,6 +182,8 @@ def _copy(connection: Connection, topic: str, number: int, start: int, log_dir: 
 
 def _write_aborted(log: Path, base: int, aborted: set[tuple[int, int]]) -> None:
     """The broker's own `.txnindex`, as far as it told: where each ends is where its ABORT is."""
+    if not aborted:
+        return
     size = log.stat().st_size
     segment = SegmentFile(path=str(log), base=base, size=size, mtime_ms=0, index_bytes=0, time_index_bytes=0)
     batches = list_batches(segment, with_records=False)
@@ -196,16 +201,21 @@ def _write_aborted(log: Path, base: int, aborted: set[tuple[int, int]]) -> None:
 
 
 def whole_batches(data: bytes, offset: int, end: int) -> tuple[bytes, int]:
-    """The batches of an answer that are whole and below `end`, and the offset behind them. The last may be cut off."""
+    """The batches of an answer that are whole and below `end`, and the offset behind them; the last may be cut off.
+
+    A batch that begins at `end` or behind it says that there is nothing more before it: cleaning has left a gap there."""
     at = start = 0
     following = offset
     while at + LAST_DELTA_AT + LAST_DELTA.size <= len(data):
         base, length = PREFIX.unpack_from(data, at)
-        size = PREFIX.size + length
+        if length < HEADER_BYTES - PREFIX.size:
+            raise Unfinished(f"what it sent behind offset {following} is not a record batch")
         last = base + LAST_DELTA.unpack_from(data, at + LAST_DELTA_AT)[0]
-        if at + size > len(data) or last >= end:
+        if last >= end:
+            return data[start:at], end
+        if at + PREFIX.size + length > len(data):
             break
-        at += size
+        at += PREFIX.size + length
         if last < offset:
             start = at
         following = max(following, last + 1)

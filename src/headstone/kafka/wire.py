@@ -26,6 +26,7 @@ VERSIONS = {FETCH: 11, LIST_OFFSETS: 5, METADATA: 5, SASL_HANDSHAKE: 1, SASL_AUT
 CLIENT_ID = "headstone-audit"
 SECONDS_MAX = 30.0
 WAIT_MS = 500
+CORRELATION_BYTES, ANSWER_BYTES_MAX = 4, 256 << 20
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST = -2
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -203,6 +204,10 @@ class Connection:
         try:
             self._socket.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
             size = struct.unpack(">i", self._receive(4))[0]
+            if not CORRELATION_BYTES <= size <= ANSWER_BYTES_MAX:
+                raise ConnectionError(
+                    f"an answer of {size} bytes: is this a listener of Kafka's, with this security.protocol?"
+                )
             answer = _Reader(self._receive(size))
         except OSError as error:
             raise Unfinished(f"broker {self.where} does not answer: {error}") from error

@@ -1,8 +1,9 @@
 """A topic of the lake back into Kafka, tombstones included, and the proof that it arrived.
 
 Into an empty topic only, partition by partition in offset order: keys, values, headers and timestamps are kept, offsets are
-new. Verification reads the topic back as a read_committed consumer and compares its table with the lake's. An interrupted
-restore leaves a topic that is not empty: the next one refuses it.
+new. A record without a timestamp, or with 0, gets that of the restore: clients have no way to say so. Verification reads the
+topic back as a read_committed consumer and compares its table with the lake's. An interrupted restore leaves a topic that is
+not empty: the next one refuses it.
 """
 
 from __future__ import annotations

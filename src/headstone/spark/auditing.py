@@ -214,7 +214,6 @@ def _state(replica: ReplicaRows, low: int, high: int) -> str:
 
 def _key_of(replicas: dict[str, Replica], found: Difference) -> bytes:
     """Read again from where it was found."""
-    assert found.place is not None
     name, file, position = found.place
     segment = replicas[name].survey.segments[file].file
     for batch in list_batches(segment, with_records=True):
