@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -128,3 +130,19 @@ def test_stores_of_one_memory_name_share_their_objects(tmp_path: Path) -> None:
     assert read_extent(Store.open(f"memory://{name}"), extent) == b"shared"
     (extent,) = written(Store.open(f"file://{tmp_path}"), [b"on disk"])
     assert (tmp_path / object_path(extent.object_id)).read_bytes()[8:15] == b"on disk"
+
+
+def test_what_a_killed_upload_has_left_on_disk_goes_with_its_object(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from headstone.lake.store import Store\n"
+        "with Store.open(sys.argv[1]).writing('objects/aa/aabb', part_bytes=1 << 20) as sink:\n"
+        "    [sink.write(bytes(1 << 20)) for _ in range(8)]\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    url = f"file://{tmp_path}"
+    assert subprocess.run([sys.executable, "-c", program, url], check=False).returncode == -9
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["aabb#1"]
+    store = Store.open(url)
+    assert store.list() == []
+    store.delete(["objects/aa/aabb"])
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))

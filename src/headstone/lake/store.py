@@ -113,13 +113,23 @@ class Store:
             return sorted(entry["path"] for page in obstore.list(self._store, prefix or None) for entry in page)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Those that are not there any more are no error: a collection that was interrupted runs again."""
+        """Those that are not there any more are no error: a collection that was interrupted runs again.
+
+        With what an upload that was killed has left of them: on local disks nobody else removes it."""
         for path in paths:
+            for staged in self._staged(path):
+                staged.unlink(missing_ok=True)
             try:
                 with self._translated(path):
                     obstore.delete(self._store, [path])
             except MissingObject:
                 continue
+
+    def _staged(self, path: str) -> tuple[Path, ...]:
+        """Local uploads are written beside their place, as `name#1`, and then renamed."""
+        scheme, _, root = self.url.partition("://")
+        place = Path(root) / path
+        return tuple(place.parent.glob(f"{place.name}#*")) if scheme == "file" else ()
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
