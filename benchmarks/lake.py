@@ -36,11 +36,12 @@ import numpy as np
 import numpy.typing as npt
 
 from headstone.lake.collection import collect, garbage
-from headstone.lake.compaction import UNMERGED_SEGMENT_BYTES, Compacted, JobOptions, compact_partition, map_keys_max
+from headstone.lake.compaction import Compacted, compact_partition
 from headstone.lake.ingest import EXTENT_BYTES, ingest
+from headstone.lake.job_plan import UNMERGED_SEGMENT_BYTES, JobOptions, map_keys_max
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.lake import EMBEDDED, Lake, create_lake, open_lake
-from headstone.lake.metastore import TopicPartition
+from headstone.lake.rows import TopicPartition
 from headstone.lake.store import Traffic
 from headstone.log import codecs
 from headstone.log.directory import LOG, PartitionDir, numbered

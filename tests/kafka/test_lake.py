@@ -21,8 +21,8 @@ from headstone.kafka.brokers import Cluster, wait_until
 from headstone.kafka.client import READ_COMMITTED, Consumed
 from headstone.kafka.distribution import Distribution
 from headstone.lake.lake import Lake, metastore_url, open_lake
-from headstone.lake.metastore import TopicPartition
 from headstone.lake.reading import records, table
+from headstone.lake.rows import TopicPartition
 from testbed.consuming import consume, tables
 from testbed.maven import VERSIONS, KafkaUnavailable, spark_connector
 from testbed.workloads import second_client, segment_bytes

@@ -24,7 +24,8 @@ from sqlalchemy import event
 from headstone.errors import Unfinished
 from headstone.lake.commits import CommitRefused
 from headstone.lake.database import connected
-from headstone.lake.metastore import Append, Metastore, TopicPartition
+from headstone.lake.metastore import Append, Metastore
+from headstone.lake.rows import TopicPartition
 from headstone.lake.store import PART_BYTES, Sink, Store
 
 START_MS = 10_000

@@ -17,6 +17,7 @@ from typing import Any
 
 from headstone.errors import Unfinished
 from headstone.lake import compaction
+from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake, open_lake
 from headstone.lake.store import Sink, Store
 from headstone.lake.worker import Worker
@@ -49,12 +50,13 @@ def main() -> None:
     napping = threading.Event()
     real = compaction.compact_partition
 
-    def slow(*arguments: Any, now_ms: int, options: compaction.JobOptions) -> compaction.Compacted:
+    def slow(*arguments: Any, now_ms: int, options: JobOptions) -> compaction.Compacted:
         def nap() -> None:
             napping.wait(chance.choice((0, 0, 0.02, 0.1)))
             options.before_commit()
 
-        return real(*arguments, now_ms=now_ms, options=replace(options, before_commit=nap, commit_bytes=300))
+        changed = replace(options, before_commit=nap, commit_bytes=300, dead_share_max=chance.choice((0.3, 1.0, 10.0)))
+        return real(*arguments, now_ms=now_ms, options=changed)
 
     from headstone.lake import worker as module
 

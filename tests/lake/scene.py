@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headstone.lake.compaction import Compacted, JobOptions, compact_partition
+from headstone.lake.compaction import Compacted, compact_partition
 from headstone.lake.ingest import ingest
+from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import TopicPartition
 from headstone.lake.reading import records, table
+from headstone.lake.rows import TopicPartition
 from headstone.log.directory import find_partitions
 from headstone.spark.inprocess import InProcess
 from tests.oracle.notation import History

@@ -12,8 +12,9 @@ from headstone.errors import UsageError
 from headstone.lake.commits import CommitRefused
 from headstone.lake.ingest import ingest
 from headstone.lake.lake import Lake, create_lake, open_lake
-from headstone.lake.metastore import Metastore, TopicPartition
+from headstone.lake.metastore import Metastore
 from headstone.lake.reading import records, table
+from headstone.lake.rows import TopicPartition
 from headstone.lake.store import Store
 from headstone.log.directory import as_partition, find_partitions, list_segments
 from headstone.log.listing import RecordEntry, list_batches

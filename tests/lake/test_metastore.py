@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, create_engine, delete, insert, select, update
 
 from headstone.errors import Unfinished, UsageError
 from headstone.lake import schema
 from headstone.lake.commits import Claim, CommitRefused, Extent
-from headstone.lake.metastore import COMMITTED, REGISTERED, UNREFERENCED, Append, Metastore, TopicPartition
+from headstone.lake.metastore import COMMITTED, REGISTERED, UNREFERENCED, Append, Metastore
+from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span
+from headstone.retention.keys import HashKey
 
 ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
@@ -257,10 +260,33 @@ def test_a_newer_metastore_is_left_alone(metastore_url: str, store: Metastore) -
     engine.dispose()
 
 
+def test_a_metastore_of_version_2_is_migrated(metastore_url: str, store: Metastore) -> None:
+    """It knew no dead records; its lists of keys were of another kind, and are not taken for those of today."""
+    append(store, ORDERS, 0, 10)
+    with store.transaction() as connection:
+        connection.execute(update(schema.extents).values(keys=3))
+        drop_version_3(connection)
+        connection.execute(update(schema.lakes).values(version=2))
+    again = Metastore.open(metastore_url)
+    (known,) = again.partition(ORDERS).extents
+    assert (known.keys, known.dead, known.dead_object, again.check()) == (-1, 0, None, [])
+    assert again.hash_key == Metastore.open(metastore_url).hash_key != HashKey(0, 0)
+    again.close()
+
+
+def drop_version_3(connection: Connection) -> None:
+    for table in ("extents", "past_extents"):
+        connection.exec_driver_sql(f"DROP INDEX {table}_by_dead_object")
+        for column in ("dead", "dead_object", "dead_position"):
+            connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
+    connection.exec_driver_sql("ALTER TABLE lakes DROP COLUMN hash_key")
+
+
 def test_a_metastore_of_version_1_is_migrated(metastore_url: str, store: Metastore) -> None:
     """Its tables had no times, no past, no lists of keys and no holds."""
     append(store, ORDERS, 0, 10)
     with store.transaction() as connection:
+        drop_version_3(connection)
         for name in ("past_extents", "holds"):
             connection.exec_driver_sql(f"DROP TABLE {name}")
         for table, column in (
@@ -289,6 +315,45 @@ def test_a_metastore_of_version_1_is_migrated(metastore_url: str, store: Metasto
 def test_a_wrong_url_says_so(url: str, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="metastore"):
         Metastore.open(url)
+
+
+def test_the_dead_records_of_an_extent_are_listed_in_another_object(store: Metastore) -> None:
+    """The object of its batches stays in use, and the list is garbage when a longer one takes its place."""
+    data = append(store, ORDERS, 0, 10)
+    first, second = store.register(2, now_ms=2)
+    (known,) = store.partition(ORDERS).extents
+    marked = replace(known, records=8, dead=2, dead_object=first, dead_position=8)
+    store.replace(ORDERS, 0, [marked], None, {first: 100}, now_ms=3)
+    assert (store.partition(ORDERS).extents, store.check()) == ((marked,), [])
+    more = replace(marked, records=5, dead=5, dead_object=second)
+    store.replace(ORDERS, 1, [more], None, {second: 100}, now_ms=4)
+    assert (store.partition(ORDERS).extents, store.check()) == ((more,), [])
+    states = {row.object_id: row.state for row in store.objects().values()}
+    assert states == {data: COMMITTED, first: UNREFERENCED, second: COMMITTED}
+    assert store.partition_as_of(ORDERS, 3).extents == (marked,)
+    assert store.condemn([first], unreferenced_before_ms=9, registered_before_ms=0) == [first]
+    with pytest.raises(UsageError, match="collected as garbage"):
+        store.partition_as_of(ORDERS, 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"position": 8}, {"object_id": "another"}, {"checksum": 1}, {"span": Span(0, 11)}, {"records": 9}, {"dead": 0},
+        {"keys": 4},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_dead_records_are_marked_in_the_extent_that_is_there(store: Metastore, wrong: dict[str, object]) -> None:
+    append(store, ORDERS, 0, 10)
+    (made,) = store.register(1, now_ms=2)
+    (known,) = store.partition(ORDERS).extents
+    marked = replace(known, records=8, dead=2, dead_object=made, dead_position=8)
+    with pytest.raises(CommitRefused):
+        store.replace(ORDERS, 0, [replace(marked, **wrong)], None, {made: 100}, now_ms=3)  # type: ignore[arg-type]
+    assert (store.partition(ORDERS).extents, store.check()) == ((known,), [])
+    with pytest.raises(CommitRefused, match="leave them out"):
+        store.level(ORDERS, 0, [marked], {made: 100}, now_ms=3)
 
 
 def test_a_topic_is_created_once(store: Metastore) -> None:

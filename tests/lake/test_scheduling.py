@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstone.lake.commits import EMPTY, Claim, Extent, Partition, appended, replaced
-from headstone.lake.metastore import TopicPartition
+from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import eligibility, queue
 from headstone.lake.spans import Span
 

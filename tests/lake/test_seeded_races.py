@@ -28,15 +28,16 @@ from headstone.errors import HeadstoneError, Unfinished
 from headstone.lake import compaction, schema
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused, Partition
-from headstone.lake.compaction import JobOptions, compact_partition
+from headstone.lake.compaction import compact_partition
 from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
+from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake
 from headstone.lake.leases import FAILED, Leases
 from headstone.lake.leveling import level_partition
-from headstone.lake.metastore import TopicPartition
 from headstone.lake.objects import object_path
 from headstone.lake.reading import record_batches, snapshot, table_batches
+from headstone.lake.rows import TopicPartition
 from headstone.lake.store import MissingObject
 from headstone.lake.worker import Worker
 from headstone.log.directory import find_partitions
@@ -156,7 +157,7 @@ class Race:
         with self.metastore.transaction() as connection:
             schema.metadata.create_all(connection)
             row = {"lake_id": "race", "version": schema.VERSION, "location": self.lake.store.url, "created_ms": 0}
-            connection.execute(insert(schema.lakes).values(**row))
+            connection.execute(insert(schema.lakes).values(**row, hash_key="2a"))
         settings = {"delete.retention.ms": RETENTION_MS, "min.cleanable.dirty.ratio": 0}
         self.metastore.create_topic("t", len(self.logs), settings)
         self.progress = {(name, at): Progress() for name in ("follower", "holder") for at in self.logs}
@@ -309,7 +310,8 @@ class Race:
             assert sum(batch.num_rows for batch in left) == len(log.table(NO_LIMIT))
         self.baton.now_ms += LATER_MS
         collect(self.lake, garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS))
-        used = {extent.object_id for at in self.logs for extent in self.metastore.partition(at).extents}
+        extents = [extent for at in self.logs for extent in self.metastore.partition(at).extents]
+        used = {name for extent in extents for name in (extent.object_id, extent.dead_object) if name is not None}
         stored, wanted = set(self.lake.store.list("objects")), {object_path(object_id) for object_id in used}
         assert stored == wanted, f"left over: {sorted(stored - wanted)}; missing: {sorted(wanted - stored)}"
         assert set(self.metastore.objects()) == used
@@ -332,6 +334,7 @@ class Race:
         held_from = chance.choice((NO_LIMIT, NO_LIMIT, chance.randrange(60)))
         return JobOptions(
             commit_bytes=chance.choice((1, 1, 300)), map_bytes=chance.choice((None, None, 80, 160)),
+            dead_share_max=chance.choice((0.3, 1.0, 10.0)),
             held_from=held_from, clock=self.baton.clock, before_commit=lambda: self.baton.pause("only the commit left"), **more,
         )  # fmt: skip
 

@@ -14,8 +14,8 @@ from headstone.errors import UsageError
 from headstone.lake.cluster import TopicFacts, prepare, spark_source_options
 from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, LakeAddress, create_lake
-from headstone.lake.metastore import TopicPartition
 from headstone.lake.reading import records
+from headstone.lake.rows import TopicPartition
 from headstone.lake.streaming import Landed, LandTask, StreamOptions, _land
 from headstone.log import codecs
 from headstone.log.columns import HEADER_TYPE

@@ -19,9 +19,10 @@ from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, Leases
-from headstone.lake.metastore import Append, TopicPartition
+from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, writing_object
 from headstone.lake.reading import records, table
+from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span
 from headstone.lake.store import Store
 from headstone.lake.worker import HARD, SOFT, Worker
@@ -236,7 +237,8 @@ def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[st
     print(RACE_ROUNDS, "rounds", killed, "kills", {one: outcomes.count(one) for one in sorted(set(outcomes))})
     assert outcomes.count(COMMITTED) > 5
     collect(lake, garbage(lake, now_ms=later + 10, grace_ms=0, upload_ms=1))
-    used = {extent.object_id for at in model for extent in lake.metastore.partition(at).extents}
+    extents = [extent for at in model for extent in lake.metastore.partition(at).extents]
+    used = {name for extent in extents for name in (extent.object_id, extent.dead_object) if name is not None}
     assert set(lake.store.list("objects")) == {object_path(object_id) for object_id in used}
     assert lake.metastore.check() == []
 

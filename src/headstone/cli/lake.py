@@ -15,17 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstone.cli import lake_data
 from headstone.cli.lake_data import chosen_partitions, clock_of, open_named, store_settings
-from headstone.cli.options import add_spark_arguments, cores, offset, positive, spark_conf, tell
+from headstone.cli.options import add_spark_arguments, cores, offset, positive, ratio, spark_conf, tell
 from headstone.errors import HeadstoneError, UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.compaction import Compacted
+    from headstone.lake.job_plan import JobOptions
     from headstone.spark.compaction import Engine
 
 
@@ -52,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compact.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
     compact.add_argument("--all", action="store_true", help="whatever is dirty, due or not")
     compact.add_argument("--level", action="store_true", help="merge small extents too")
+    compact.add_argument(
+        "--purge", action="store_true", help="as --level, and write extents again whose dead records were only marked"
+    )
     _add_job(compact)
     worker = action("worker", "compact what is due until nothing is, beside any number of others", _worker)
     worker.add_argument("--name", help="by which others see it (default: host and process id)")
@@ -89,8 +93,18 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--map-bytes", type=positive, help="a bounded map of keys as Redpanda has it, in passes (default: one pass)"
     )
+    parser.add_argument(
+        "--dead-share-max", type=ratio, default=0.3,
+        help="an extent that loses more of its records is written again, others get them marked (default 0.3; 0: no marks)",
+    )  # fmt: skip
     parser.add_argument("--on-spark", action="store_true", help="run the stages on Spark (default: in this process)")
     add_spark_arguments(parser)
+
+
+def _job_options(arguments: argparse.Namespace) -> JobOptions:
+    from headstone.lake.job_plan import JobOptions
+
+    return JobOptions(map_bytes=arguments.map_bytes, dead_share_max=arguments.dead_share_max)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -134,6 +148,7 @@ def _status(arguments: argparse.Namespace) -> int:
             "extents": len(partition.extents), "cleaned_ranges": [list(span) for span in partition.cleaned],
             "tombstone_ranges": [[*known.span, known.cleaned_at_ms] for known in partition.tombstones],
             "records": sum(extent.records for extent in partition.extents),
+            "dead_records": sum(extent.dead for extent in partition.extents),
             "bytes": sum(extent.length for extent in partition.extents), "eligible": state.eligible, "reason": state.reason,
         })  # fmt: skip
     wrong = lake.metastore.check() if arguments.check else []
@@ -156,8 +171,9 @@ def _status(arguments: argparse.Namespace) -> int:
         for one in found:
             cleaned = ", ".join(f"[{start}, {end})" for start, end in one["cleaned_ranges"]) or "nothing"
             print(
-                f"{name}-{one['partition']}: [{one['start_offset']}, {one['next_offset']}) {one['records']:,} records, "
-                f"{one['bytes'] / 1e6:,.1f} MB in {one['extents']} extents, clean: {cleaned}, epoch {one['compaction_epoch']}; "
+                f"{name}-{one['partition']}: [{one['start_offset']}, {one['next_offset']}) {one['records']:,} records "
+                f"(and {one['dead_records']:,} dead), {one['bytes'] / 1e6:,.1f} MB in {one['extents']} extents, "
+                f"clean: {cleaned}, epoch {one['compaction_epoch']}; "
                 f"{'due' if one['eligible'] else 'not due'}: {one['reason']}"
             )
     print(f"queue: {', '.join(waiting) or 'empty'}")
@@ -193,7 +209,7 @@ def _engine(arguments: argparse.Namespace) -> Iterator[Engine]:
 
 def _compact(arguments: argparse.Namespace) -> int:
     """A partition that fails does not keep the others from their turn; the exit code is the first failure's."""
-    from headstone.lake.compaction import JobOptions, compact_partition
+    from headstone.lake.compaction import compact_partition
     from headstone.lake.leveling import level_partition
     from headstone.lake.scheduling import queue
     from headstone.lake.worker import eligibilities
@@ -201,7 +217,7 @@ def _compact(arguments: argparse.Namespace) -> int:
     lake = open_named(arguments)
     states = eligibilities(lake, now_ms=arguments.now_ms)
     order = list(states) if arguments.all else [at for at, _ in queue(states.items(), now_ms=arguments.now_ms)]
-    options = JobOptions(map_bytes=arguments.map_bytes, clock=clock_of(arguments), tell=tell)
+    options = replace(_job_options(arguments), clock=clock_of(arguments), tell=tell)
     done, leveled, failed = [], [], []
     with _engine(arguments) as engine:
         for at in (at for at in order if not arguments.topic or at.topic in arguments.topic):
@@ -211,8 +227,12 @@ def _compact(arguments: argparse.Namespace) -> int:
             except HeadstoneError as error:
                 failed.append((at, error))
                 tell(f"headstone: {at}: {error}")
-    for at in (at for at in states if arguments.level and (not arguments.topic or at.topic in arguments.topic)):
-        leveled.append(level_partition(lake, at, clock=clock_of(arguments)))
+    for at in (
+        at
+        for at in states
+        if (arguments.level or arguments.purge) and (not arguments.topic or at.topic in arguments.topic)
+    ):
+        leveled.append(level_partition(lake, at, clock=clock_of(arguments), purge=arguments.purge))
     lake.close()
     if arguments.output == "json":
         told = {
@@ -224,7 +244,10 @@ def _compact(arguments: argparse.Namespace) -> int:
     else:
         _print_compacted(done)
         for merged in leveled:
-            print(f"{merged.at}: {merged.extents_before} -> {merged.extents_after} extents")
+            print(
+                f"{merged.at}: {merged.extents_before} -> {merged.extents_after} extents, {merged.extents_purged} rewritten "
+                "without their dead records"
+            )
     return failed[0][1].exit_code if failed else 0
 
 
@@ -235,19 +258,18 @@ def _print_compacted(done: list[Compacted]) -> None:
             continue
         removed = one.bytes_before - one.bytes_after
         amplification = (
-            f"{one.bytes_written / removed:.2f} bytes written for each removed" if removed else "nothing removed"
+            f"{one.bytes_written / removed:.2f} bytes written for each removed" if removed else "no bytes removed"
         )
         print(
             f"{one.at}: {one.records_before:,} -> {one.records_after:,} records, {one.bytes_before / 1e6:,.1f} -> "
             f"{one.bytes_after / 1e6:,.1f} MB, {one.extents_read} of {one.extents} extents read, {one.extents_rewritten} "
-            f"rewritten, {amplification}"
+            f"rewritten, {one.extents_marked} marked ({one.records_dead:,} dead records in all), {amplification}"
         )
     if not done:
         print("nothing is due")
 
 
 def _worker(arguments: argparse.Namespace) -> int:
-    from headstone.lake.compaction import JobOptions
     from headstone.lake.leases import Leases
     from headstone.lake.worker import HARD, RUN, SOFT, Worker
 
@@ -258,7 +280,7 @@ def _worker(arguments: argparse.Namespace) -> int:
     with _engine(arguments) as engine:
         worker = Worker(
             name=name, lake=lake, engine=engine, clock=clock_of(arguments), tell=tell, lease_ms=arguments.lease_ms,
-            options=JobOptions(map_bytes=arguments.map_bytes),
+            options=_job_options(arguments),
         )  # fmt: skip
 
         def stop(*_: object) -> None:

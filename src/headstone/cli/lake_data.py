@@ -21,7 +21,7 @@ from headstone.errors import UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake
-    from headstone.lake.metastore import TopicPartition
+    from headstone.lake.rows import TopicPartition
 
 
 def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]], argparse.ArgumentParser]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from headstone.errors import Unfinished, UsageError
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import TopicPartition
+from headstone.lake.rows import TopicPartition
 
 SECONDS_MAX = 20.0
 COPIED_SETTINGS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from headstone.errors import HeadstoneError
 from headstone.lake.spans import Span, Spans, covers, normal, overlap, without
@@ -33,7 +34,12 @@ class Extent:
     checksum: int
     """CRC-32C of the bytes."""
     keys: int = -1
-    """Distinct keys, listed behind the bytes (`keyindex`); -1 if nobody has listed them."""
+    """Records with a key, listed behind the bytes (`keyindex`); -1 if nobody has listed them."""
+    dead: int = 0
+    """Records that are in the bytes and not among `records`: nobody is shown them any more (`dead`)."""
+    dead_object: str | None = None
+    """Where they are listed."""
+    dead_position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +84,21 @@ def appended(partition: Partition, expected_next: int, extents: Sequence[Extent]
     if expected_next != partition.next_offset:
         raise CommitRefused(f"append at {expected_next}, but the log ends at {partition.next_offset}")
     span = _contiguous(extents)
+    _refuse_dead(extents)
     if span.start != partition.next_offset:
         raise CommitRefused(f"append of {span} leaves a gap or overlaps: the log ends at {partition.next_offset}")
     return replace(partition, next_offset=span.end, extents=(*partition.extents, *extents))
 
 
 def replaced(partition: Partition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None) -> Partition:
-    """A compaction's result: other extents for the same spans, and what is clean now. Raises the epoch.
+    """A compaction's result: other extents for the same spans, or more dead records in them, and what is clean now.
 
-    `extents` may be empty: a claim alone, or none (nothing had to be rewritten).
+    Raises the epoch. `extents` may be empty: a claim alone, or none (nothing had to be rewritten).
     """
     _expect_epoch(partition, expected_epoch)
+    for extent in extents:
+        if extent.dead_object is not None and extent.span.end > partition.start_offset:
+            _expect_marked(partition, extent)
     swapped = _swapped(partition, extents)
     if claim is not None:
         swapped = _claimed(swapped, claim)
@@ -96,8 +106,11 @@ def replaced(partition: Partition, expected_epoch: int, extents: Sequence[Extent
 
 
 def leveled(partition: Partition, expected_epoch: int, extents: Sequence[Extent]) -> Partition:
-    """Small extents merged, nothing removed: a compaction that runs meanwhile is not disturbed, so the epoch stays."""
+    """Small extents merged, nothing removed but what is dead: a compaction that runs meanwhile is not disturbed.
+
+    So the epoch stays."""
     _expect_epoch(partition, expected_epoch)
+    _refuse_dead(extents)
     return _swapped(partition, extents)
 
 
@@ -124,6 +137,28 @@ def _expect_epoch(partition: Partition, expected: int) -> None:
             f"compaction epoch {expected} is over, it is {partition.compaction_epoch} now: "
             "another worker has compacted this partition"
         )
+
+
+def _refuse_dead(extents: Sequence[Extent]) -> None:
+    for extent in extents:
+        if extent.dead_object is not None:
+            raise CommitRefused(f"extent {extent.span} is new and has dead records: leave them out")
+
+
+def _expect_marked(partition: Partition, extent: Extent) -> None:
+    """It is the one that is there, but more of it is dead."""
+    old = next((known for known in partition.extents if known.span == extent.span), None)
+    if old is None or replace(old, **_marks(extent)) != extent or extent.dead <= old.dead:
+        raise CommitRefused(f"dead records of {extent.span} are marked in an extent that is not there any more")
+    if extent.records + extent.dead != old.records + old.dead:
+        raise CommitRefused(
+            f"{extent.span}: {extent.dead} dead records and {extent.records} others are not all of them"
+        )
+
+
+def _marks(extent: Extent) -> dict[str, Any]:
+    names = ("records", "dead", "dead_object", "dead_position")
+    return {name: getattr(extent, name) for name in names}
 
 
 def _contiguous(extents: Sequence[Extent]) -> Span:
@@ -218,6 +253,11 @@ def violations(partition: Partition) -> list[str]:
             found.append(f"extents {before.span} and {after.span} do not meet")
     found += [
         f"extent {extent.span} is empty or inverted" for extent in extents if extent.span.start >= extent.span.end
+    ]
+    found += [
+        f"extent {extent.span}: {extent.dead} dead records, listed in {extent.dead_object}, {extent.records} others"
+        for extent in extents
+        if extent.records < 0 or extent.dead < 0 or (extent.dead > 0) != (extent.dead_object is not None)
     ]
     if partition.cleaned != normal(partition.cleaned):
         found.append(f"cleaned ranges are not in order: {', '.join(map(str, partition.cleaned))}")

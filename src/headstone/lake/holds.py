@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import delete, func, insert, select
 
 from headstone.lake import schema
-from headstone.lake.metastore import Metastore, TopicPartition, locate
+from headstone.lake.metastore import Metastore
+from headstone.lake.rows import TopicPartition, partition_id_of
 from headstone.retention.policy import NO_LIMIT
 
 
@@ -31,7 +32,7 @@ class Holds:
         """Takes the place of the reader's last hold on the partition: as it reads on, it holds less."""
         columns = schema.holds.c
         with self._metastore.transaction() as connection:
-            partition_id = locate(connection, at)
+            partition_id = partition_id_of(connection, at)
             mine = (columns.reader == reader) & (columns.partition_id == partition_id)
             connection.execute(delete(schema.holds).where(mine))
             row = {"reader": reader, "partition_id": partition_id, "held_from": held_from, "expires_ms": expires_ms}
@@ -46,7 +47,7 @@ class Holds:
         """Tombstones from this offset on stay; NO_LIMIT if nobody holds any."""
         columns = schema.holds.c
         with self._metastore.transaction() as connection:
-            mine = (columns.partition_id == locate(connection, at)) & (columns.expires_ms > now_ms)
+            mine = (columns.partition_id == partition_id_of(connection, at)) & (columns.expires_ms > now_ms)
             lowest = connection.execute(select(func.min(columns.held_from)).where(mine)).scalar_one()
         return NO_LIMIT if lowest is None else int(lowest)
 

@@ -13,14 +13,16 @@ import numpy as np
 
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent
-from headstone.lake.keyindex import keys_in, union
+from headstone.lake.keyindex import keys_in
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import Append, TopicPartition
+from headstone.lake.metastore import Append
 from headstone.lake.objects import ObjectWriter, writing_object
+from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.layout import NOT_CONTROL
-from headstone.log.reading import Payloads, chunk_of
+from headstone.log.reading import chunk_of
+from headstone.retention.keys import HashKey
 from headstone.retention.passes import Piece, PieceReader
 from headstone.retention.rewrite import Rewriter
 from headstone.retention.survey import PartitionSurvey
@@ -119,7 +121,7 @@ def _upload(
     appends: dict[TopicPartition, list[Extent]] = {}
     with writing_object(lake.store, object_id) as writer:
         for part in parts:
-            appends.setdefault(part.at, []).append(_add(writer, part))
+            appends.setdefault(part.at, []).append(_add(writer, part, lake.metastore.hash_key))
     commits = {
         at: Append(expected_next=added[at].end, extents=tuple(extents)) for at, extents in appends.items()
     }  # fmt: skip
@@ -133,9 +135,8 @@ def _upload(
         )  # fmt: skip
 
 
-def _add(writer: ObjectWriter, part: _Part) -> Extent:
-    payloads = Payloads()
-    keys = union(keys_in(chunk_of(str(part.at), chunk), payloads) for chunk in part.chunks)
+def _add(writer: ObjectWriter, part: _Part, hash_key: HashKey) -> Extent:
+    keys = keys_in((chunk_of(str(part.at), chunk) for chunk in part.chunks), hash_key)
     return writer.add(
         part.at.topic, part.at.number, part.span, part.chunks, records=part.records,
         max_timestamp_ms=part.max_timestamp_ms, keys=keys,

@@ -1,12 +1,17 @@
-"""The list of an extent's keys: which extents a compaction has to read is decided by it, not by reading them.
+"""The list of an extent's keys: what a compaction has to read, and what it may mark dead unread, is decided by it.
 
-Sorted 64-bit digests, a CRC-32C behind them. No key is missing from its list; a digest that two keys share costs a needless
-read and nothing else. The digest is fixed for ever, because lists are compared that were written years apart.
+Behind the batches, a record with a key an entry, sorted by the first half of the key's digest:
+
+    first halves (8 each)  CRC-32C (4)  lowest offset (8)  second halves (8 each)  offsets above it (4 each)  CRC-32C (4)
+
+The first part alone tells whether an extent is concerned. Digests are those of the index of a pass, SipHash-2-4-128, under a
+secret of the lake: records are deleted by them, so nobody may be able to make two keys of one digest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import google_crc32c
 import numpy as np
@@ -14,69 +19,142 @@ import numpy.typing as npt
 
 from headstone.log import kernels
 from headstone.log.reading import Chunk, Payloads, corrupt_record
-from headstone.retention.keys import index_records
+from headstone.retention.keys import NEWEST, HashKey, index_records, mark_newest, new_table
 from headstone.retention.policy import NO_LIMIT
 
-Keys = npt.NDArray[np.uint64]
-DIGEST_BYTES = 8
-CHECKSUM_BYTES = 4
-EMPTY: Keys = np.zeros(0, dtype=np.uint64)
+Halves = npt.NDArray[np.uint64]
+"""First halves of digests, sorted."""
+Offsets = npt.NDArray[np.int64]
+HALF_BYTES, LOWEST_BYTES, ABOVE_BYTES, CHECKSUM_BYTES = 8, 8, 4, 4
+ABOVE_MAX = (1 << 32) - 1
+NO_HALVES: Halves = np.zeros(0, dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyList:
+    """Sorted by `digests[:, 0]`. Records without a key are not in it."""
+
+    digests: npt.NDArray[np.uint64]
+    offsets: Offsets
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be written: offsets that are too far from each other can't."""
+        return self.offsets.size == 0 or int(self.offsets.max() - self.offsets.min()) <= ABOVE_MAX
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> KeyList:
+        return KeyList(self.digests[chosen], self.offsets[chosen])
+
+
+def halves_bytes(keys: int) -> int:
+    return keys * HALF_BYTES + CHECKSUM_BYTES
 
 
 def section_bytes(keys: int) -> int:
     """What a list takes behind the batches of its extent; 0 if there is none."""
-    return 0 if keys < 0 else keys * DIGEST_BYTES + CHECKSUM_BYTES
+    return 0 if keys < 0 else halves_bytes(keys) + LOWEST_BYTES + keys * (HALF_BYTES + ABOVE_BYTES) + CHECKSUM_BYTES
 
 
-def key_section(keys: Keys) -> bytes:
-    data = keys.astype("<u8").tobytes()
+def with_checksum(data: bytes) -> bytes:
     checksum: bytes = google_crc32c.value(data).to_bytes(CHECKSUM_BYTES, "little")
     return data + checksum
 
 
-def keys_of_section(section: bytes) -> Keys | None:
-    """None if the checksum is wrong."""
+def verified(section: bytes) -> bytes | None:
+    """What is in front of the checksum; None if that is wrong."""
     data, checksum = section[:-CHECKSUM_BYTES], section[-CHECKSUM_BYTES:]
-    if google_crc32c.value(data) != int.from_bytes(checksum, "little"):
+    return data if google_crc32c.value(data) == int.from_bytes(checksum, "little") else None
+
+
+def key_section(keys: KeyList) -> bytes:
+    low, high = keys.digests[:, 0].astype("<u8"), keys.digests[:, 1].astype("<u8")
+    lowest = int(keys.offsets.min()) if keys.offsets.size else 0
+    above = (keys.offsets - lowest).astype("<u4")
+    rest = lowest.to_bytes(LOWEST_BYTES, "little") + high.tobytes() + above.tobytes()
+    return with_checksum(low.tobytes()) + with_checksum(rest)
+
+
+def halves_of(section: bytes) -> Halves | None:
+    """Of the first part of a section; None if its checksum is wrong."""
+    data = verified(section)
+    return None if data is None else np.frombuffer(data, dtype="<u8").astype(np.uint64)
+
+
+def keys_of(section: bytes) -> KeyList | None:
+    """None if a checksum is wrong."""
+    keys = (len(section) - 2 * CHECKSUM_BYTES - LOWEST_BYTES) // (2 * HALF_BYTES + ABOVE_BYTES)
+    low, rest = halves_of(section[: halves_bytes(keys)]), verified(section[halves_bytes(keys) :])
+    if low is None or rest is None:
         return None
-    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
+    lowest = int.from_bytes(rest[:LOWEST_BYTES], "little")
+    high = np.frombuffer(rest, dtype="<u8", count=keys, offset=LOWEST_BYTES)
+    above = np.frombuffer(rest, dtype="<u4", offset=LOWEST_BYTES + keys * HALF_BYTES)
+    return KeyList(np.stack([low, high.astype(np.uint64)], axis=1), above.astype(np.int64) + lowest)
 
 
-def keys_in(chunk: Chunk, payloads: Payloads) -> Keys:
-    """The distinct keys of all records, sorted."""
-    parts = [EMPTY]
+def keys_in(chunks: Iterable[Chunk], hash_key: HashKey) -> KeyList:
+    """Of all records with a key."""
+    payloads = Payloads()
+    return joined(found for chunk in chunks for found in _runs(chunk, payloads, hash_key))
+
+
+def _runs(chunk: Chunk, payloads: Payloads, hash_key: HashKey) -> Iterable[KeyList]:
     batches = chunk.batches
     for some, data, starts, ends in payloads.runs(chunk, np.flatnonzero(batches["count"] > 0)):
         counts = batches["count"][some].astype(np.int64)
         records = int(counts.sum())
         digests, ordinals = np.zeros((records, 2), dtype=np.uint64), np.cumsum(counts) - counts
+        offsets = np.zeros(records, dtype=np.int64)
         n, code, k, r = index_records(
             data, starts, ends, batches["base_offset"][some], batches["last_offset"][some], batches["count"][some],
-            ordinals, np.uint64(0), np.uint64(0), NO_LIMIT, NO_LIMIT, np.zeros(records, dtype=np.uint8), 0, digests,
-            np.zeros(records, dtype=np.int64), np.zeros(records, dtype=np.int64),
+            ordinals, np.uint64(hash_key.k0), np.uint64(hash_key.k1), NO_LIMIT, NO_LIMIT, np.zeros(records, dtype=np.uint8), 0,
+            digests, np.zeros(records, dtype=np.int64), offsets,
         )  # fmt: skip
         if code != kernels.OK:
             raise corrupt_record(chunk.path, chunk.in_file(int(some[k])), code, int(r))
-        parts.append(digests[:n, 0].copy())
-    return _distinct(np.concatenate(parts))
+        yield KeyList(digests[:n], offsets[:n])
 
 
-def union(lists: Iterable[Keys]) -> Keys:
-    return _distinct(np.concatenate([EMPTY, *lists]))
+def joined(lists: Iterable[KeyList]) -> KeyList:
+    """One list of all of them."""
+    found = list(lists)
+    digests = np.concatenate([np.zeros((0, 2), dtype=np.uint64), *(one.digests for one in found)])
+    offsets = np.concatenate([np.zeros(0, dtype=np.int64), *(one.offsets for one in found)])
+    order = np.argsort(digests[:, 0], kind="stable")
+    return KeyList(digests[order], offsets[order])
 
 
-def _distinct(keys: Keys) -> Keys:
-    """Sorted. Not `np.unique`: since NumPy 2.3 that hashes first, which for millions of digests takes many times as long."""
-    found = np.sort(keys)
+def union(lists: Iterable[Halves]) -> Halves:
+    """Sorted, each once. Not `np.unique`: since NumPy 2.3 that hashes first, which takes many times as long for millions."""
+    found = np.sort(np.concatenate([NO_HALVES, *lists]))
     kept = np.ones(found.size, dtype=np.bool_)
     np.not_equal(found[1:], found[:-1], out=kept[1:])
     return found[kept]
 
 
-def any_common(ours: Keys, theirs: Keys) -> bool:
-    """Both sorted and distinct."""
+def any_common(ours: Halves, theirs: Halves) -> bool:
+    """Both sorted. If not, no key is in both."""
     few, many = (ours, theirs) if ours.size < theirs.size else (theirs, ours)
     if few.size == 0:
         return False
     at = np.minimum(np.searchsorted(many, few), many.size - 1)
     return bool((many[at] == few).any())
+
+
+class NewerKeys:
+    """The keys of newer records, and which records below are superseded by them: the rule is `mark_newest`'s."""
+
+    def __init__(self, newer: KeyList) -> None:
+        self._table = new_table(newer.offsets.size)
+        self.halves = union([newer.digests[:, 0]])
+        self._marked(newer, dirty=True)
+
+    def superseded(self, older: KeyList) -> Offsets:
+        """Offsets of those records, all of them below the newer ones, that are not the newest of their key any more."""
+        return np.sort(older.offsets[self._marked(older, dirty=False) != NEWEST])
+
+    def _marked(self, keys: KeyList, *, dirty: bool) -> npt.NDArray[np.uint8]:
+        size = keys.offsets.size
+        states = np.zeros(size, dtype=np.uint8)
+        mark_newest(self._table, keys.digests, np.full(size, dirty), np.arange(size), states)
+        return states

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from headstone.lake import schema
-from headstone.lake.metastore import Metastore, TopicPartition, locate
+from headstone.lake.metastore import Metastore
+from headstone.lake.rows import TopicPartition, partition_id_of
 
 LEASE_MS = 60_000
 COMMITTED, IDLE, REFUSED, FAILED, LEVELED = "committed", "idle", "refused", "failed", "leveled"
@@ -48,7 +49,7 @@ class Leases:
         columns = schema.leases.c
         try:
             with self._metastore.transaction() as connection:
-                partition_id = locate(connection, at)
+                partition_id = partition_id_of(connection, at)
                 mine = (columns.partition_id == partition_id) & (
                     (columns.expires_ms <= now_ms) | (columns.worker == worker)
                 )
@@ -66,14 +67,18 @@ class Leases:
     def renew(self, at: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
         """False if somebody else has taken it over meanwhile."""
         with self._metastore.transaction() as connection:
-            mine = (schema.leases.c.partition_id == locate(connection, at)) & (schema.leases.c.worker == worker)
+            mine = (schema.leases.c.partition_id == partition_id_of(connection, at)) & (
+                schema.leases.c.worker == worker
+            )
             return (
                 connection.execute(update(schema.leases).where(mine).values(expires_ms=now_ms + lease_ms)).rowcount == 1
             )
 
     def release(self, at: TopicPartition, worker: str) -> None:
         with self._metastore.transaction() as connection:
-            mine = (schema.leases.c.partition_id == locate(connection, at)) & (schema.leases.c.worker == worker)
+            mine = (schema.leases.c.partition_id == partition_id_of(connection, at)) & (
+                schema.leases.c.worker == worker
+            )
             connection.execute(delete(schema.leases).where(mine))
 
     def held(self, *, now_ms: int) -> dict[TopicPartition, str]:
@@ -90,7 +95,7 @@ class Leases:
     def request(self, at: TopicPartition, *, now_ms: int) -> None:
         """Compact this now, whatever its dirty ratio is."""
         with self._metastore.transaction() as connection:
-            partition_id = locate(connection, at)
+            partition_id = partition_id_of(connection, at)
             connection.execute(delete(schema.requests).where(schema.requests.c.partition_id == partition_id))
             connection.execute(insert(schema.requests).values(partition_id=partition_id, requested_ms=now_ms))
 
@@ -108,7 +113,7 @@ class Leases:
     ) -> None:
         """Remembers a job. A request that came before the job began is fulfilled, unless the job failed."""
         with self._metastore.transaction() as connection:
-            partition_id = locate(connection, at)
+            partition_id = partition_id_of(connection, at)
             connection.execute(
                 insert(schema.history).values(
                     job_id=str(uuid.uuid4()), partition_id=partition_id, worker=worker, started_ms=started_ms,

@@ -1,7 +1,7 @@
 """Leveling: neighbouring small extents become one, so that a log of many small writes is not read in many small requests.
 
-Nothing is removed and no record changes: bytes are copied, lists of keys united. A compaction that runs meanwhile is not
-disturbed: the commit checks the epoch without raising it.
+No record changes: bytes are copied, but for dead records, which are left out; lists of keys become one. A compaction that runs
+meanwhile is not disturbed: the commit checks the epoch without raising it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headstone.lake.commits import Extent, Partition
+from headstone.lake.dead import is_live
 from headstone.lake.ingest import EXTENT_BYTES
-from headstone.lake.keyindex import Keys, union
+from headstone.lake.keyindex import KeyList, joined
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import TopicPartition
-from headstone.lake.objects import read_extent, read_keys, writing_object
+from headstone.lake.objects import read_dead, read_keys, read_live, writing_object
+from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import dirty_spans
 from headstone.lake.spans import Span, overlap
 
@@ -27,6 +28,8 @@ class Leveled:
     at: TopicPartition
     extents_before: int
     extents_after: int
+    extents_purged: int
+    """Rewritten only because some of their records are dead."""
     bytes_written: int
 
 
@@ -56,28 +59,35 @@ def _size(extents: Sequence[Extent]) -> int:
 
 
 def level_partition(
-    lake: Lake, at: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES
+    lake: Lake, at: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES, purge: bool = False
 ) -> Leveled:
-    """One commit for each merged extent; CommitRefused if a compaction came in between, and what was merged before stays."""
+    """One commit for each new extent; CommitRefused if a compaction came in between, and what was done before stays.
+
+    `purge`: extents with dead records are written again without them, merged or not."""
     partition = lake.metastore.partition(at)
     runs = runs_to_merge(partition, extent_bytes=extent_bytes)
-    for run in runs:
+    merged = {extent.span for run in runs for extent in run}
+    purged = [[extent] for extent in partition.extents if purge and extent.dead and extent.span not in merged]
+    written = 0
+    for run in (*runs, *purged):
         (object_id,) = lake.metastore.register(1, now_ms=clock())
         with writing_object(lake.store, object_id) as writer:
-            chunks = (read_extent(lake.store, extent) for extent in run if extent.length)
-            merged = writer.add(
+            chunks = (read_live(lake.store, extent) for extent in run if extent.length)
+            made = writer.add(
                 at.topic, at.number, Span(run[0].span.start, run[-1].span.end), chunks,
                 records=sum(extent.records for extent in run),
                 max_timestamp_ms=max(extent.max_timestamp_ms for extent in run), keys=_keys(lake, run),
             )  # fmt: skip
-        lake.metastore.level(at, partition.compaction_epoch, [merged], {object_id: writer.size}, now_ms=clock)
+        lake.metastore.level(at, partition.compaction_epoch, [made], {object_id: writer.size}, now_ms=clock)
+        written += writer.size
     before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
     return Leveled(
-        at=at, extents_before=before, extents_after=before - merged_away, bytes_written=sum(_size(run) for run in runs)
-    )
+        at=at, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged), bytes_written=written
+    )  # fmt: skip
 
 
-def _keys(lake: Lake, run: Sequence[Extent]) -> Keys | None:
+def _keys(lake: Lake, run: Sequence[Extent]) -> KeyList | None:
     if any(extent.keys < 0 for extent in run):
         return None
-    return union(read_keys(lake.store, extent) for extent in run)
+    lists = ((read_keys(lake.store, extent), read_dead(lake.store, extent)) for extent in run if extent.length)
+    return joined(keys.only(is_live(keys.offsets, dead)) for keys, dead in lists)

@@ -7,23 +7,24 @@ refusal rolls back everything. Objects are registered before they are uploaded, 
 from __future__ import annotations
 
 import json
+import secrets
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Engine, and_, delete, func, insert, select, update
 from sqlalchemy.exc import OperationalError
 
 from headstone.errors import Unfinished, UsageError
 from headstone.lake import commits, schema
-from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, TombstoneRange
+from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
 from headstone.lake.database import connected
-from headstone.lake.keyindex import section_bytes
-from headstone.lake.spans import Span
+from headstone.lake.rows import Place, TopicPartition, extent_of, extent_row, loaded, located, places
+from headstone.retention.keys import HashKey
 
 REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
 ROWS_AT_ONCE = 500
@@ -36,14 +37,6 @@ Moment = int | Callable[[], int]
 
 def _ms(moment: Moment) -> int:
     return moment if isinstance(moment, int) else moment()
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +60,7 @@ class Metastore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._hash_key: HashKey | None = None
 
     @classmethod
     def open(cls, url: str) -> Metastore:
@@ -87,6 +81,7 @@ class Metastore:
                 raise UsageError(f"{url} holds a lake already")
             schema.metadata.create_all(connection)
             row = {"lake_id": str(uuid.uuid4()), "version": schema.VERSION, "location": location, "created_ms": now_ms}
+            row["hash_key"] = secrets.token_hex(16)
             connection.execute(insert(schema.lakes).values(**row))
         return store
 
@@ -94,6 +89,15 @@ class Metastore:
     def lake_id(self) -> str:
         with self.transaction() as connection:
             return str(connection.execute(select(schema.lakes.c.lake_id)).scalar_one())
+
+    @property
+    def hash_key(self) -> HashKey:
+        """The secret of the digests in lists of keys. It never changes."""
+        if self._hash_key is None:
+            with self.transaction() as connection:
+                secret = int(connection.execute(select(schema.lakes.c.hash_key)).scalar_one(), 16)
+            self._hash_key = HashKey(secret >> 64, secret & (1 << 64) - 1)
+        return self._hash_key
 
     @property
     def location(self) -> str:
@@ -144,12 +148,12 @@ class Metastore:
 
     def partition(self, at: TopicPartition) -> Partition:
         with self.transaction() as connection:
-            return _load(connection, *_locate(connection, at, lock=False))
+            return loaded(connection, *located(connection, at, lock=False))
 
     def partition_as_of(self, at: TopicPartition, moment_ms: int) -> Partition:
         """What the log was made of then; clean ranges are of no interest to readers and left out."""
         with self.transaction() as connection:
-            partition_id, row = _locate(connection, at, lock=False)
+            partition_id, row = located(connection, at, lock=False)
             if moment_ms < row.known_from_ms:
                 raise UsageError(
                     f"{at} as of {moment_ms}: what was replaced before {row.known_from_ms} was collected as garbage"
@@ -159,7 +163,7 @@ class Metastore:
                 past.c.partition_id == partition_id, past.c.added_ms <= moment_ms, past.c.removed_ms > moment_ms
             )
             lives = select(now).where(now.c.partition_id == partition_id, now.c.added_ms <= moment_ms)
-            found = [_extent(one) for query in (lived, lives) for one in connection.execute(query)]
+            found = [extent_of(one) for query in (lived, lives) for one in connection.execute(query)]
         found.sort(key=lambda extent: extent.span.start)
         start = min(row.start_offset, found[0].span.start) if found else 0
         end = found[-1].span.end if found else 0
@@ -256,18 +260,17 @@ class Metastore:
         with self.transaction() as connection:
             rows = connection.execute(select(schema.objects)).all()
             known = {row.object_id: ObjectRow(**row._mapping) for row in rows}
-            used: dict[str, list[tuple[int, int, str]]] = {}
-            located = select(schema.topics.c.name, schema.partitions).join_from(schema.partitions, schema.topics)
-            for row in connection.execute(located).all():
+            used: dict[str, list[Place]] = {}
+            every = select(schema.topics.c.name, schema.partitions).join_from(schema.partitions, schema.topics)
+            for row in connection.execute(every).all():
                 at = TopicPartition(row.name, row.number)
-                partition = _load(connection, row.partition_id, row)
+                partition = loaded(connection, row.partition_id, row)
                 found += [f"{at}: {text}" for text in commits.violations(partition)]
                 for extent in partition.extents:
-                    end = extent.position + extent.length + section_bytes(extent.keys)
-                    place = (extent.position, end, f"{at} {extent.span}")
-                    used.setdefault(extent.object_id, []).append(place)
-        for object_id, places in sorted(used.items()):
-            found += _object_violations(object_id, known.get(object_id), sorted(places))
+                    for object_id, place in places(at, extent):
+                        used.setdefault(object_id, []).append(place)
+        for object_id, found_places in sorted(used.items()):
+            found += _object_violations(object_id, known.get(object_id), sorted(found_places))
         idle = [row for row in known.values() if row.state == COMMITTED and row.object_id not in used]
         return found + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
 
@@ -287,56 +290,16 @@ def _collectable(unreferenced_before_ms: int, registered_before_ms: int) -> Any:
     return old | lost | (columns.state == CONDEMNED)
 
 
-def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[tuple[int, int, str]]) -> list[str]:
+def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[Place]) -> list[str]:
     if row is None:
-        return [f"{places[0][2]}: its object {object_id} is unknown"]
-    found = [] if row.state == COMMITTED else [f"{places[0][2]}: its object {object_id} is {row.state}"]
+        return [f"{places[0].what}: its object {object_id} is unknown"]
+    found = [] if row.state == COMMITTED else [f"{places[0].what}: its object {object_id} is {row.state}"]
     for before, after in pairwise(places):
-        if before[1] > after[0]:
-            found.append(f"{before[2]} and {after[2]} share bytes of object {object_id}")
-    if places[-1][1] > row.size:
-        found.append(f"{places[-1][2]} ends behind its object {object_id} of {row.size} bytes")
+        if before.end > after.start:
+            found.append(f"{before.what} and {after.what} share bytes of object {object_id}")
+    if places[-1].end > row.size:
+        found.append(f"{places[-1].what} ends behind its object {object_id} of {row.size} bytes")
     return found
-
-
-def _locate(connection: Connection, at: TopicPartition, *, lock: bool) -> tuple[int, Any]:
-    query = (
-        select(schema.partitions)
-        .join_from(schema.partitions, schema.topics)
-        .where(schema.topics.c.name == at.topic, schema.partitions.c.number == at.number)
-    )
-    row = connection.execute(query.with_for_update(of=schema.partitions) if lock else query).first()
-    if row is None:
-        raise UsageError(f"the lake has no partition {at}")
-    return row.partition_id, row
-
-
-def locate(connection: Connection, at: TopicPartition) -> int:
-    """The row id of a partition."""
-    return _locate(connection, at, lock=False)[0]
-
-
-def _load(connection: Connection, partition_id: int, row: Any, *, with_extents: bool = True) -> Partition:
-    def rows(table: Any) -> Any:
-        mine = select(table).where(table.c.partition_id == partition_id)
-        return connection.execute(mine.order_by(table.c.span_start))
-
-    return Partition(
-        start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch,
-        extents=tuple(_extent(found) for found in rows(schema.extents)) if with_extents else (),
-        cleaned=tuple(Span(found.span_start, found.span_end) for found in rows(schema.cleaned)),
-        tombstones=tuple(
-            TombstoneRange(span=Span(found.span_start, found.span_end), cleaned_at_ms=found.cleaned_at_ms)
-            for found in rows(schema.tombstones)
-        ),
-    )  # fmt: skip
-
-
-def _extent(row: Any) -> Extent:
-    return Extent(
-        span=Span(row.span_start, row.span_end), object_id=row.object_id, position=row.position, length=row.length,
-        records=row.records, max_timestamp_ms=row.max_timestamp_ms, checksum=row.checksum, keys=row.keys,
-    )  # fmt: skip
 
 
 def _commit(
@@ -346,8 +309,8 @@ def _commit(
     """Reads the partition under its lock, and writes what the change made of it. An append looks at no old extent.
 
     Returns the objects of the extents that are gone."""
-    partition_id, row = _locate(connection, at, lock=True)
-    before = _load(connection, partition_id, row, with_extents=with_extents)
+    partition_id, row = located(connection, at, lock=True)
+    before = loaded(connection, partition_id, row, with_extents=with_extents)
     after = change(before)
     moment_ms = max(_ms(now_ms), row.changed_ms)
     columns = schema.partitions.c
@@ -366,7 +329,7 @@ def _commit(
     if gone:
         _retire(connection, partition_id, [extent.span.start for extent in gone], moment_ms)
     if new:
-        connection.execute(insert(table), [_extent_row(partition_id, extent, moment_ms) for extent in new])
+        connection.execute(insert(table), [extent_row(partition_id, extent, moment_ms) for extent in new])
     if after.cleaned != before.cleaned:
         rows = [{"partition_id": partition_id, "span_start": s.start, "span_end": s.end} for s in after.cleaned]
         _rewrite(connection, schema.cleaned, partition_id, rows)
@@ -379,7 +342,7 @@ def _commit(
             for known in after.tombstones
         ]  # fmt: skip
         _rewrite(connection, schema.tombstones, partition_id, rows)
-    return {extent.object_id for extent in gone}
+    return {object_id for extent in gone for object_id, _ in places(at, extent)}
 
 
 def _retire(connection: Connection, partition_id: int, starts: Sequence[int], moment_ms: int) -> None:
@@ -395,20 +358,12 @@ def _retire(connection: Connection, partition_id: int, starts: Sequence[int], mo
 def _forget_past(connection: Connection, object_ids: Sequence[str]) -> None:
     """What pointed at collected objects; from then on the past before that can't be read any more."""
     past, partitions = schema.past_extents, schema.partitions
-    mine = past.c.object_id.in_(object_ids)
+    mine = past.c.object_id.in_(object_ids) | past.c.dead_object.in_(object_ids)
     latest = select(past.c.partition_id, func.max(past.c.removed_ms)).where(mine).group_by(past.c.partition_id)
     for partition_id, removed_ms in connection.execute(latest).all():
         later = (partitions.c.partition_id == partition_id) & (partitions.c.known_from_ms < removed_ms)
         connection.execute(update(partitions).where(later).values(known_from_ms=removed_ms))
     connection.execute(delete(past).where(mine))
-
-
-def _extent_row(partition_id: int, extent: Extent, moment_ms: int) -> dict[str, object]:
-    return {
-        "partition_id": partition_id, "span_start": extent.span.start, "span_end": extent.span.end,
-        "object_id": extent.object_id, "position": extent.position, "length": extent.length, "records": extent.records,
-        "max_timestamp_ms": extent.max_timestamp_ms, "checksum": extent.checksum, "keys": extent.keys, "added_ms": moment_ms,
-    }  # fmt: skip
 
 
 def _rewrite(connection: Connection, table: Any, partition_id: int, rows: Sequence[Mapping[str, object]]) -> None:
@@ -418,8 +373,10 @@ def _rewrite(connection: Connection, table: Any, partition_id: int, rows: Sequen
 
 
 def _use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, int], now_ms: Moment) -> None:
-    """Registered objects become committed ones; an object that is not registered, or used already, is refused."""
-    for object_id in sorted({extent.object_id for extent in extents}):
+    """Registered objects become committed ones; an object that is not registered, or used already, is refused.
+
+    An extent with dead records is one that is there: only the list of them is new."""
+    for object_id in sorted({extent.dead_object or extent.object_id for extent in extents}):
         taken = connection.execute(
             update(schema.objects)
             .where(schema.objects.c.object_id == object_id, schema.objects.c.state == REGISTERED)
@@ -437,8 +394,8 @@ def _release(connection: Connection, object_ids: set[str], now_ms: Moment) -> No
     Their rows are locked first: of two partitions that leave the same object at once, the second must see the first."""
     rows = select(schema.objects.c.object_id).where(schema.objects.c.object_id.in_(object_ids))
     connection.execute(rows.order_by(schema.objects.c.object_id).with_for_update()).all()
-    pointed = select(schema.extents.c.object_id).where(schema.extents.c.object_id.in_(object_ids))
-    still = {row.object_id for row in connection.execute(pointed)}
+    columns = (schema.extents.c.object_id, schema.extents.c.dead_object)
+    still = {name for column in columns for name in connection.scalars(select(column).where(column.in_(object_ids)))}
     free = sorted(object_ids - still)
     if free:
         connection.execute(

@@ -2,7 +2,8 @@
 
     magic (8)  ranges, back to back  index (JSON)  index length (4)  CRC-32C of the index (4)  magic (8)
 
-A range is the batches of one extent and, behind them, the list of their keys (`keyindex`).
+A range is the batches of one extent and, behind them, the list of their keys (`keyindex`); or it is the list of dead records
+of an extent that lies in another object (`dead`).
 
 Written in one stream, read by range. The metastore knows where each range is, so readers do not need the index; it is
 there so that an object explains itself. docs/rfcs/0002-lake.md.
@@ -14,17 +15,29 @@ import json
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import google_crc32c
 
 from headstone.errors import CorruptLog
 from headstone.lake.commits import Extent
-from headstone.lake.keyindex import Keys, key_section, keys_of_section, section_bytes
+from headstone.lake.dead import NONE, dead_bytes, dead_of, dead_section, without_dead
+from headstone.lake.keyindex import (
+    Halves,
+    KeyList,
+    Offsets,
+    halves_bytes,
+    halves_of,
+    key_section,
+    keys_of,
+    section_bytes,
+)
 from headstone.lake.spans import Span
 from headstone.lake.store import PART_BYTES, Sink, Store
+from headstone.log.reading import chunk_of
 
-MAGIC = b"HEADST\x00\x01"
+MAGIC = b"HEADST\x00\x02"
 """The last byte is the version."""
 FOOTER = struct.Struct(">II8s")
 assert FOOTER.size == 16
@@ -32,7 +45,7 @@ assert FOOTER.size == 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What the index says of one extent: whose it is, and where."""
+    """What the index says of one extent: whose it is, and where. A list of dead records is an extent with its marks."""
 
     topic: str
     partition: int
@@ -56,21 +69,32 @@ class ObjectWriter:
 
     def add(
         self, topic: str, partition: int, span: Span, chunks: Iterable[bytes], *, records: int, max_timestamp_ms: int,
-        keys: Keys | None = None,
+        keys: KeyList | None = None,
     ) -> Extent:  # fmt: skip
         """chunks: whole record batches, in order; none at all is a span that holds no record."""
+        keys = keys if keys is not None and keys.fits else None
         position, checksum = self.size, 0
         for chunk in chunks:
             checksum = google_crc32c.extend(checksum, chunk)
             self._write(chunk)
         extent = Extent(
             span=span, object_id=self.object_id, position=position, length=self.size - position, records=records,
-            max_timestamp_ms=max_timestamp_ms, checksum=checksum, keys=-1 if keys is None else keys.size,
+            max_timestamp_ms=max_timestamp_ms, checksum=checksum, keys=-1 if keys is None else keys.offsets.size,
         )  # fmt: skip
         if keys is not None:
             self._write(key_section(keys))
         self.ranges.append(Range(topic=topic, partition=partition, extent=extent))
         return extent
+
+    def mark(self, topic: str, partition: int, extent: Extent, dead: Offsets) -> Extent:
+        """The extent with these records dead; those that were dead before are among them."""
+        marked = replace(
+            extent, records=extent.records + extent.dead - dead.size, dead=dead.size, dead_object=self.object_id,
+            dead_position=self.size,
+        )  # fmt: skip
+        self._write(dead_section(dead))
+        self.ranges.append(Range(topic=topic, partition=partition, extent=marked))
+        return marked
 
     def finish(self) -> None:
         index = json.dumps([_entry(found) for found in self.ranges], separators=(",", ":")).encode()
@@ -92,7 +116,7 @@ def writing_object(store: Store, object_id: str, *, part_bytes: int = PART_BYTES
 
 
 def read_extent(store: Store, extent: Extent) -> bytes:
-    """The record batches of an extent, their checksum verified."""
+    """The record batches of an extent, their checksum verified; dead records are still in them."""
     data = store.read(object_path(extent.object_id), extent.position, extent.length)
     if google_crc32c.value(data) != extent.checksum:
         raise CorruptLog(
@@ -102,17 +126,48 @@ def read_extent(store: Store, extent: Extent) -> bytes:
     return data
 
 
-def read_keys(store: Store, extent: Extent) -> Keys:
-    """The list of an extent's keys, its checksum verified. The extent must have one."""
-    assert extent.keys >= 0
+def read_live(store: Store, extent: Extent) -> bytes:
+    """The record batches of an extent as if its dead records had been compacted away."""
+    data = read_extent(store, extent)
+    if not extent.dead:
+        return data
+    return without_dead(chunk_of(f"{store.url}/{object_path(extent.object_id)}", data), read_dead(store, extent))
+
+
+def read_halves(store: Store, extent: Extent) -> Halves:
+    """The first part of the list of an extent's keys, its checksum verified. The extent must have one."""
     path, position = object_path(extent.object_id), extent.position + extent.length
-    found = keys_of_section(store.read(path, position, section_bytes(extent.keys)))
+    found = halves_of(store.read(path, position, halves_bytes(extent.keys)))
     if found is None:
-        raise CorruptLog(
-            file=f"{store.url}/{path}", position=position, offset=extent.span.start,
-            found="wrong CRC-32C of the list of keys", advice="restore the object from a backup or a version",
-        )  # fmt: skip
+        raise _damaged(store, path, position, extent, "list of keys")
     return found
+
+
+def read_keys(store: Store, extent: Extent) -> KeyList:
+    """The list of an extent's keys, its checksums verified; dead records are still in it. The extent must have one."""
+    path, position = object_path(extent.object_id), extent.position + extent.length
+    found = keys_of(store.read(path, position, section_bytes(extent.keys)))
+    if found is None:
+        raise _damaged(store, path, position, extent, "list of keys")
+    return found
+
+
+def read_dead(store: Store, extent: Extent) -> Offsets:
+    """Offsets of the dead records of an extent, in order, their checksum verified."""
+    if extent.dead_object is None:
+        return NONE
+    path = object_path(extent.dead_object)
+    found = dead_of(store.read(path, extent.dead_position, dead_bytes(extent.dead)))
+    if found is None:
+        raise _damaged(store, path, extent.dead_position, extent, "list of dead records")
+    return found
+
+
+def _damaged(store: Store, path: str, position: int, extent: Extent, what: str) -> CorruptLog:
+    return CorruptLog(
+        file=f"{store.url}/{path}", position=position, offset=extent.span.start, found=f"wrong CRC-32C of the {what}",
+        advice="restore the object from a backup or a version",
+    )  # fmt: skip
 
 
 def read_index(store: Store, object_id: str) -> list[Range]:
@@ -138,17 +193,20 @@ def _strange(store: Store, path: str, position: int, found: str) -> CorruptLog:
 
 
 def _entry(found: Range) -> list[object]:
-    """One field after the other, as `_range` reads them."""
+    """One field after the other, as `_range` reads them; a list of dead records has some more."""
     extent = found.extent
     place = [extent.position, extent.length, extent.records, extent.max_timestamp_ms, extent.checksum, extent.keys]
-    return [found.topic, found.partition, extent.span.start, extent.span.end, *place]
+    dead = [extent.object_id, extent.dead, extent.dead_position] if extent.dead else []
+    return [found.topic, found.partition, extent.span.start, extent.span.end, *place, *dead]
 
 
-def _range(object_id: str, entry: list[object]) -> Range:
-    topic, partition, start, end, position, length, records, max_timestamp_ms, checksum, keys = entry
+def _range(object_id: str, entry: list[Any]) -> Range:
+    topic, partition, start, end, position, length, records, max_timestamp_ms, checksum, keys, *dead = entry
     extent = Extent(
-        span=Span(int(str(start)), int(str(end))), object_id=object_id, position=int(str(position)), length=int(str(length)),
-        records=int(str(records)), max_timestamp_ms=int(str(max_timestamp_ms)), checksum=int(str(checksum)),
-        keys=int(str(keys)),
+        span=Span(start, end), object_id=object_id, position=position, length=length, records=records,
+        max_timestamp_ms=max_timestamp_ms, checksum=checksum, keys=keys,
     )  # fmt: skip
-    return Range(topic=str(topic), partition=int(str(partition)), extent=extent)
+    if dead:
+        of, count, dead_position = dead
+        extent = replace(extent, object_id=of, dead=count, dead_object=object_id, dead_position=dead_position)
+    return Range(topic=topic, partition=partition, extent=extent)

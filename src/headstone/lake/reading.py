@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from headstone.lake.commits import Extent, Partition
+from headstone.lake.dead import is_live
+from headstone.lake.keyindex import Offsets
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import TopicPartition
-from headstone.lake.objects import object_path, read_extent
+from headstone.lake.objects import object_path, read_dead, read_extent
+from headstone.lake.rows import TopicPartition
 from headstone.log.columns import (
     BATCH_INDEX,
     HEADER_TYPE,
@@ -62,28 +64,26 @@ def records(
     partition = snapshot(lake, at, as_of_ms)
     start = max(partition.start_offset, offset_start)
     payloads = Payloads()
-    for chunk in _chunks(lake, partition.extents, start):
+    for chunk, dead in _chunks(lake, partition.extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
-            for entry in record_entries(chunk.batches, data, spans):
-                if entry.offset >= start:
-                    yield entry
+            yield from record_entries(chunk.batches, data, spans[_shown(spans, start, dead)])
 
 
 def record_batches(lake: Lake, at: TopicPartition, extents: Sequence[Extent], start: int) -> Iterator[pa.RecordBatch]:
     """The records of these extents from `start` on, in offset order, as Arrow."""
     payloads = Payloads()
-    for chunk in _chunks(lake, extents, start):
+    for chunk, dead in _chunks(lake, extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
-            yield _arrow(at, chunk, data, spans[spans[:, OFFSET] >= start])
+            yield _arrow(at, chunk, data, spans[_shown(spans, start, dead)])
 
 
 def table_batches(lake: Lake, at: TopicPartition, partition: Partition) -> Iterator[pa.RecordBatch]:
     """The newest record of every key that is not deleted, newest extents first: 23 bytes of memory for each record at most."""
     found = new_table(sum(extent.records for extent in partition.extents))
     hash_key, payloads = HashKey.random(), Payloads()
-    for chunk in _chunks(lake, tuple(reversed(partition.extents)), partition.start_offset):
+    for chunk, dead in _chunks(lake, tuple(reversed(partition.extents)), partition.start_offset):
         for data, spans in _newest_first(chunk, payloads):
-            keyed = spans[(spans[:, KEY_SIZE] >= 0) & (spans[:, OFFSET] >= partition.start_offset)]
+            keyed = spans[(spans[:, KEY_SIZE] >= 0) & _shown(spans, partition.start_offset, dead)]
             digests = siphash_spans(data, keyed[:, KEY_AT], keyed[:, KEY_SIZE], hash_key)
             states = np.zeros(len(keyed), dtype=np.uint8)
             mark_newest(found, digests, np.ones(len(keyed), dtype=np.bool_), np.arange(len(keyed)), states)
@@ -108,10 +108,17 @@ def table(lake: Lake, at: TopicPartition, *, as_of_ms: int | None = None) -> dic
     return {key: entry for key, entry in newest.items() if entry.value is not None}
 
 
-def _chunks(lake: Lake, extents: Sequence[Extent], start: int) -> Iterator[Chunk]:
+def _chunks(lake: Lake, extents: Sequence[Extent], start: int) -> Iterator[tuple[Chunk, Offsets]]:
+    """With the dead records of each."""
     for extent in extents:
         if extent.span.end > start and extent.length > 0:
-            yield chunk_of(f"{lake.store.url}/{object_path(extent.object_id)}", read_extent(lake.store, extent))
+            content, dead = read_extent(lake.store, extent), read_dead(lake.store, extent)
+            yield chunk_of(f"{lake.store.url}/{object_path(extent.object_id)}", content), dead
+
+
+def _shown(spans: Any, start: int, dead: Offsets) -> Any:
+    """Records from `start` on that are not dead."""
+    return (spans[:, OFFSET] >= start) & is_live(spans[:, OFFSET], dead)
 
 
 def _arrow(at: TopicPartition, chunk: Chunk, data: Any, spans: Any) -> pa.RecordBatch:

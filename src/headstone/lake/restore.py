@@ -16,8 +16,8 @@ from typing import Any
 from headstone.errors import Unfinished, UsageError
 from headstone.lake.cluster import SECONDS_MAX, client_settings, rdkafka
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import TopicPartition
 from headstone.lake.reading import records
+from headstone.lake.rows import TopicPartition
 from headstone.log.listing import RecordEntry
 
 FLUSH_SECONDS_MAX = 120.0

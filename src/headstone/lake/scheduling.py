@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headstone.lake.commits import Partition
-from headstone.lake.metastore import TopicPartition
+from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span, Spans, overlap, without
 from headstone.retention.policy import DAY_MS, NO_LIMIT
 

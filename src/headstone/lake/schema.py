@@ -5,6 +5,7 @@ Plain SQL types, so that SQLite and PostgreSQL hold the same rows. Times are mil
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 from sqlalchemy import (
@@ -27,7 +28,7 @@ from sqlalchemy import (
 
 from headstone.errors import UsageError
 
-VERSION = 2
+VERSION = 3
 """Of the tables. A newer one is refused, an older one migrated."""
 
 metadata = MetaData()
@@ -39,7 +40,9 @@ lakes = Table(
     Column("version", Integer, nullable=False),
     Column("location", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    Column("hash_key", String(32), nullable=False, server_default=""),
 )
+"""`hash_key`: 128 bits in hexadecimal, the secret of the digests in lists of keys."""
 
 topics = Table(
     "topics",
@@ -90,7 +93,11 @@ extents = Table(
     Column("checksum", BigInteger, nullable=False),
     Column("keys", BigInteger, nullable=False, server_default="-1"),
     Column("added_ms", BigInteger, nullable=False, server_default="0"),
+    Column("dead", BigInteger, nullable=False, server_default="0"),
+    Column("dead_object", String(36), nullable=True),
+    Column("dead_position", BigInteger, nullable=False, server_default="0"),
     Index("extents_by_object", "object_id"),
+    Index("extents_by_dead_object", "dead_object"),
 )
 
 past_extents = Table(
@@ -109,7 +116,11 @@ past_extents = Table(
     Column("keys", BigInteger, nullable=False),
     Column("added_ms", BigInteger, nullable=False),
     Column("removed_ms", BigInteger, nullable=False),
+    Column("dead", BigInteger, nullable=False, server_default="0"),
+    Column("dead_object", String(36), nullable=True),
+    Column("dead_position", BigInteger, nullable=False, server_default="0"),
     Index("past_extents_by_object", "object_id"),
+    Index("past_extents_by_dead_object", "dead_object"),
     Index("past_extents_by_partition", "partition_id", "removed_ms"),
 )
 """What the log was made of from `added_ms` until before `removed_ms`; as long as its object is there."""
@@ -191,7 +202,21 @@ def _to_version_2(connection: Connection) -> None:
     metadata.create_all(connection, tables=[past_extents, holds])
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_version_2}
+def _to_version_3(connection: Connection) -> None:
+    """Dead records, and lists of keys under a secret. The lists of version 2 are of another kind: as if there were none."""
+    for table in (extents, past_extents):
+        known = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        if "dead" not in known:  # from version 1 the past is made as it is now
+            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN dead BIGINT NOT NULL DEFAULT 0"))
+            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN dead_object VARCHAR(36)"))
+            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN dead_position BIGINT NOT NULL DEFAULT 0"))
+            connection.execute(text(f"CREATE INDEX {table.name}_by_dead_object ON {table.name} (dead_object)"))
+        connection.execute(update(table).values(keys=-1))
+    connection.execute(text("ALTER TABLE lakes ADD COLUMN hash_key VARCHAR(32) NOT NULL DEFAULT ''"))
+    connection.execute(update(lakes).values(hash_key=secrets.token_hex(16)))
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3}
 """From version n to n + 1, by n."""
 
 

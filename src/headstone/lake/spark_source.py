@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent, Partition
 from headstone.lake.lake import LakeAddress, metastore_url
-from headstone.lake.metastore import TopicPartition
 from headstone.lake.reading import record_batches, snapshot, table_batches
+from headstone.lake.rows import TopicPartition
 
 NAME = "headstone"
 COLUMNS = (

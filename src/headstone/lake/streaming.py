@@ -20,14 +20,16 @@ import pyarrow as pa
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent
 from headstone.lake.ingest import EXTENT_BYTES
-from headstone.lake.keyindex import keys_in, union
+from headstone.lake.keyindex import keys_in
 from headstone.lake.lake import Lake, LakeAddress
-from headstone.lake.metastore import Append, TopicPartition
+from headstone.lake.metastore import Append
 from headstone.lake.objects import ObjectWriter, writing_object
+from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span
 from headstone.log import codecs
 from headstone.log.arrow_batches import Written, batches_of
-from headstone.log.reading import Payloads, chunk_of
+from headstone.log.reading import chunk_of
+from headstone.retention.keys import HashKey
 from headstone.spark.streams import Ends, follow_kafka
 
 LANDED = "landed binary"
@@ -152,10 +154,10 @@ class LandTask:
             at: TopicPartition | None = None
             for where, batch in self._new(first, batches):
                 if where != at or sum(len(one.data) for one in waiting) >= self.extent_bytes:
-                    self._flush(writer, landed, at, waiting)
+                    self._flush(writer, landed, lake.metastore.hash_key, at, waiting)
                     waiting, at = [], where
                 waiting += batches_of(batch, codec=self.codec)
-            self._flush(writer, landed, at, waiting)
+            self._flush(writer, landed, lake.metastore.hash_key, at, waiting)
         landed.sizes[object_id] = writer.size
         lake.close()
         if landed.extents:
@@ -172,12 +174,13 @@ class LandTask:
                 if known < run.num_rows:
                     yield where, run.slice(known)
 
-    def _flush(self, writer: ObjectWriter, landed: Landed, at: TopicPartition | None, waiting: list[Written]) -> None:
+    def _flush(
+        self, writer: ObjectWriter, landed: Landed, hash_key: HashKey, at: TopicPartition | None, waiting: list[Written]
+    ) -> None:
         if at is None or not waiting:
             return
-        payloads = Payloads()
         chunks = [one.data for one in waiting]
-        keys = union(keys_in(chunk_of(str(at), chunk), payloads) for chunk in chunks)
+        keys = keys_in((chunk_of(str(at), chunk) for chunk in chunks), hash_key)
         extent = writer.add(
             at.topic, at.number, Span(waiting[0].base_offset, waiting[-1].last_offset + 1), chunks,
             records=sum(one.records for one in waiting),

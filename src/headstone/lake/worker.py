@@ -13,12 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 
 from headstone.errors import HeadstoneError
 from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import JobOptions, compact_partition
+from headstone.lake.compaction import compact_partition
 from headstone.lake.holds import Holds
+from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, LEASE_MS, LEVELED, REFUSED, Leases
 from headstone.lake.leveling import level_partition, runs_to_merge
-from headstone.lake.metastore import TopicPartition
+from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import Eligibility, eligibility, queue
 from headstone.spark.compaction import Engine
 

@@ -1,0 +1,251 @@
+"""Dead records: marked instead of rewritten, shown to nobody, gone with the next rewriting; against a slow table of the log."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headstone.errors import CorruptLog
+from headstone.lake.collection import collect, garbage
+from headstone.lake.dead import dead_of, dead_section, is_live, without_dead
+from headstone.lake.keyindex import KeyList, NewerKeys, any_common, joined, key_section, keys_in, keys_of, union
+from headstone.lake.lake import Lake, create_lake
+from headstone.lake.leveling import level_partition
+from headstone.lake.objects import object_path, read_dead, read_extent, read_index, read_live
+from headstone.lake.reading import record_batches, records, table_batches
+from headstone.log.columns import decode
+from headstone.log.layout import DELETE_HORIZON
+from headstone.log.listing import RecordEntry, record_entries
+from headstone.log.reading import Chunk, Payloads, chunk_of
+from headstone.retention.keys import HashKey
+from tests.lake.scene import AT, RETENTION_MS, Scene
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scene(lake: Lake, tmp_path: Path) -> Scene:
+    return Scene(lake, tmp_path)
+
+
+def spread(scene: Scene, extents: int = 10, each: int = 20) -> None:
+    """Clean extents of different keys."""
+    for number in range(extents):
+        scene.write(*(f"N[k{number}x{i}]" for i in range(each)))
+    scene.compact(now_ms=10)
+
+
+def test_few_keys_everywhere_read_and_write_almost_nothing(scene: Scene) -> None:
+    """One new record for a key of every extent: all are concerned, none is read or written."""
+    spread(scene, extents=30, each=100)
+    before = scene.lake.metastore.partition(AT).extents
+    scene.write(*(f"N[k{number}x{number}]" for number in range(30)))
+    traffic = scene.lake.store.traffic
+    read, written = traffic.bytes_read, traffic.bytes_written
+    done = scene.compact(now_ms=20)
+    assert (done.extents_marked, done.extents_read, done.extents_rewritten) == (30, 1, 0)
+    assert (done.records_before, done.records_after, done.records_dead) == (3030, 3000, 30)
+    assert traffic.bytes_written - written == done.bytes_written < done.bytes_before / 20
+    assert traffic.bytes_read - read == done.bytes_read < done.bytes_before / 2
+    assert len(scene.held()) == len(scene.table()) == 3000
+    after = scene.lake.metastore.partition(AT).extents
+    assert [one.object_id for one in after[:30]] == [one.object_id for one in before]
+    assert len({one.dead_object for one in after[:30]}) == 1
+    assert scene.lake.metastore.check() == []
+
+
+def test_many_dead_records_are_rewritten(scene: Scene) -> None:
+    """An extent is marked until three of ten are dead, then it is written again without any of them."""
+    spread(scene, extents=2)
+    for one in range(7):
+        scene.write(f"N[k0x{one}]")
+        scene.compact(now_ms=20 + one)
+        (first, *_) = scene.lake.metastore.partition(AT).extents
+        assert (first.records, first.dead) == ((19 - one, one + 1) if one < 6 else (13, 0))
+        assert len(scene.held()) == 40
+    assert first.keys == 13
+
+
+def test_the_past_does_not_know_of_later_deaths(scene: Scene) -> None:
+    scene.write(*(f"N[k{i}]" for i in range(10)), now_ms=100)
+    scene.compact(now_ms=150)
+    scene.write("N[k3]", now_ms=200)
+    scene.compact(now_ms=250)
+    scene.write("N[k4]", now_ms=300)
+    scene.compact(now_ms=350)
+
+    def offsets(moment_ms: int) -> list[int]:
+        return [record.offset for record in records(scene.lake, AT, as_of_ms=moment_ms)]
+
+    assert [offsets(moment) for moment in (160, 240)] == [[*range(10)], [*range(11)]]
+    assert offsets(260) == [0, 1, 2, *range(4, 11)]
+    assert offsets(360) == [0, 1, 2, *range(5, 12)]
+    assert collect(scene.lake, garbage(scene.lake, now_ms=1000, grace_ms=1)) != []
+    assert offsets(360) == [0, 1, 2, *range(5, 12)]
+    assert (scene.lake.metastore.check(), garbage(scene.lake, now_ms=1000, grace_ms=1).rows) == ([], [])
+
+
+def test_a_tombstone_that_kills_goes_in_its_time_and_what_it_killed_stays_dead(scene: Scene) -> None:
+    spread(scene, extents=2)
+    scene.write("T[k0x5]", "T[k1x7]")
+    assert scene.compact(now_ms=20).extents_marked == 2
+    assert scene.compact(now_ms=20 + RETENTION_MS).committed
+    assert (len(scene.held()), len(scene.table())) == (38, 38)
+    assert not {b"k0x5", b"k1x7"} & set(scene.table())
+
+
+def test_purging_and_merging_leave_the_dead_out(scene: Scene) -> None:
+    spread(scene, extents=4)
+    scene.write("N[k0x0]", "N[k1x1]", "T[k2x2]")
+    scene.compact(now_ms=20)
+    before, epoch = scene.held(), scene.lake.metastore.partition(AT).compaction_epoch
+    size = scene.lake.metastore.partition(AT).extents[0].length
+    purged = level_partition(scene.lake, AT, clock=lambda: 30, extent_bytes=1, purge=True)
+    assert (purged.extents_purged, purged.extents_after) == (3, 5)
+    partition = scene.lake.metastore.partition(AT)
+    assert (sum(one.dead for one in partition.extents), partition.compaction_epoch, scene.held()) == (0, epoch, before)
+    assert (partition.extents[0].length < size, partition.extents[0].keys, partition.extents[3].keys) == (True, 19, 20)
+    scene.write("N[k3x3]")
+    scene.compact(now_ms=40)
+    before = scene.held()
+    merged = level_partition(scene.lake, AT, clock=lambda: 50, extent_bytes=100_000)
+    assert merged.extents_after == merged.extents_before  # not enough of them yet
+    merged = level_partition(scene.lake, AT, clock=lambda: 50, extent_bytes=2 * size + 200)
+    assert merged.extents_after < merged.extents_before
+    assert (scene.held(), scene.lake.metastore.check()) == (before, [])
+    assert sum(one.dead for one in scene.lake.metastore.partition(AT).extents) == 0
+    scene.write("N[k3x4]")
+    assert scene.compact(now_ms=60).extents_marked == 1
+    assert len(scene.held()) == len(before)
+
+
+def test_a_damaged_list_of_dead_records_is_noticed(scene: Scene, tmp_path: Path) -> None:
+    """Without it a deleted record would be there again."""
+    spread(scene, extents=1)
+    scene.write("T[k0x0]")
+    scene.compact(now_ms=20)
+    extent = scene.lake.metastore.partition(AT).extents[0]
+    assert extent.dead_object is not None
+    (index,) = [one.extent for one in read_index(scene.lake.store, extent.dead_object) if one.extent.dead]
+    assert index == extent
+    path = tmp_path / "objects" / object_path(extent.dead_object)
+    content = bytearray(path.read_bytes())
+    content[extent.dead_position] ^= 1
+    path.write_bytes(content)
+    for read in (read_dead, read_live):
+        with pytest.raises(CorruptLog, match="dead records"):
+            read(scene.lake.store, extent)
+    with pytest.raises(CorruptLog, match="dead records"):
+        scene.held()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_marked_every_reader_sees_the_same_log(tmp_path: Path, seed: int) -> None:
+    """Random histories, compacted as they grow: with marks, all in one at the end, and by a dictionary."""
+    chance = random.Random(seed)
+    codec = chance.choice(["", "/zstd", "/gzip", "/lz4", "/snappy"])
+    keys = chance.choice([20, 60, 200])
+    scenes = [Scene(create_lake(f"sqlite:///{tmp_path / name}.db", f"memory://{tmp_path / name}", now_ms=0), tmp_path / name)
+              for name in ("marked", "whole")]  # fmt: skip
+    newest: dict[str, bool] = {}
+    marked = purged = 0
+    for step in range(12):
+        terms = []
+        for _ in range(chance.choice([2, 5, 60])):
+            kind, names = chance.choice("NNNT"), chance.sample(range(keys), chance.randint(1, 3))
+            terms.append(f"{kind}[{','.join(f'k{name}' for name in names)}]{codec}")
+            newest.update({f"k{name}": kind == "N" for name in names})
+        for scene in scenes:
+            scene.write(*terms)
+        done = scenes[0].compact(now_ms=step, commit_bytes=chance.choice([1, 1 << 20]))
+        marked += done.extents_marked
+        if chance.random() < 0.2:
+            purged += level_partition(scenes[0].lake, AT, clock=lambda: 0, extent_bytes=600, purge=True).extents_purged
+        assert scenes[0].lake.metastore.check() == []
+        assert set(scenes[0].table()) == {name.encode() for name, there in newest.items() if there}
+    assert marked > 0 or keys == 20
+    scenes[1].compact(now_ms=12)
+    assert scenes[0].held() == scenes[1].held()
+    for scene in scenes:
+        partition = scene.lake.metastore.partition(AT)
+        arrow = [row for batch in record_batches(scene.lake, AT, partition.extents, 0) for row in batch.to_pylist()]
+        assert [(row["offset"], row["key"], row["value"]) for row in arrow] == scene.held()
+        rows = [row for batch in table_batches(scene.lake, AT, partition) for row in batch.to_pylist()]
+        assert {row["key"]: row["value"] for row in rows} == scene.table()
+    for later in (1, 2):
+        for scene in scenes:
+            scene.compact(now_ms=12 + later * RETENTION_MS)
+            assert len(scene.held()) == len(scene.table()) == sum(newest.values())
+    for scene in scenes:
+        scene.lake.close()
+
+
+def chunk_records(chunk: Chunk) -> list[RecordEntry]:
+    runs = decode(chunk, np.arange(chunk.batches.size), Payloads())
+    return [entry for data, spans in runs for entry in record_entries(chunk.batches, data, spans)]
+
+
+@pytest.mark.parametrize("codec", ["", "/zstd"])
+def test_leaving_out_the_dead_keeps_the_rest_as_it_is(scene: Scene, codec: str) -> None:
+    """Batches that lose nothing are the same bytes; horizons, offsets and timestamps stay."""
+    scene.write(f"N[a,b,c]@500{codec}", f"T[d]{codec}", f"N[e]{codec}", f"T[f,g]@700{codec}")
+    scene.compact(now_ms=10)
+    (extent,) = scene.lake.metastore.partition(AT).extents
+    chunk = chunk_of("t", read_extent(scene.lake.store, extent))
+    assert (chunk.batches["attributes"] & DELETE_HORIZON != 0).tolist() == [False, True, False, True]
+    dead = np.array([1, 4, 6])
+    after = chunk_of("t", without_dead(chunk, dead))
+    kept = [entry for entry in chunk_records(chunk) if entry.offset not in dead.tolist()]
+    assert chunk_records(after) == kept
+    assert after.batches["base_offset"].tolist() == [0, 3, 5]
+    assert (after.batches["attributes"] & DELETE_HORIZON != 0).tolist() == [False, True, True]
+    assert after.batches["base_timestamp"][1:].tolist() == chunk.batches["base_timestamp"][[1, 3]].tolist()
+    whole = without_dead(chunk, np.zeros(0, dtype=np.int64))
+    assert whole == bytes(chunk.data)
+    assert without_dead(chunk, np.arange(7)) == b""
+
+
+def test_lists_are_what_they_say() -> None:
+    chance = np.random.default_rng(3)
+    for size in (0, 1, 5, 300):
+        ours, theirs = (np.sort(chance.integers(0, 400, size, dtype=np.uint64)) for _ in range(2))
+        assert union([ours, theirs]).tolist() == sorted(set(ours.tolist()) | set(theirs.tolist()))
+        assert any_common(ours, theirs) == bool(set(ours.tolist()) & set(theirs.tolist()))
+        digests = chance.integers(0, 30, (size, 2), dtype=np.uint64)
+        keys = joined([KeyList(digests, np.arange(size, dtype=np.int64) + (1 << 40))])
+        again = keys_of(key_section(keys))
+        assert again is not None
+        assert (again.digests.tolist(), again.offsets.tolist()) == (keys.digests.tolist(), keys.offsets.tolist())
+        offsets = np.flatnonzero(chance.random(size) < 0.3)
+        found = dead_of(dead_section(offsets))
+        assert found is not None
+        assert found.tolist() == offsets.tolist()
+        assert np.flatnonzero(~is_live(np.arange(size), offsets)).tolist() == offsets.tolist()
+
+
+def test_both_halves_of_a_digest_decide() -> None:
+    """Two keys that share the first 64 bits are two keys: nothing of the one is dead because of the other."""
+    newer = NewerKeys(KeyList(np.array([[7, 1], [7, 2], [9, 9]], dtype=np.uint64), np.array([50, 51, 52])))
+    older = KeyList(np.array([[7, 2], [7, 3], [8, 1], [9, 9]], dtype=np.uint64), np.array([3, 1, 2, 0]))
+    assert newer.superseded(older).tolist() == [0, 3]
+    assert newer.halves.tolist() == [7, 9]
+
+
+def test_offsets_too_far_apart_make_no_list(scene: Scene) -> None:
+    far = KeyList(np.zeros((2, 2), dtype=np.uint64), np.array([0, 1 << 32]))
+    near = KeyList(np.zeros((2, 2), dtype=np.uint64), np.array([5, 4 + (1 << 32)]))
+    assert (far.fits, near.fits) == (False, True)
+    scene.write("N[a]")
+    (extent,) = scene.lake.metastore.partition(AT).extents
+    chunk = chunk_of("t", read_extent(scene.lake.store, extent))
+    one, other = keys_in([chunk], HashKey(1, 2)), keys_in([chunk], HashKey(1, 3))
+    assert one.digests.tolist() != other.digests.tolist()
