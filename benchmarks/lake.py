@@ -308,16 +308,17 @@ def recent_keys(lake: Lake, drawn: Ints) -> Ints:
 
 
 def shares(done: Compacted, cost: Cost, *, new_bytes: int, list_bytes: int) -> Row:
-    """All lists of keys are read; bytes_read has them in it."""
-    size = done.bytes_before
+    """bytes_read has what is read of the lists of keys in it: 8 of 20 bytes a record where no key is concerned."""
+    size, removed = done.bytes_before, done.bytes_before - done.bytes_after
     return {
         "log_bytes": size, "new_bytes": round(new_bytes / size, 4), "extents": done.extents,
         "extents_read": round(done.extents_read / done.extents, 4),
         "extents_rewritten": round(done.extents_rewritten / done.extents, 4),
+        "extents_marked": round(done.extents_marked / done.extents, 4),
         "bytes_read": round(cost.traffic.bytes_read / size, 4), "lists_of_keys": round(list_bytes / size, 4),
         "bytes_written": round(cost.traffic.bytes_written / size, 4),
-        "bytes_removed": round((done.bytes_before - done.bytes_after) / size, 4),
-        "bytes_written_per_byte_removed": round(done.bytes_written / (done.bytes_before - done.bytes_after), 2),
+        "records_removed": round(1 - done.records_after / done.records_before, 4),
+        "records_marked": round(done.records_dead / done.records_before, 4), "bytes_removed": round(removed / size, 4),
         "requests": cost.requests, "seconds": round(cost.seconds, 3),
         "processor_ns_per_log_byte": round(cost.processor_seconds * 1e9 / size, 2),
     }  # fmt: skip

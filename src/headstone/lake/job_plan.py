@@ -25,7 +25,7 @@ from headstone.lake.keyindex import (
     any_common,
     halves_bytes,
     joined,
-    section_bytes,
+    rest_bytes,
     union,
 )
 from headstone.lake.lake import Lake
@@ -187,11 +187,12 @@ def _judged(
         return FETCH
     if extent.keys < 0:
         return FETCH if extent.length else LEAVE
-    if not any_common(lists.halves(extent), halves):
+    mine = lists.halves(extent)
+    if not any_common(mine, halves):
         return LEAVE
     if newer is None:
         return FETCH
-    known, found = lists.dead(extent), newer.superseded(lists.keys(extent))
+    known, found = lists.dead(extent), newer.superseded(lists.keys(extent, mine))
     dead = np.union1d(known, found)
     if dead.size == known.size:
         return LEAVE
@@ -214,9 +215,9 @@ class _Lists:
         self.read.append(halves_bytes(extent.keys))
         return read_halves(self._store, extent)
 
-    def keys(self, extent: Extent) -> KeyList:
-        self.read.append(section_bytes(extent.keys))
-        return read_keys(self._store, extent)
+    def keys(self, extent: Extent, halves: Halves) -> KeyList:
+        self.read.append(rest_bytes(extent.keys))
+        return read_keys(self._store, extent, halves)
 
     def dead(self, extent: Extent) -> Offsets:
         self.read.append(dead_bytes(extent.dead))
@@ -226,6 +227,6 @@ class _Lists:
         """The keys of an extent's records that are in the index."""
         if not extent.length:
             return joined([])
-        keys, dead = self.keys(extent), self.dead(extent)
+        keys, dead = self.keys(extent, self.halves(extent)), self.dead(extent)
         inside = (keys.offsets >= index.start) & (keys.offsets < index.end)
         return keys.only(inside & is_live(keys.offsets, dead))

@@ -50,9 +50,13 @@ def halves_bytes(keys: int) -> int:
     return keys * HALF_BYTES + CHECKSUM_BYTES
 
 
+def rest_bytes(keys: int) -> int:
+    return LOWEST_BYTES + keys * (HALF_BYTES + ABOVE_BYTES) + CHECKSUM_BYTES
+
+
 def section_bytes(keys: int) -> int:
     """What a list takes behind the batches of its extent; 0 if there is none."""
-    return 0 if keys < 0 else halves_bytes(keys) + LOWEST_BYTES + keys * (HALF_BYTES + ABOVE_BYTES) + CHECKSUM_BYTES
+    return 0 if keys < 0 else halves_bytes(keys) + rest_bytes(keys)
 
 
 def with_checksum(data: bytes) -> bytes:
@@ -80,16 +84,15 @@ def halves_of(section: bytes) -> Halves | None:
     return None if data is None else np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
-def keys_of(section: bytes) -> KeyList | None:
-    """None if a checksum is wrong."""
-    keys = (len(section) - 2 * CHECKSUM_BYTES - LOWEST_BYTES) // (2 * HALF_BYTES + ABOVE_BYTES)
-    low, rest = halves_of(section[: halves_bytes(keys)]), verified(section[halves_bytes(keys) :])
-    if low is None or rest is None:
+def keys_of(halves: Halves, section: bytes) -> KeyList | None:
+    """The whole list, of its first part and the bytes of the second; None if the checksum is wrong."""
+    data = verified(section)
+    if data is None:
         return None
-    lowest = int.from_bytes(rest[:LOWEST_BYTES], "little")
-    high = np.frombuffer(rest, dtype="<u8", count=keys, offset=LOWEST_BYTES)
-    above = np.frombuffer(rest, dtype="<u4", offset=LOWEST_BYTES + keys * HALF_BYTES)
-    return KeyList(np.stack([low, high.astype(np.uint64)], axis=1), above.astype(np.int64) + lowest)
+    lowest = int.from_bytes(data[:LOWEST_BYTES], "little")
+    high = np.frombuffer(data, dtype="<u8", count=halves.size, offset=LOWEST_BYTES)
+    above = np.frombuffer(data, dtype="<u4", offset=LOWEST_BYTES + halves.size * HALF_BYTES)
+    return KeyList(np.stack([halves, high.astype(np.uint64)], axis=1), above.astype(np.int64) + lowest)
 
 
 def keys_in(chunks: Iterable[Chunk], hash_key: HashKey) -> KeyList:

@@ -31,7 +31,7 @@ from headstone.lake.keyindex import (
     halves_of,
     key_section,
     keys_of,
-    section_bytes,
+    rest_bytes,
 )
 from headstone.lake.spans import Span
 from headstone.lake.store import PART_BYTES, Sink, Store
@@ -143,10 +143,12 @@ def read_halves(store: Store, extent: Extent) -> Halves:
     return found
 
 
-def read_keys(store: Store, extent: Extent) -> KeyList:
-    """The list of an extent's keys, its checksums verified; dead records are still in it. The extent must have one."""
-    path, position = object_path(extent.object_id), extent.position + extent.length
-    found = keys_of(store.read(path, position, section_bytes(extent.keys)))
+def read_keys(store: Store, extent: Extent, halves: Halves | None = None) -> KeyList:
+    """The list of an extent's keys, checksums verified; dead records are in it too. `halves`: what was read of it before."""
+    if halves is None:
+        halves = read_halves(store, extent)
+    path, position = object_path(extent.object_id), extent.position + extent.length + halves_bytes(extent.keys)
+    found = keys_of(halves, store.read(path, position, rest_bytes(extent.keys)))
     if found is None:
         raise _damaged(store, path, position, extent, "list of keys")
     return found
