@@ -262,6 +262,7 @@ class BatonMetastore(Metastore):
     def replace(self, *arguments: Any, **options: Any) -> None:
         with self._commit("replace"):
             super().replace(*arguments, **options)
+            self._baton.counts["extents marked"] += sum(extent.dead > 0 for extent in arguments[2])
 
     def level(self, *arguments: Any, **options: Any) -> None:
         with self._commit("level"):

@@ -330,6 +330,10 @@ def test_the_dead_records_of_an_extent_are_listed_in_another_object(store: Metas
     assert (store.partition(ORDERS).extents, store.check()) == ((more,), [])
     states = {row.object_id: row.state for row in store.objects().values()}
     assert states == {data: COMMITTED, first: UNREFERENCED, second: COMMITTED}
+    (third,) = store.register(1, now_ms=5)
+    for fewer in (marked, more):
+        with pytest.raises(CommitRefused, match="not there any more"):
+            store.replace(ORDERS, 2, [replace(fewer, dead_object=third)], None, {third: 100}, now_ms=6)
     assert store.partition_as_of(ORDERS, 3).extents == (marked,)
     assert store.condemn([first], unreferenced_before_ms=9, registered_before_ms=0) == [first]
     with pytest.raises(UsageError, match="collected as garbage"):

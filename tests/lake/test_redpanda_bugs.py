@@ -1,7 +1,6 @@
 """Every bug that Redpanda's Cloud Topics compaction had, by its number, as a thing that does not happen here.
 
-29092 and 31124 are in test_commits and test_compaction too, 31442 and the inverted queue in test_scheduling; the quadratic
-filter (30740, 30759) is what `benchmarks/lake.py --groups growth` measures, because a test that takes the time is none.
+29092 and 31124 are in test_commits and test_compaction too, 31442 and the inverted queue in test_scheduling.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from sqlalchemy.exc import OperationalError
 
@@ -18,13 +19,20 @@ from headstone.errors import Unfinished
 from headstone.lake import metastore as metastore_module
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused
+from headstone.lake.compaction import compact_partition
 from headstone.lake.holds import Holds
+from headstone.lake.ingest import ingest
 from headstone.lake.lake import Lake, create_lake
+from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, writing_object
+from headstone.lake.reading import record_batches
 from headstone.lake.scheduling import eligibility, queue
 from headstone.lake.spans import Span
 from headstone.lake.store import MissingObject, Sink, Store
+from headstone.log.directory import LOG, find_partitions, numbered
+from headstone.log.encoding import BatchHead, Columns, batch_bytes, encode_section
+from headstone.spark.inprocess import InProcess
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 
@@ -140,6 +148,47 @@ def test_31052_a_metastore_that_fails_within_a_commit_has_changed_nothing(
     monkeypatch.setattr(metastore_module, "_release", real)
     scene.compact(now_ms=20)
     assert len(scene.held()) == 2
+
+
+@pytest.mark.parametrize("every", [2, 5], ids=["rewritten", "marked"])
+def test_30740_30759_the_filter_of_a_batch_is_not_quadratic(lake: Lake, tmp_path: Path, every: int) -> None:
+    """Two million records in one batch: by a filter that looks at a batch once for each record it would not end today."""
+    records = 2_000_000
+    lake.metastore.create_topic("t", 1, {})
+    logs = tmp_path / "log"
+    one_batch(logs / "t-0", np.arange(records), 0)
+    ingest(lake, find_partitions([logs / "t-0"]), clock=lambda: 0)
+    compact_partition(lake, AT, InProcess(1), now_ms=10)
+    one_batch(logs / "t-0", np.arange(0, records, every), records)
+    ingest(lake, find_partitions([logs / "t-0"]), clock=lambda: 10)
+    done = compact_partition(lake, AT, InProcess(1), now_ms=20)
+    assert (done.records_after, done.extents_marked) == (records, int(every == 5))
+    level_partition(lake, AT, clock=lambda: 30, extent_bytes=1, purge=True)
+    partition = lake.metastore.partition(AT)
+    assert [(extent.records, extent.dead) for extent in partition.extents] == [
+        (records - records // every, 0), (records // every, 0),
+    ]  # fmt: skip
+    held = np.concatenate(
+        [batch.column("offset").to_numpy() for batch in record_batches(lake, AT, partition.extents, 0)]
+    )
+    kept = np.setdiff1d(np.arange(records), np.arange(0, records, every))
+    assert np.array_equal(held, np.concatenate([kept, np.arange(records, records + records // every)]))
+
+
+def one_batch(directory: Path, keys: npt.NDArray[np.int64], start: int) -> None:
+    """A segment from offset `start` on: one batch, a record for each of these keys."""
+    directory.mkdir(parents=True, exist_ok=True)
+    steps, eights = np.arange(keys.size), np.full(keys.size, 8)
+    data, zeros = keys.astype(">i8").view(np.uint8), np.zeros(keys.size, dtype=np.int64)
+    columns = Columns(
+        timestamp_deltas=zeros, offset_deltas=steps, key_pool=data, key_starts=steps * 8, key_sizes=eights,
+        value_pool=data, value_starts=steps * 8, value_sizes=eights, header_pool=np.zeros(1, dtype=np.uint8),
+        header_starts=zeros, header_sizes=zeros + 1,
+    )  # fmt: skip
+    head = BatchHead(base_offset=start, last_offset_delta=keys.size - 1, base_timestamp=0, max_timestamp=0, codec=0)
+    batch = batch_bytes(head, encode_section(columns), keys.size)
+    (directory / numbered(start, LOG)).write_bytes(batch.tobytes())
+    (directory / numbered(start + keys.size, LOG)).touch()
 
 
 def test_31104_retention_does_not_apply_to_a_compacted_topic(scene: Scene) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headstone.lake.commits import Extent, Partition
-from headstone.lake.dead import DEAD_SHARE_MAX, dead_bytes, is_live
+from headstone.lake.dead import DEAD_SHARE_MAX, dead_bytes
 from headstone.lake.holds import Holds
 from headstone.lake.keyindex import (
     NO_HALVES,
@@ -167,7 +167,7 @@ def _chosen(
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         newer = None
         if few:
-            newer = NewerKeys(joined(pool.map(lambda extent: lists.live(extent, index), indexed)))
+            newer = NewerKeys(joined(pool.map(lists.all_keys, indexed)))
         halves = newer.halves if newer else union(pool.map(lists.halves, indexed))
         judged = list(pool.map(lambda extent: _judged(extent, due, halves, newer, lists, dead_share_max), below))
     return Choice(
@@ -223,10 +223,6 @@ class _Lists:
         self.read.append(dead_bytes(extent.dead))
         return read_dead(self._store, extent)
 
-    def live(self, extent: Extent, index: Span) -> KeyList:
-        """The keys of an extent's records that are in the index."""
-        if not extent.length:
-            return joined([])
-        keys, dead = self.keys(extent, self.halves(extent)), self.dead(extent)
-        inside = (keys.offsets >= index.start) & (keys.offsets < index.end)
-        return keys.only(inside & is_live(keys.offsets, dead))
+    def all_keys(self, extent: Extent) -> KeyList:
+        """Those of dead records too: all of them are newer than what lies below."""
+        return self.keys(extent, self.halves(extent)) if extent.length else joined([])
