@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headstone.audit.comparison import FROZEN
 from headstone.cli.main import main
 from headstone.kafka.client import KafkaClient
 from headstone.kafka.distribution import Distribution
@@ -55,6 +56,9 @@ def test_all_four_corruptions_show_and_the_audit_names_them(
     live = audited_live()
     assert (live["exit"], live["verdict"]) == (1, "diverged")
     assert _found(live, "3") == NAMED
+    (frozen,) = [one for part in live["partitions"] for one in part["findings"] if one["class"] == FROZEN]
+    assert f"the broker itself says that it is open since offset {frozen['offset']}" in frozen["why"]
+    assert frozen["producer_epoch"] is not None
     served = {
         run["variant"]: [STANDS_STILL if replica["stuck"] else replica["table"] for replica in run["replicas"]]
         for run in runs

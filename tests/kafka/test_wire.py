@@ -13,7 +13,7 @@ import pytest
 
 from headstone.cli.main import main
 from headstone.errors import Unfinished
-from headstone.kafka.brokers import Cluster
+from headstone.kafka.brokers import Cluster, free_ports, wait_until
 from headstone.kafka.distribution import Distribution
 from headstone.kafka.replicas import whole_batches
 from testbed.maven import VERSIONS
@@ -31,11 +31,44 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> Any:
 
 
 def create(bootstrap: str, topic: str, copies: int, **settings: str) -> None:
+    """Two partitions on the first brokers; the last of them leads none."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
     config = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
-    admin.create_topics([NewTopic(topic, num_partitions=2, replication_factor=copies, config=config)])[topic].result(60)
+    brokers = list(range(1, copies + 1))
+    placed = [brokers, [*brokers[-2::-1], brokers[-1]]]
+    admin.create_topics([NewTopic(topic, num_partitions=2, replica_assignment=placed, config=config)])[topic].result(60)
+
+
+def hold_back(cluster: Cluster, topic: str, number: int) -> None:
+    """This broker was away for a while, and is back with leave to copy a byte a second: it runs, and stays out of sync."""
+    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    entries = [
+        (ConfigResource.Type.TOPIC, topic, "follower.replication.throttled.replicas", f"0:{number},1:{number}"),
+        (ConfigResource.Type.BROKER, str(number), "follower.replication.throttled.rate", "1"),
+    ]
+    for kind, name, setting, value in entries:
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        changed = admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])])
+        next(iter(changed.values())).result(60)
+    broker = cluster.brokers[number]
+    broker.stop()
+    asking = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "none", "log_level": 0})
+
+    def end(partition: int) -> int:
+        return int(asking.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
+
+    ends = [end(partition) for partition in (0, 1)]
+    wait_until(lambda: all(end(n) > ends[n] + 300 for n in (0, 1)), "more records", seconds_max=120)
+    asking.close()
+    broker.settings["replica.fetch.response.max.bytes"] = "1"
+    broker.start()
+    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
+    assert [number in partition.isrs for partition in partitions] == [False, False]
 
 
 @pytest.mark.parametrize("distribution", VERSIONS[-1:], indirect=True)
@@ -68,6 +101,12 @@ def test_a_cluster_under_load_is_clean_and_a_broker_that_is_off_is_not_covered(
             for _ in range(5):
                 one = told(capsys, 0, "--bootstrap", cluster.bootstrap, "--topic", "orders")
                 assert [len(part["replicas"]) for part in one["partitions"]] == [3, 3]
+            hold_back(cluster, "orders", 3)
+            behind = told(capsys, 0, "--bootstrap", cluster.bootstrap, "--topic", "orders")
+            for part in behind["partitions"]:
+                ends = {replica["replica"]: replica["log_end"] for replica in part["replicas"]}
+                assert 0 < ends["3"] < min(ends["1"], ends["2"])
+                assert [risk["replica"] for risk in part["forecast"]] == ["3"]
             cluster.brokers[3].stop()
             away = told(capsys, 3, "--bootstrap", cluster.bootstrap)
             assert away["verdict"] == "incomplete"
@@ -135,6 +174,7 @@ def test_tls_and_sasl(distribution: Distribution, tmp_path: Path, capsys: pytest
     store, authority = _certificates(tmp_path)
     secure = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:ANONYMOUS",
         "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN", "ssl.keystore.type": "PKCS12", "ssl.keystore.location": store,
         "ssl.keystore.password": "changeit", "ssl.key.password": "changeit",
         "listener.name.secure.scram-sha-512.sasl.jaas.config": f"{JAAS};",
@@ -142,8 +182,6 @@ def test_tls_and_sasl(distribution: Distribution, tmp_path: Path, capsys: pytest
         f'user_{USER}="{PASSWORD}";',
     }  # fmt: skip
     cluster = Cluster(distribution, tmp_path / "cluster", brokers=2, settings=secure)
-    from headstone.kafka.brokers import free_ports
-
     ports = dict(zip(cluster.brokers, free_ports(2), strict=True))
     for number, broker in cluster.brokers.items():
         broker.settings["listeners"] = f"{broker.settings['listeners']},SECURE://127.0.0.1:{ports[number]}"
@@ -164,6 +202,7 @@ def test_tls_and_sasl(distribution: Distribution, tmp_path: Path, capsys: pytest
         where = ["--bootstrap", f"127.0.0.1:{ports[1]}", "--kafka-conf", "security.protocol=SASL_SSL", "--kafka-conf",
                  f"ssl.ca.location={authority}", "--kafka-conf", f"sasl.username={USER}"]  # fmt: skip
         right = ["--kafka-conf", f"sasl.password={PASSWORD}"]
+        _without_permission(admin, [*where, *right, "--kafka-conf", "sasl.mechanism=PLAIN"], capsys)
         for mechanism in ("SCRAM-SHA-512", "PLAIN"):
             one = told(capsys, 0, *where, *right, "--kafka-conf", f"sasl.mechanism={mechanism}")
             assert [part["replicas"][0]["records"] for part in one["partitions"]] == [1, 0]
@@ -172,6 +211,43 @@ def test_tls_and_sasl(distribution: Distribution, tmp_path: Path, capsys: pytest
             assert "refused the login" in capsys.readouterr().err
         assert main(["audit", *where[:2], "--kafka-conf", "security.protocol=SSL"]) == 3
         assert "certificate" in capsys.readouterr().err.lower()
+
+
+def _without_permission(admin: Any, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A user who may see nothing, then one who may describe a topic; in the end one who may read it. Never clean too early."""
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    def allow(operation: AclOperation) -> None:
+        acl = AclBinding(
+            ResourceType.TOPIC,
+            "orders",
+            ResourcePatternType.LITERAL,
+            f"User:{USER}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        admin.create_acls([acl])[acl].result(60)
+
+    def said(*codes: int, more: tuple[str, ...] = ()) -> str:
+        capsys.readouterr()
+        assert main(["audit", *where, *more, "--in-process"]) in codes
+        shown = capsys.readouterr()
+        return shown.out + shown.err
+
+    assert "topic orders: TOPIC_AUTHORIZATION_FAILED" in said(2, more=("--topic", "orders"))
+    assert "shows no topic" in said(3)
+    allow(AclOperation.DESCRIBE)
+    denied = "the replica on broker 1 was not read: TOPIC_AUTHORIZATION_FAILED"
+    wait_until(lambda: denied in said(3), "the permission to describe", seconds_max=60)
+    allow(AclOperation.READ)
+    wait_until(lambda: "clean" in said(0, 3), "the permission to read", seconds_max=60)
 
 
 def _certificates(root: Path) -> tuple[str, str]:

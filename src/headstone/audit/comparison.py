@@ -26,6 +26,7 @@ HIDDEN = "committed-hidden"
 FROZEN = "read-committed-frozen"
 OTHER = "other"
 CERTAIN, LIKELY = "certain", "likely"
+EVERYBODY, UNCOMMITTED = "every consumer", "read_uncommitted"
 ABSENT = -1
 SEEN = (DATA, COMMITTED)
 """Roles of what read_committed consumers get."""
@@ -35,7 +36,7 @@ EXPLAINED_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What one replica has of a key: the newest record that read_committed consumers get."""
+    """What one replica has of a key: the newest record that consumers get."""
 
     replica: str
     offset: int
@@ -63,6 +64,8 @@ class Difference:
     producer_epoch: int
     marker: int | None
     served: tuple[Served, ...]
+    isolation: str
+    """Who is served it: every consumer, or only read_uncommitted ones, because a replica's LSO is in front of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +85,14 @@ class _Newest:
 
 
 def compare(replicas: Sequence[ReplicaRows]) -> Compared:
-    """Every replica with all that have got as far, below its own stable end: one that lags hides nothing of the others."""
+    """Every replica with all that have got as far: one that lags hides nothing of the others.
+
+    First below the stable ends, which read_committed consumers get; then below the ends that read_uncommitted ones get."""
     pairs = [_compare_records(one, other, replicas) for one, other in itertools.combinations(replicas, 2)]
-    below = sorted({replica.facts.stable_end for replica in replicas} - {0}, reverse=True)
-    members = [[replica for replica in replicas if replica.facts.stable_end >= end] for end in below]
-    tables = [_compare_below(some, end) for some, end in zip(members, below, strict=True) if len(some) > 1]
+    stable = _levels([replica.facts.stable_end for replica in replicas])
+    tables = [_compare_below([one for one in replicas if one.facts.stable_end >= end], end) for end in stable]
+    beyond = [end for end in _levels([replica.facts.trusted_end for replica in replicas]) if end not in stable]
+    tables += [_compare_below([one for one in replicas if one.facts.trusted_end >= end], end) for end in beyond]
     # Where the records themselves differ, a key that is missing is no news.
     torn = {one.offset for pair in pairs for one in pair.differences if one.kind == OTHER}
     found: dict[tuple[str, str, int, int], Difference] = {}
@@ -102,9 +108,14 @@ def compare(replicas: Sequence[ReplicaRows]) -> Compared:
     )  # fmt: skip
 
 
+def _levels(ends: Sequence[int]) -> list[int]:
+    """Offsets that two replicas or more have reached, from the highest."""
+    return sorted({end for end in ends if end > 0 and sum(other >= end for other in ends) > 1}, reverse=True)
+
+
 def _compare_records(one: ReplicaRows, other: ReplicaRows, everybody: Sequence[ReplicaRows]) -> Compared:
     """The same offset on two replicas: the same bytes, and the same decision. Also of records that are superseded."""
-    end = min(one.facts.stable_end, other.facts.stable_end)
+    end = min(one.facts.trusted_end, other.facts.trusted_end)
     at = np.searchsorted(other.offsets, one.offsets)
     common = np.flatnonzero(at < other.offsets.size)
     common = common[other.offsets[at[common]] == one.offsets[common]]
@@ -184,7 +195,8 @@ def _newest(replica: ReplicaRows, keys: npt.NDArray[np.uint64], below: int) -> _
     offsets[at] = mine["offset"][last]
     live[at] = mine["tombstone"][last] == 0
     # What lies beyond may be why something below is gone: then this replica has nothing to say about the key.
-    beyond = _distinct(rows["key"][(rows["offset"] >= below) & visible(rows, NO_LIMIT)])
+    # So may a transaction that this replica has not seen the end of.
+    beyond = _distinct(rows["key"][(rows["offset"] >= below) & visible(rows, NO_LIMIT) | (rows["role"] == OPEN)])
     silent = np.zeros(keys.size, dtype=np.bool_)
     silent[np.searchsorted(keys, beyond)] = True
     return _Newest(offsets=offsets, live=live, silent=silent)
@@ -229,6 +241,7 @@ class _Case:
             kind=kind, replica=name, key=self.key, key_high=self.key_high, offset=int(row["offset"]), sure=sure, why=why,
             place=(holder, int(row["file"]), int(row["place"])), producer_id=int(row["producer_id"]),
             producer_epoch=int(row["producer_epoch"]), marker=marker, served=served,
+            isolation=UNCOMMITTED if int(row["offset"]) >= replica.facts.stable_end else EVERYBODY,
         )  # fmt: skip
 
 

@@ -87,6 +87,16 @@ class ReplicaFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSaid:
+    """A producer by the word of a broker, not of its log."""
+
+    producer_id: int
+    epoch: int
+    transaction_start: int | None
+    """None: it has no open transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRows:
     """Sorted by key, and by offset within a key; `offsets` are those of all rows in order, `places` where their rows are."""
 

@@ -1,7 +1,7 @@
 """`headstone audit DIR DIR...` or `--bootstrap HOSTS`: do the replicas of a cluster tell readers the same story?
 
-Each DIR is the log directory of one broker, or a copy of it. Reads, compares, explains; changes nothing. Exit 0 everything was
-read and agrees, 1 findings, 2 wrong usage, 3 not everything could be compared.
+Each DIR is the log directory of one broker, or a copy of it, also in object storage (s3://BUCKET/PREFIX). Reads, compares,
+explains; changes nothing. Exit 0 everything was read and agrees, 1 findings, 2 wrong usage, 3 not everything could be compared.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from headstone.cli.audit_page import audit_page
 from headstone.cli.inspect import shown_bytes
+from headstone.cli.lake_data import store_settings
 from headstone.cli.options import add_spark_arguments, cores, offset, positive, spark_conf, tell
 from headstone.errors import UsageError
 from headstone.retention.policy import DAY_MS
 
 if TYPE_CHECKING:
+    from headstone.audit.frozen import Frozen
     from headstone.spark.auditing import PartitionAudit
     from headstone.spark.compaction import Engine
 
@@ -30,7 +32,10 @@ SHOWN_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directories", nargs="*", metavar="DIR", help="the log directory of a broker; two or more")
+    parser.add_argument(
+        "directories", nargs="*", metavar="DIR",
+        help="of a broker: its log directory, a copy of it, or s3://BUCKET/PREFIX; two or more",
+    )  # fmt: skip
     parser.add_argument(
         "--bootstrap", metavar="HOSTS", help="a running cluster instead: each replica is read from its broker"
     )
@@ -47,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=50 << 20,
         help="from the cluster, over all brokers (default 50 MiB)",
     )
+    parser.add_argument(
+        "--store-conf",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="of object storage, such as endpoint=http://...",
+    )
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
     parser.add_argument("--key", action="append", default=[], help="say of every replica what it has of this key")
     parser.add_argument("--keys-file", type=Path, metavar="FILE", help="one key a line")
@@ -61,12 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if bool(arguments.directories) == bool(arguments.bootstrap):
         raise UsageError("name the log directories of the replicas, or a cluster with --bootstrap HOSTS")
+    arguments.names = {}
     wanted = [key.encode() for key in arguments.key]
     if arguments.keys_file:
         wanted += arguments.keys_file.read_bytes().splitlines()
     now_ms = time.time_ns() // 1_000_000 if arguments.now_ms is None else arguments.now_ms
     audits = _live(arguments, wanted) if arguments.bootstrap else _offline(arguments, wanted)
-    told = [_partition(one, now_ms, arguments.delete_retention_ms) for one in audits]
+    told = _renamed([_partition(one, now_ms, arguments.delete_retention_ms) for one in audits], arguments.names)
     proofs = _proofs(audits, wanted)
     findings = [finding for one in told for finding in one["findings"]]
     verdict = DIVERGED if findings else INCOMPLETE if any(one["problems"] for one in told) else CLEAN
@@ -81,22 +94,49 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[verdict]
 
 
+def _renamed(told: Any, names: dict[str, str]) -> Any:
+    """What was found in a copy is told of what was copied."""
+    if isinstance(told, dict):
+        return {key: _renamed(value, names) for key, value in told.items()}
+    if isinstance(told, list):
+        return [_renamed(value, names) for value in told]
+    for place, name in names.items() if isinstance(told, str) else ():
+        told = told.replace(place, name.rstrip("/"))
+    return told
+
+
 def _offline(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:
     from headstone.log.directory import find_partitions
     from headstone.spark.auditing import audit, replicas_of
 
     if len(arguments.directories) < 2:
         raise UsageError("name the log directories of two replicas or more: one alone has nothing to be compared with")
-    resolved = [Path(text).resolve() for text in arguments.directories]
+    resolved = [text.rstrip("/") if "://" in text else str(Path(text).resolve()) for text in arguments.directories]
     if len(set(resolved)) < len(resolved):
         raise UsageError("the same directory is named twice")
-    groups = replicas_of([(name, find_partitions([name])) for name in arguments.directories])
-    if arguments.topic:
-        groups = {name: some for name, some in groups.items() if some[0][1].topic in arguments.topic}
-    if not groups:
-        raise UsageError(f"no partition of {', '.join(arguments.topic)} in these directories")
-    found: list[PartitionAudit] = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+    with tempfile.TemporaryDirectory(prefix="headstone-audit-") as work:
+        places = {
+            name: _copied(arguments, name, Path(work) / str(number)) if "://" in name else name
+            for number, name in enumerate(arguments.directories)
+        }
+        groups = replicas_of([(name, find_partitions([place])) for name, place in places.items()])
+        if arguments.topic:
+            groups = {name: some for name, some in groups.items() if some[0][1].topic in arguments.topic}
+        if not groups:
+            raise UsageError(f"no partition of {', '.join(arguments.topic)} in these directories")
+        found: list[PartitionAudit] = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+    arguments.names = {place: name for name, place in places.items() if place != name}
     return found
+
+
+def _copied(arguments: argparse.Namespace, url: str, to: Path) -> str:
+    from headstone.lake.copying import copy_objects, of_topics
+    from headstone.lake.store import Store
+
+    tell(f"{url}: copying")
+    size = copy_objects(Store.open(url, store_settings(arguments)), to, wanted=of_topics(arguments.topic))
+    tell(f"{url}: {size / 1e6:,.1f} MB copied")
+    return str(to)
 
 
 def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:
@@ -108,13 +148,15 @@ def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionA
     pairs = [item.partition("=") for item in arguments.kafka_conf]
     if any(not equals for _, equals, _ in pairs):
         raise UsageError("--kafka-conf wants K=V, such as security.protocol=SASL_SSL")
+    settings = {name: value for name, _, value in pairs}
     with tempfile.TemporaryDirectory(prefix="headstone-audit-") as work:
         copied = copy_replicas(
-            arguments.bootstrap, {name: value for name, _, value in pairs}, arguments.topic, Path(work),
+            arguments.bootstrap, settings, arguments.topic, Path(work),
             bytes_per_second=arguments.bytes_per_second, tell=tell,
         )  # fmt: skip
         groups = replicas_of([(str(n), find_partitions([str(path)])) for n, path in sorted(copied.directories.items())])
         found: list[PartitionAudit] = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+    _ask_producers(arguments.bootstrap, settings, found)
     known = {one.partition: one for one in found}
     for partition, problems in copied.problems.items():
         blank = PartitionAudit(partition=partition, replicas=(), results=[], problems=[])
@@ -127,6 +169,19 @@ def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionA
                     f"broker {facts.name} serves read_committed consumers up to {said} only; its records say {facts.stable_end}"
                 )
     return [known[name] for name in sorted(known)]
+
+
+def _ask_producers(bootstrap: str, settings: dict[str, str], found: list[PartitionAudit]) -> None:
+    """Of replicas on which transactions never end: what their brokers themselves say of the producers."""
+    from headstone.kafka.replicas import ask_producers
+
+    for one in found:
+        for frozen in (frozen for result in one.results for frozen in result.frozen):
+            directory, name = one.replicas[0].directory, frozen.replica
+            if name not in one.producers:
+                said = ask_producers(bootstrap, settings, directory.topic, directory.partition, int(name))
+                if said is not None:
+                    one.producers[name] = said
 
 
 def _on_engine(arguments: argparse.Namespace, job: Any) -> Any:
@@ -184,11 +239,13 @@ def _findings(audited: PartitionAudit) -> list[dict[str, Any]]:
         for one in result.frozen:
             cleaned = "and everything of it is cleaned away there"
             at = cleaned if one.marker is None else f"at {one.marker}, which never came here"
+            said, epoch = _said(audited, one)
+            ended = f"it has ended on {one.ended_on} {at}{said}"
             found.append({
                 "class": FROZEN, "replica": one.replica, "key": None, "offset": one.offset, "sure": "certain",
-                "why": f"the transaction of producer {one.producer_id} never ends here; it has ended on {one.ended_on} {at}",
-                "file": None, "position": None, "producer_id": one.producer_id, "producer_epoch": None, "marker": one.marker,
-                "served": {}, "repair": list(repair(FROZEN, one.replica, audited.partition)),
+                "why": f"the transaction of producer {one.producer_id} never ends here; {ended}",
+                "file": None, "position": None, "producer_id": one.producer_id, "producer_epoch": epoch, "marker": one.marker,
+                "served": {}, "isolation": "read_committed", "repair": list(repair(FROZEN, one.replica, audited.partition)),
             })  # fmt: skip
         for difference in result.compared.differences:
             holder, file, position = difference.place
@@ -198,6 +255,7 @@ def _findings(audited: PartitionAudit) -> list[dict[str, Any]]:
                 "sure": difference.sure, "why": difference.why, "file": places[holder][file].file.path, "position": position,
                 "producer_id": difference.producer_id, "producer_epoch": difference.producer_epoch,
                 "marker": difference.marker, "served": {one.replica: str(one) for one in difference.served},
+                "isolation": difference.isolation,
                 "repair": list(repair(difference.kind, difference.replica, audited.partition)),
             })  # fmt: skip
     brokers = {replica.name: replica.broker for replica in audited.replicas}
@@ -210,6 +268,17 @@ def _findings(audited: PartitionAudit) -> list[dict[str, Any]]:
             list(commands(directory.topic, directory.partition, numbers, wrong)) if known and wrong is not None else []
         )
     return sorted(found, key=lambda one: (one["class"], one["replica"], one["offset"]))
+
+
+def _said(audited: PartitionAudit, frozen: Frozen) -> tuple[str, int | None]:
+    """Over the wire: what the replica's own broker says of the transaction, and its producer's epoch."""
+    states = audited.producers.get(frozen.replica)
+    if states is None:
+        return "", None
+    state = next((one for one in states if one.producer_id == frozen.producer_id), None)
+    if state is None or state.transaction_start is None:
+        return "; the broker itself does not list it as open", None
+    return f"; the broker itself says that it is open since offset {state.transaction_start}", state.epoch
 
 
 def _proofs(audits: list[PartitionAudit], wanted: list[bytes]) -> list[dict[str, Any]]:
@@ -256,8 +325,8 @@ def _render_partition(one: dict[str, Any]) -> None:
     for finding in one["findings"][:SHOWN_MAX]:
         key = f" key {finding['key']}" if finding["key"] is not None else ""
         print(
-            f"  {finding['class']} on {finding['replica']}:{key} offset {finding['offset']} ({finding['sure']}): "
-            f"{finding['why']}"
+            f"  {finding['class']} on {finding['replica']}:{key} offset {finding['offset']} ({finding['sure']}, "
+            f"{finding['isolation']}): {finding['why']}"
         )
         for replica, state in finding["served"].items():
             print(f"    {replica}: {state}")
@@ -276,7 +345,19 @@ def _write_findings(path: Path, told: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = ("class", "replica", "offset", "sure", "why", "file", "position", "producer_id", "producer_epoch", "marker")
+    names = (
+        "class",
+        "replica",
+        "offset",
+        "sure",
+        "why",
+        "file",
+        "position",
+        "producer_id",
+        "producer_epoch",
+        "marker",
+        "isolation",
+    )
     rows = [
         {"partition": one["partition"], "key": json.dumps(finding["key"]), "served": json.dumps(finding["served"]),
          **{name: finding[name] for name in names}}

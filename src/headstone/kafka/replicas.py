@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headstone.audit.views import ProducerSaid
 from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
 from headstone.kafka.wire import READ_COMMITTED, READ_UNCOMMITTED, ClusterMetadata, Connection, error_name
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
@@ -63,6 +64,8 @@ def copy_replicas(
     metadata = _described(bootstrap, settings, list(topics) or None)
     wanted = {name: found for name, found in metadata.topics.items() if topics or not name.startswith("__")}
     _refuse_unknown(wanted, topics)
+    if not wanted:
+        raise Unfinished(f"{bootstrap} shows no topic: there is none, or this user may describe none")
     copied = Copied(directories={})
     pace = Pace(bytes_per_second)
     with ExitStack() as stack:
@@ -89,6 +92,18 @@ def copy_replicas(
                             f"the replica on broker {broker} was not read: {error}"
                         )
     return copied
+
+
+def ask_producers(
+    bootstrap: str, settings: Mapping[str, str], topic: str, number: int, broker: int
+) -> tuple[ProducerSaid, ...] | None:
+    """What the broker says of producers on its replica; None if it does not: before 2.8 it does not know the question."""
+    try:
+        node = _described(bootstrap, settings, [topic]).nodes[broker]
+        with Connection(node.host, node.port, settings) as connection:
+            return connection.producers(topic, number)
+    except (Unfinished, KeyError):
+        return None
 
 
 def _described(bootstrap: str, settings: Mapping[str, str], topics: list[str] | None) -> ClusterMetadata:

@@ -1,7 +1,7 @@
 """A small client of Kafka's own protocol, for the one thing that other clients do not do: read a replica from that replica.
 
-Metadata, ListOffsets and Fetch of fixed old versions that every broker since 2.3 speaks, TLS, and SASL PLAIN and SCRAM. One
-connection a broker, one request at a time; reads only. Settings by librdkafka's names.
+Metadata, ListOffsets and Fetch of fixed old versions that every broker since 2.3 speaks, DescribeProducers, TLS, and SASL PLAIN
+and SCRAM. One connection a broker, one request at a time; reads only. Settings by librdkafka's names.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
+from headstone.audit.views import ProducerSaid
 from headstone.errors import Unfinished, UsageError
 
-FETCH, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE = 1, 2, 3, 17, 36
-VERSIONS = {FETCH: 11, LIST_OFFSETS: 5, METADATA: 5, SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 0}
+FETCH, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE_PRODUCERS = 1, 2, 3, 17, 36, 61
+VERSIONS = {
+    FETCH: 11, LIST_OFFSETS: 5, METADATA: 5, SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 0, DESCRIBE_PRODUCERS: 0
+}  # fmt: skip
 """The last before tagged fields; Fetch 11 is the first that a follower answers from its own log."""
+TAGGED = (DESCRIBE_PRODUCERS,)
+"""These have tagged fields in all versions, and compact arrays and strings. Brokers since 2.8 know it."""
+NO_TAGS = b"\0"
 CLIENT_ID = "headstone-audit"
 SECONDS_MAX = 30.0
 WAIT_MS = 500
@@ -104,9 +110,37 @@ class _Reader:
     def array(self) -> range:
         return range(max(self.one("i"), 0))
 
+    def unsigned(self) -> int:
+        found = shift = 0
+        while True:
+            byte = self.one("B")
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return found
+            shift += 7
+
+    def compact_array(self) -> range:
+        return range(max(self.unsigned() - 1, 0))
+
+    def compact_text(self) -> str | None:
+        size = self.unsigned() - 1
+        return None if size < 0 else self._bytes(size).decode()
+
+    def tags(self) -> None:
+        """Nothing that is known here."""
+        for _ in range(self.unsigned()):
+            self.unsigned()
+            self._bytes(self.unsigned())
+
 
 def _text(value: str | None) -> bytes:
     return struct.pack(">h", -1) if value is None else struct.pack(">h", len(value.encode())) + value.encode()
+
+
+def _compact(value: str) -> bytes:
+    """Of fewer than 127 bytes, or of as many as two bytes can count."""
+    size = len(value.encode()) + 1
+    return (bytes([size]) if size < 0x80 else bytes([size & 0x7F | 0x80, size >> 7])) + value.encode()
 
 
 class Connection:
@@ -198,9 +232,32 @@ class Connection:
             records=answer.blob(),
         )
 
+    def producers(self, topic: str, partition: int) -> tuple[ProducerSaid, ...]:
+        """Of this broker's own replica, leader or not."""
+        body = b"\2" + _compact(topic) + b"\2" + struct.pack(">i", partition) + NO_TAGS + NO_TAGS
+        answer = self._ask(DESCRIBE_PRODUCERS, body)
+        answer.one("i")
+        answer.compact_array()
+        answer.compact_text()
+        answer.compact_array()
+        _, error = answer.take("ih")
+        text = answer.compact_text()
+        if error:
+            raise Unfinished(f"broker {self.where}: {text or error_name(error)}")
+        found = []
+        for _ in answer.compact_array():
+            producer_id, epoch, _, _, _, start = answer.take("qiiqiq")
+            answer.tags()
+            found.append(
+                ProducerSaid(producer_id=producer_id, epoch=epoch, transaction_start=start if start >= 0 else None)
+            )
+        return tuple(found)
+
     def _ask(self, key: int, body: bytes) -> _Reader:
         self._correlation += 1
         header = struct.pack(">hhi", key, VERSIONS[key], self._correlation) + _text(CLIENT_ID)
+        if key in TAGGED:
+            header += NO_TAGS
         try:
             self._socket.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
             size = struct.unpack(">i", self._receive(4))[0]
@@ -213,6 +270,8 @@ class Connection:
             raise Unfinished(f"broker {self.where} does not answer: {error}") from error
         if answer.one("i") != self._correlation:
             raise Unfinished(f"broker {self.where} answered another question")
+        if key in TAGGED:
+            answer.tags()
         return answer
 
     def _receive(self, size: int) -> bytes:

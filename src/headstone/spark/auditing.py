@@ -1,12 +1,13 @@
 """The audit of log directories: reads every replica of a partition in one task, compares, and names what was found.
 
-Digests are compared where they are made; only findings travel. A partition with more records than fit is read several times,
-each time for a share of the keys. The verb `audit` calls this.
+Digests are compared where they are made; only findings travel. Of a partition with more records than fit, the rows lie in
+temporary files by shares of the keys, and one share is compared after the other. The verb `audit` calls this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 
 from headstone.audit.comparison import Compared, Difference, compare
 from headstone.audit.frozen import Frozen, frozen_transactions
-from headstone.audit.views import MARKER, ROW, SPAN, STAMP, ReplicaFacts, ReplicaRows, by_key
-from headstone.errors import CorruptLog, HeadstoneError, UsageError
+from headstone.audit.views import MARKER, ROW, SPAN, STAMP, ProducerSaid, ReplicaFacts, ReplicaRows, by_key
+from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, META_PROPERTIES, PARTITION_METADATA, read_offsets
 from headstone.log.columns import (
     BATCH_INDEX,
@@ -39,6 +40,7 @@ from headstone.retention.transactions import ABORTED, CONTROL_NEEDED, OPEN
 from headstone.spark.compaction import Engine
 from headstone.spark.planning import survey_directory
 from headstone.spark.progress import Meter
+from headstone.spark.row_spool import RowSpool
 
 TASK_BYTES = 1 << 30
 MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -74,10 +76,9 @@ class Counts:
 class AuditWork:
     replicas: tuple[Replica, ...]
     hash_key: HashKey
-    share: int
     shares: int
     wanted: tuple[bytes, ...] = ()
-    """Keys to prove: only these are looked at."""
+    """Keys to prove."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,6 +100,8 @@ class PartitionAudit:
     results: list[ShareResult]
     problems: list[str]
     """Why it could not be compared, or not all of it."""
+    producers: dict[str, tuple[ProducerSaid, ...]] = field(default_factory=dict)
+    """By replica, where it was asked: what its broker says of producers."""
 
 
 def audit(
@@ -113,15 +116,16 @@ def audit(
         if len(members) < 2:
             problems.append(f"{partition}: only {members[0][0]} has it, there is nothing to compare it with")
         if len(replicas) > 1:
-            works += _works(replicas, hash_key, wanted)
+            shares = _shares(replicas)
+            works.append(AuditWork(replicas=replicas, hash_key=hash_key, shares=shares, wanted=tuple(wanted)))
         found.append(PartitionAudit(partition=partition, replicas=replicas, results=[], problems=problems))
     by_name = {one.partition: one for one in found}
-    for work, result in zip(works, engine.each(audit_share, works, None), strict=True):
+    for work, result in zip(works, engine.each(audit_partition, works, None), strict=True):
         mine = by_name[work.replicas[0].directory.name]
         if isinstance(result, HeadstoneError):
             mine.problems.append(str(result))
         else:
-            mine.results.append(result)
+            mine.results.extend(result)
     return found
 
 
@@ -163,34 +167,43 @@ def _topic_id(directory: PartitionDir) -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")), None)
 
 
-def _works(replicas: tuple[Replica, ...], hash_key: HashKey, wanted: Sequence[bytes]) -> list[AuditWork]:
+def _shares(replicas: tuple[Replica, ...]) -> int:
     records = sum(segment.records for replica in replicas for segment in replica.survey.segments)
-    shares = max(1, -(-records * ROW.itemsize * 2 // TASK_BYTES))
-    return [
-        AuditWork(replicas=replicas, hash_key=hash_key, share=share, shares=shares, wanted=tuple(wanted))
-        for share in range(shares)
-    ]
+    return max(1, -(-records * ROW.itemsize * 2 // TASK_BYTES))
 
 
-def audit_share(work: AuditWork, meter: Meter) -> ShareResult | HeadstoneError:
-    """One share of a partition's keys, on all replicas. What can't be read is an answer: the others go on."""
+def audit_partition(work: AuditWork, meter: Meter) -> list[ShareResult] | HeadstoneError:
+    """All replicas of one partition, share by share. What can't be read is an answer: the other partitions go on."""
     try:
-        read = [_read(replica, work, meter) for replica in work.replicas]
+        with ExitStack() as files:
+            read = []
+            for replica in work.replicas:
+                spool = files.enter_context(RowSpool(work.shares))
+                facts, tally = _read(replica, work.hash_key, spool, meter)
+                read.append((facts, tally, spool))
+            return [_audit_share(work, share, read) for share in range(work.shares)]
     except CorruptLog as error:
         return error
-    facts = tuple(rows.facts for rows, _ in read)
-    frozen = frozen_transactions(facts)
-    rows = [one for one, _ in read]
+    except OSError as error:
+        return Unfinished(f"{work.replicas[0].directory.name}: {error}")
+
+
+def _audit_share(
+    work: AuditWork, share: int, read: Sequence[tuple[ReplicaFacts, dict[str, int], RowSpool]]
+) -> ShareResult:
+    facts = tuple(one for one, _, _ in read)
+    rows = [by_key(one, spool.of_share(share)) for one, _, spool in read]
     compared = compare(rows)
     names = {replica.name: replica for replica in work.replicas}
     keys = {(one.key, one.key_high): _key_of(names, one) for one in compared.differences}
+    counts = tuple(Counts(**tally, live_keys=_live(one)) for (_, tally, _), one in zip(read, rows, strict=True))
     result = ShareResult(
-        compared=compared, frozen=frozen if work.share == 0 else [], facts=facts, counts=tuple(counts for _, counts in read),
+        compared=compared, frozen=frozen_transactions(facts) if share == 0 else [], facts=facts, counts=counts,
         below=sorted(one.stable_end for one in facts)[-2], keys=keys,
     )  # fmt: skip
     for key in work.wanted:
         low, high = (int(part) for part in _digest(key, work.hash_key))
-        if high % work.shares == work.share:
+        if high % work.shares == share:
             result.proofs.append((key, {one.facts.name: _state(one, low, high) for one in rows}))
     return result
 
@@ -222,13 +235,8 @@ def _key_of(replicas: dict[str, Replica], found: Difference) -> bytes:
     raise AssertionError(f"{segment.path} has changed while it was read")
 
 
-def _read(replica: Replica, work: AuditWork, meter: Meter) -> tuple[ReplicaRows, Counts]:
-    parts, markers, spans, stamps = (
-        [],
-        [np.zeros(0, dtype=MARKER)],
-        [np.zeros(0, dtype=SPAN)],
-        [np.zeros(0, dtype=STAMP)],
-    )
+def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) -> tuple[ReplicaFacts, dict[str, int]]:
+    markers, spans, stamps = ([np.zeros(0, dtype=kind)] for kind in (MARKER, SPAN, STAMP))
     tally = {"records": 0, "tombstones": 0, "aborted": 0, "open": 0, "control": 0}
     reader, payloads = PieceReader(), Payloads()
     for number, segment in enumerate(replica.survey.segments):
@@ -258,17 +266,15 @@ def _read(replica: Replica, work: AuditWork, meter: Meter) -> tuple[ReplicaRows,
             stamps.append(stamp)
             for content, found in decode(piece.chunk, np.flatnonzero(data & (counts > 0)), payloads):
                 tally["tombstones"] += int((found[:, VALUE_SIZE] < 0).sum())
-                parts.append(_rows(number, piece, content, found, work))
+                spool.add(_rows(number, piece, content, found, hash_key))
             meter.add(piece.chunk.data.size, piece.records)
     survey = replica.survey
     facts = ReplicaFacts(
         name=replica.name, log_start=survey.log_start, log_end=survey.log_end, high_watermark=replica.high_watermark,
         lso=survey.lso, open_txns=survey.open_txns, aborted=survey.aborted, markers=np.concatenate(markers),
-        spans=np.concatenate(spans),
-        stamps=np.concatenate(stamps),
+        spans=np.concatenate(spans), stamps=np.concatenate(stamps),
     )  # fmt: skip
-    rows = by_key(facts, parts)
-    return rows, Counts(**tally, live_keys=_live(rows))
+    return facts, tally
 
 
 def _live(replica: ReplicaRows) -> int:
@@ -280,16 +286,13 @@ def _live(replica: ReplicaRows) -> int:
     return int((mine["tombstone"][last] == 0).sum())
 
 
-def _rows(number: int, piece: Any, content: Any, found: Any, work: AuditWork) -> Any:
-    """The keyed records of one run that belong to this share."""
+def _rows(number: int, piece: Any, content: Any, found: Any, hash_key: HashKey) -> Any:
+    """The keyed records of one run."""
     found = found[found[:, KEY_SIZE] >= 0]
-    digests = siphash_spans(content, found[:, KEY_AT], found[:, KEY_SIZE], work.hash_key)
-    if work.shares > 1:
-        mine = digests[:, 1] % np.uint64(work.shares) == work.share
-        found, digests = found[mine], digests[mine]
+    digests = siphash_spans(content, found[:, KEY_AT], found[:, KEY_SIZE], hash_key)
     # Value and headers lie behind each other in a record.
     sizes = found[:, HEADERS_END] - found[:, VALUE_AT]
-    bodies = siphash_spans(content, found[:, VALUE_AT], sizes, work.hash_key)[:, 0]
+    bodies = siphash_spans(content, found[:, VALUE_AT], sizes, hash_key)[:, 0]
     batches = piece.chunk.batches[found[:, BATCH_INDEX]]
     rows = np.zeros(len(found), dtype=ROW)
     rows["key"], rows["key_high"], rows["offset"] = digests[:, 0], digests[:, 1], found[:, OFFSET]
