@@ -20,6 +20,7 @@ import pytest
 from headstone.audit.comparison import ABORTED_SERVED, FROZEN, HIDDEN, REAPPEARS
 from headstone.log.checkpoints import LOG_START, write_offsets
 from headstone.retention.policy import Policy, kafka_rules
+from headstone.spark import auditing
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
 from tests.audit.replicas import audited, findings
@@ -139,6 +140,26 @@ def test_what_was_done_to_one_replica_is_found(first: int, tmp_path: Path) -> No
     for seed in range(first, first + 10):
         kind, key, found = corrupt(seed, tmp_path / str(seed))
         assert (seed, found) == (seed, [(kind, "2", key)])
+
+
+def test_many_shares_of_the_keys_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a partition that does not fit into memory: rows go through files."""
+    monkeypatch.setattr(auditing, "TASK_BYTES", 700)
+    for seed in range(SEEDS, SEEDS + 10):
+        assert healthy(seed, tmp_path / f"h{seed}") == []
+        kind, key, found = corrupt(seed, tmp_path / f"c{seed}")
+        assert (seed, found) == (seed, [(kind, "2", key)])
+        roots = [tmp_path / f"c{seed}" / name for name in "012"]
+        many = audited(roots, keys=[b"victim", b"z"])
+        monkeypatch.setattr(auditing, "TASK_BYTES", 1 << 30)
+        (whole,) = audited(roots, keys=[b"victim", b"z"]).results
+        monkeypatch.setattr(auditing, "TASK_BYTES", 700)
+        assert len(many.results) > 1
+        assert sorted(proof for result in many.results for proof in result.proofs) == sorted(whole.proofs)
+        assert sum(result.compared.keys for result in many.results) == whole.compared.keys
+        for number, counts in enumerate(whole.counts):
+            live = sum(result.counts[number].live_keys for result in many.results)
+            assert (live, many.results[0].counts[number].records) == (counts.live_keys, counts.records)
 
 
 def main() -> None:

@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from headstone.cli.main import main
+from headstone.lake.store import Store
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
+from testbed.s3 import BUCKET, s3
 from tests.oracle.notation import History
 
 HEALTHY = "N[a] N[b] T[a] N[c] | P1[d] C1 N[b] | N[e]"
@@ -86,6 +88,62 @@ def test_the_same_offset_with_other_bytes_is_another_divergence(
     second = replica(tmp_path / "2", "N[a] N[q] N[a] | N[z]")
     one = told(capsys, 1, first, second)
     assert {finding["class"] for finding in one["partitions"][0]["findings"]} == {"other"}
+
+
+def test_behind_a_transaction_that_never_ends_there_are_consumers_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """read_uncommitted ones, the default: what they are told behind the last stable offset of a replica is compared as well."""
+    first = replica(tmp_path / "1", "P1[x] C1 N[k] T[k] N[c] | N[z]")
+    second = replica(tmp_path / "2", "P1[x] +1 N[k] +1 N[c] | N[z]")
+    one = told(capsys, 1, first, second)
+    found = [(finding["class"], finding["key"], finding["isolation"]) for finding in one["partitions"][0]["findings"]]
+    assert found == [("deleted-reappears", "k", "read_uncommitted"), ("read-committed-frozen", None, "read_committed")]
+    assert {finding["replica"] for finding in one["partitions"][0]["findings"]} == {second}
+    third = replica(tmp_path / "3", "P1[x] C1 N[k] N[c] | N[z]")
+    fourth = replica(tmp_path / "4", "P1[x] C1 N[k] N[c] | N[z] P1[y]")
+    assert told(capsys, 0, third, fourth)["verdict"] == "clean"
+
+
+def test_a_deletion_that_is_not_decided_yet_explains_what_is_gone_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The replica that is behind has the tombstone, and will get the marker: it will not show the key for long."""
+    ahead = replica(tmp_path / "1", "N[k] P1[~k,x] C1 N[c] | N[z]")
+    behind = replica(tmp_path / "2", "N[k] P1[~k,x]")
+    for now_ms in (10**12, 10**13):
+        policy = kafka_rules(Policy(now_ms=now_ms))
+        compact(
+            CompactionRequest(paths=(ahead,), out=None, policy=policy, progress=False, dirty_from=0), InProcess(),
+            lambda text: None,
+        )  # fmt: skip
+    one = told(capsys, 0, ahead, behind, "--key", "k")
+    assert one["proofs"][0]["replicas"] == {ahead: "absent", behind: "present at 0; 1 more on disk"}
+
+
+def test_copies_in_object_storage_are_replicas_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = replica(tmp_path / "1", "N[k] N[b] T[k] N[c]", "| N[z]")
+    second = replica(tmp_path / "2", "N[k] N[b] +1 N[c]", "| N[z]")
+    shutil.copytree(tmp_path / "1" / "t-0", tmp_path / "1" / "u-0")
+    with s3() as settings:
+        urls = [f"s3://{BUCKET}/backup/{number}" for number in (1, 2)]
+        for url, root in zip(urls, (first, second), strict=True):
+            store = Store.open(url, settings)
+            for path in (path for path in Path(root).rglob("*") if path.is_file()):
+                with store.writing(str(path.relative_to(root))) as sink:
+                    sink.write(path.read_bytes())
+        conf = [text for name, value in settings.items() for text in ("--store-conf", f"{name}={value}")]
+        one = told(capsys, 1, *urls, *conf, "--topic", "t")
+        (part,) = one["partitions"]
+        assert [(finding["class"], finding["replica"]) for finding in part["findings"]] == [
+            ("deleted-reappears", urls[1])
+        ]
+        assert part["findings"][0]["file"] == f"{urls[1]}/t-0/00000000000000000000.log"
+        assert told(capsys, 0, urls[0], first, *conf, "--topic", "t")["verdict"] == "clean"
+        assert "there is nothing to compare it with" in str(told(capsys, 1, *urls, *conf)["partitions"])
+        for wrong, said in ((urls[0] + "/", "named twice"), (f"s3://{BUCKET}/nothing", "holds no log directory")):
+            assert main(["audit", urls[0], wrong, *conf, "--in-process"]) == 2
+            assert said in capsys.readouterr().err
 
 
 def test_a_replica_that_is_behind_is_not_wrong_but_at_risk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
