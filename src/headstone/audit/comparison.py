@@ -186,14 +186,15 @@ def _unequal(values: npt.NDArray[np.int64], silent: npt.NDArray[np.bool_]) -> np
 
 def _newest(replica: ReplicaRows, keys: npt.NDArray[np.uint64], below: int) -> _Newest:
     rows = replica.rows
-    mine = rows[visible(rows, below)]
+    mine = np.flatnonzero(visible(rows, below))
     # Sorted by key, then offset: the last of each key is the newest.
-    last = np.flatnonzero(np.append(mine["key"][1:] != mine["key"][:-1], True)) if mine.size else np.zeros(0, np.int64)
-    at = np.searchsorted(keys, mine["key"][last])
+    key = rows["key"][mine]
+    last = mine[np.append(key[1:] != key[:-1], True)] if mine.size else mine
+    at = np.searchsorted(keys, rows["key"][last])
     offsets = np.full(keys.size, ABSENT, dtype=np.int64)
     live = np.zeros(keys.size, dtype=np.bool_)
-    offsets[at] = mine["offset"][last]
-    live[at] = mine["tombstone"][last] == 0
+    offsets[at] = rows["offset"][last]
+    live[at] = rows["tombstone"][last] == 0
     # What lies beyond may be why something below is gone: then this replica has nothing to say about the key.
     # So may a transaction that this replica has not seen the end of.
     beyond = _distinct(rows["key"][(rows["offset"] >= below) & visible(rows, NO_LIMIT) | (rows["role"] == OPEN)])

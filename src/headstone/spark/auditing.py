@@ -15,20 +15,21 @@ import numpy as np
 
 from headstone.audit.comparison import Compared, Difference, compare
 from headstone.audit.frozen import Frozen, frozen_transactions
-from headstone.audit.views import MARKER, ROW, SPAN, STAMP, ProducerSaid, ReplicaFacts, ReplicaRows, by_key
+from headstone.audit.views import (
+    MARKER,
+    ROW,
+    SPAN,
+    STAMP,
+    ProducerSaid,
+    ReplicaFacts,
+    ReplicaRows,
+    by_key,
+    fill_rows,
+    visible,
+)
 from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, META_PROPERTIES, PARTITION_METADATA, read_offsets
-from headstone.log.columns import (
-    BATCH_INDEX,
-    HEADERS_END,
-    KEY_AT,
-    KEY_SIZE,
-    OFFSET,
-    TIMESTAMP,
-    VALUE_AT,
-    VALUE_SIZE,
-    decode,
-)
+from headstone.log.columns import VALUE_SIZE, decode
 from headstone.log.directory import METADATA_TOPIC, PartitionDir, list_segments
 from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON
 from headstone.log.listing import list_batches
@@ -43,7 +44,6 @@ from headstone.spark.progress import Meter
 from headstone.spark.row_spool import RowSpool
 
 TASK_BYTES = 1 << 30
-MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,28 +279,22 @@ def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) ->
 
 def _live(replica: ReplicaRows) -> int:
     rows = replica.rows
-    mine = rows[(rows["role"] != ABORTED) & (rows["role"] != OPEN) & (rows["offset"] < replica.facts.lso)]
+    mine = np.flatnonzero(visible(rows, replica.facts.lso))
     if not mine.size:
         return 0
-    last = np.append((mine["key"][1:] != mine["key"][:-1]) | (mine["key_high"][1:] != mine["key_high"][:-1]), True)
-    return int((mine["tombstone"][last] == 0).sum())
+    key, high = rows["key"][mine], rows["key_high"][mine]
+    last = np.append((key[1:] != key[:-1]) | (high[1:] != high[:-1]), True)
+    return int((rows["tombstone"][mine[last]] == 0).sum())
 
 
 def _rows(number: int, piece: Any, content: Any, found: Any, hash_key: HashKey) -> Any:
     """The keyed records of one run."""
-    found = found[found[:, KEY_SIZE] >= 0]
-    digests = siphash_spans(content, found[:, KEY_AT], found[:, KEY_SIZE], hash_key)
-    # Value and headers lie behind each other in a record.
-    sizes = found[:, HEADERS_END] - found[:, VALUE_AT]
-    bodies = siphash_spans(content, found[:, VALUE_AT], sizes, hash_key)[:, 0]
-    batches = piece.chunk.batches[found[:, BATCH_INDEX]]
-    rows = np.zeros(len(found), dtype=ROW)
-    rows["key"], rows["key_high"], rows["offset"] = digests[:, 0], digests[:, 1], found[:, OFFSET]
-    rows["content"] = bodies ^ (found[:, TIMESTAMP].astype(np.uint64) * MIX) ^ found[:, VALUE_SIZE].astype(np.uint64)
-    rows["producer_id"], rows["producer_epoch"] = batches["producer_id"], batches["producer_epoch"]
-    rows["place"], rows["file"] = batches["position"] + piece.chunk.position, number
-    rows["role"], rows["tombstone"] = piece.roles[found[:, BATCH_INDEX]], found[:, VALUE_SIZE] < 0
-    return rows
+    rows = np.empty(len(found), dtype=ROW)
+    filled = fill_rows(
+        content, found, piece.chunk.batches, piece.roles, number, piece.chunk.position, np.uint64(hash_key.k0),
+        np.uint64(hash_key.k1), rows,
+    )  # fmt: skip
+    return rows[:filled]
 
 
 def replicas_of(directories: Sequence[tuple[str, Sequence[PartitionDir]]]) -> dict[str, list[tuple[str, PartitionDir]]]:
