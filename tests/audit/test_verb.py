@@ -100,6 +100,11 @@ def test_behind_a_transaction_that_never_ends_there_are_consumers_too(
     found = [(finding["class"], finding["key"], finding["isolation"]) for finding in one["partitions"][0]["findings"]]
     assert found == [("deleted-reappears", "k", "read_uncommitted"), ("read-committed-frozen", None, "read_committed")]
     assert {finding["replica"] for finding in one["partitions"][0]["findings"]} == {second}
+    another = replica(tmp_path / "5", "P1[x] C1 N[k] T[k] N[c] | N[z]")
+    more = told(capsys, 1, first, second, another)["partitions"][0]["findings"]
+    assert [(finding["class"], finding["replica"]) for finding in more] == [
+        ("deleted-reappears", second), ("read-committed-frozen", second),
+    ]  # fmt: skip
     third = replica(tmp_path / "3", "P1[x] C1 N[k] N[c] | N[z]")
     fourth = replica(tmp_path / "4", "P1[x] C1 N[k] N[c] | N[z] P1[y]")
     assert told(capsys, 0, third, fourth)["verdict"] == "clean"

@@ -89,10 +89,9 @@ def compare(replicas: Sequence[ReplicaRows]) -> Compared:
 
     First below the stable ends, which read_committed consumers get; then below the ends that read_uncommitted ones get."""
     pairs = [_compare_records(one, other, replicas) for one, other in itertools.combinations(replicas, 2)]
-    stable = _levels([replica.facts.stable_end for replica in replicas])
-    tables = [_compare_below([one for one in replicas if one.facts.stable_end >= end], end) for end in stable]
-    beyond = [end for end in _levels([replica.facts.trusted_end for replica in replicas]) if end not in stable]
-    tables += [_compare_below([one for one in replicas if one.facts.trusted_end >= end], end) for end in beyond]
+    stable = _levels(replicas, [replica.facts.stable_end for replica in replicas])
+    beyond = _levels(replicas, [replica.facts.trusted_end for replica in replicas])
+    tables = [_compare_below(some, end) for end, some in [*stable, *(level for level in beyond if level not in stable)]]
     # Where the records themselves differ, a key that is missing is no news.
     torn = {one.offset for pair in pairs for one in pair.differences if one.kind == OTHER}
     found: dict[tuple[str, str, int, int], Difference] = {}
@@ -108,9 +107,13 @@ def compare(replicas: Sequence[ReplicaRows]) -> Compared:
     )  # fmt: skip
 
 
-def _levels(ends: Sequence[int]) -> list[int]:
-    """Offsets that two replicas or more have reached, from the highest."""
-    return sorted({end for end in ends if end > 0 and sum(other >= end for other in ends) > 1}, reverse=True)
+def _levels(replicas: Sequence[ReplicaRows], ends: Sequence[int]) -> list[tuple[int, list[ReplicaRows]]]:
+    """Offsets that two replicas or more have reached, from the highest, and who has."""
+    members = [
+        (end, [replica for replica, mine in zip(replicas, ends, strict=True) if mine >= end])
+        for end in sorted(set(ends) - {0}, reverse=True)
+    ]
+    return [(end, some) for end, some in members if len(some) > 1]
 
 
 def _compare_records(one: ReplicaRows, other: ReplicaRows, everybody: Sequence[ReplicaRows]) -> Compared:

@@ -101,7 +101,7 @@ class ProducerSaid:
     """None: it has no open transaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicaRows:
     """Sorted by key, and by offset within a key; `offsets` are those of all rows in order, `places` where their rows are."""
 
