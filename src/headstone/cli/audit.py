@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from headstone.cli.inspect import shown_bytes
 from headstone.cli.lake_data import store_settings
 from headstone.cli.options import add_spark_arguments, cores, offset, positive, spark_conf, tell
 from headstone.errors import UsageError
+from headstone.log.scratch import scratch_directory
 from headstone.retention.policy import DAY_MS
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ def _offline(arguments: argparse.Namespace, wanted: list[bytes]) -> list[Partiti
     resolved = [text.rstrip("/") if "://" in text else str(Path(text).resolve()) for text in arguments.directories]
     if len(set(resolved)) < len(resolved):
         raise UsageError("the same directory is named twice")
-    with tempfile.TemporaryDirectory(prefix="headstone-audit-") as work:
+    with scratch_directory("audit") as work:
         places = {
-            name: _copied(arguments, name, Path(work) / str(number)) if "://" in name else name
+            name: _copied(arguments, name, work / str(number)) if "://" in name else name
             for number, name in enumerate(arguments.directories)
         }
         groups = replicas_of([(name, find_partitions([place])) for name, place in places.items()])
@@ -149,9 +149,9 @@ def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionA
     if any(not equals for _, equals, _ in pairs):
         raise UsageError("--kafka-conf wants K=V, such as security.protocol=SASL_SSL")
     settings = {name: value for name, _, value in pairs}
-    with tempfile.TemporaryDirectory(prefix="headstone-audit-") as work:
+    with scratch_directory("audit") as work:
         copied = copy_replicas(
-            arguments.bootstrap, settings, arguments.topic, Path(work),
+            arguments.bootstrap, settings, arguments.topic, work,
             bytes_per_second=arguments.bytes_per_second, tell=tell,
         )  # fmt: skip
         groups = replicas_of([(str(n), find_partitions([str(path)])) for n, path in sorted(copied.directories.items())])

@@ -72,7 +72,7 @@ def _table(findings: Sequence[Mapping[str, Any]]) -> str:
         rows.append(
             f"<tr><td>{escape(finding['class'])}<br>on {escape(finding['replica'])}</td><td>{key}</td>"
             f"<td>offset {finding['offset']}{place}</td>"
-            f"<td>{escape(finding['sure'])}: {escape(finding['why'])}<ul>{served}</ul></td>"
+            f"<td>{escape(finding['sure'])}, {escape(finding['isolation'])}: {escape(finding['why'])}<ul>{served}</ul></td>"
             f"<td><ol>{steps}</ol>{_commands(finding['commands'])}</td></tr>"
         )
     head = "<tr><th>what</th><th>key</th><th>where</th><th>why</th><th>what to do</th></tr>"

@@ -8,11 +8,9 @@ commit is garbage that nobody has seen.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -32,6 +30,7 @@ from headstone.log.columns import VALUE_SIZE, decode
 from headstone.log.directory import LOG, PartitionDir, list_segments, numbered
 from headstone.log.layout import DELETE_HORIZON
 from headstone.log.reading import ChunkReader, Payloads, SegmentFile, chunk_of, walk_segment
+from headstone.log.scratch import scratch_directory
 from headstone.retention.verdicts import BY_KEYLESS, REASONS
 from headstone.spark.compaction import CompactionRequest, Engine, compact
 from headstone.spark.report import PartitionReport
@@ -93,10 +92,10 @@ def compact_partition(
     plan = plan_job(lake, at, partition, now_ms, options)
     if plan is None:
         return _idle(at, partition)
-    with tempfile.TemporaryDirectory(prefix="headstone-lake-") as work:
+    with scratch_directory("lake") as work:
         job = _Job(
             lake=lake, at=at, partition=partition, plan=plan, clock=options.clock or (lambda: now_ms), options=options,
-            directory=PartitionDir(path=Path(work) / str(at), topic=at.topic, partition=at.number),
+            directory=PartitionDir(path=work / str(at), topic=at.topic, partition=at.number),
             bytes_read=plan.choice.bytes_read, epoch=partition.compaction_epoch,
         )  # fmt: skip
         fetched = plan.choice.fetched

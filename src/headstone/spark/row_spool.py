@@ -5,15 +5,14 @@ Rows come in offset order and leave in offset order. The files are temporary: wh
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 import numpy as np
 
 from headstone.audit.views import ROW, Rows
+from headstone.log.scratch import scratch_directory
 
 
 class RowSpool:
@@ -27,7 +26,7 @@ class RowSpool:
 
     def __enter__(self) -> RowSpool:
         if self._shares > 1:
-            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="headstone-audit-")))
+            folder = self._stack.enter_context(scratch_directory("audit-rows"))
             for share in range(self._shares):
                 self._files.append(self._stack.enter_context((folder / str(share)).open("w+b")))
         return self

@@ -1,0 +1,43 @@
+"""Temporary directories that do not pile up: whoever makes one removes those that killed processes have left behind.
+
+A directory is in use as long as somebody holds the lock on its lock file, which the system gives up with the process,
+however that ends. One without a lock file is just being made, or not ours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOCK = "in-use.lock"
+
+
+@contextmanager
+def scratch_directory(purpose: str) -> Iterator[Path]:
+    """An empty directory below it, gone when the block ends. `purpose` is in its name: `headstone-PURPOSE-...`."""
+    prefix = f"headstone-{purpose}-"
+    _sweep(prefix)
+    made = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        with (made / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (made / "lock").rename(made / LOCK)  # locked before anybody looks for it
+            inside = made / "work"
+            inside.mkdir()
+            yield inside
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _sweep(prefix: str) -> None:
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        try:
+            with (left / LOCK).open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+        except OSError:
+            continue  # in use, somebody else's, or gone meanwhile
