@@ -45,7 +45,9 @@ def test_no_false_alarm(first: int, tmp_path: Path) -> None:
         logs, _ = played(seed, "coordinated")
         if len(logs) > 1:
             one = audit_logs(logs, tmp_path / str(seed))
-            assert (seed, one.problems, findings(one)) == (seed, [], [])
+            # With nothing replicated for sure it says so; else there is no problem.
+            assert all("nothing could be compared" in text for text in one.problems)
+            assert (seed, findings(one)) == (seed, [])
             audited += 1
     assert audited > SEEDS_AT_ONCE // 3
 

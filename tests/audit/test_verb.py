@@ -12,6 +12,7 @@ import pytest
 
 from headstone.cli.main import main
 from headstone.lake.store import Store
+from headstone.log.checkpoints import HIGH_WATERMARK, write_offsets
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
@@ -126,6 +127,22 @@ def test_a_deletion_that_is_not_decided_yet_explains_what_is_gone_elsewhere(
     assert one["proofs"][0]["replicas"] == {ahead: "absent", behind: "present at 0; 1 more on disk"}
 
 
+def test_what_is_not_replicated_for_sure_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A marker behind the high watermark of an old leader: it goes when that meets the new one, which has written another."""
+    old = replica(tmp_path / "1", "N[a] P1[x] C1 | N[z]")
+    new = replica(tmp_path / "2", "N[a] P1[x] A1 | N[z]")
+    write_offsets(tmp_path / "2" / HIGH_WATERMARK, {("t", 0): 4})
+    for high, code in ((2, 0), (4, 1)):
+        write_offsets(tmp_path / "1" / HIGH_WATERMARK, {("t", 0): high})
+        one = told(capsys, code, old, new)
+        assert (one["partitions"][0]["compared_below"], one["partitions"][0]["problems"]) == (1 if code == 0 else 4, [])
+    write_offsets(tmp_path / "1" / HIGH_WATERMARK, {("t", 0): 0})
+    one = told(capsys, 3, old, new)
+    assert one["partitions"][0]["problems"] == [
+        f"nothing could be compared: only {new} has records below its high watermark"
+    ]
+
+
 def test_copies_in_object_storage_are_replicas_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = replica(tmp_path / "1", "N[k] N[b] T[k] N[c]", "| N[z]")
     second = replica(tmp_path / "2", "N[k] N[b] +1 N[c]", "| N[z]")
@@ -146,9 +163,13 @@ def test_copies_in_object_storage_are_replicas_too(tmp_path: Path, capsys: pytes
         assert part["findings"][0]["file"] == f"{urls[1]}/t-0/00000000000000000000.log"
         assert told(capsys, 0, urls[0], first, *conf, "--topic", "t")["verdict"] == "clean"
         assert "there is nothing to compare it with" in str(told(capsys, 1, *urls, *conf)["partitions"])
-        for wrong, said in ((urls[0] + "/", "named twice"), (f"s3://{BUCKET}/nothing", "holds no log directory")):
+        for wrong, said in (
+            (urls[0] + "/", "named twice"), (f"s3://{BUCKET}/nothing", "holds no log directory"),
+            (f"file://{tmp_path}/typo", "no such directory"),
+        ):  # fmt: skip
             assert main(["audit", urls[0], wrong, *conf, "--in-process"]) == 2
             assert said in capsys.readouterr().err
+        assert not (tmp_path / "typo").exists()
 
 
 def test_a_replica_that_is_behind_is_not_wrong_but_at_risk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

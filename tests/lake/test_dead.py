@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 
 from headstone.errors import CorruptLog
+from headstone.lake import schema
 from headstone.lake.collection import collect, garbage
 from headstone.lake.dead import dead_of, dead_section, is_live, without_dead
 from headstone.lake.keyindex import (
@@ -137,6 +139,19 @@ def test_purging_and_merging_leave_the_dead_out(scene: Scene) -> None:
     scene.write("N[k3x4]")
     assert scene.compact(now_ms=60).extents_marked == 1
     assert len(scene.held()) == len(before)
+
+
+def test_an_extent_without_a_list_of_keys_gets_one_when_it_is_read(scene: Scene) -> None:
+    """As after a migration: it is read once more, and not by every compaction from then on."""
+    spread(scene, extents=3)
+    with scene.lake.metastore.transaction() as connection:
+        connection.execute(update(schema.extents).values(listed=-1))
+    scene.write("N[new]")
+    done = scene.compact(now_ms=20)
+    assert (done.extents_read, done.extents_rewritten, done.records_after) == (4, 3, 61)
+    assert [extent.keys for extent in scene.lake.metastore.partition(AT).extents] == [20, 20, 20, 1]
+    scene.write("N[k0x1]")
+    assert (scene.compact(now_ms=30).extents_read, len(scene.held())) == (1, 61)
 
 
 def test_a_damaged_list_of_dead_records_is_noticed(scene: Scene, tmp_path: Path) -> None:

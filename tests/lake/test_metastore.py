@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, delete, insert, select, update
 
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import HeadstoneError, Unfinished, UsageError
 from headstone.lake import schema
 from headstone.lake.commits import Claim, CommitRefused, Extent
 from headstone.lake.metastore import COMMITTED, REGISTERED, UNREFERENCED, Append, Metastore
@@ -264,7 +264,7 @@ def test_a_metastore_of_version_2_is_migrated(metastore_url: str, store: Metasto
     """It knew no dead records; its lists of keys were of another kind, and are not taken for those of today."""
     append(store, ORDERS, 0, 10)
     with store.transaction() as connection:
-        connection.execute(update(schema.extents).values(keys=3))
+        connection.execute(update(schema.extents).values(listed=3))
         drop_version_3(connection)
         connection.execute(update(schema.lakes).values(version=2))
     again = Metastore.open(metastore_url)
@@ -279,6 +279,7 @@ def drop_version_3(connection: Connection) -> None:
         connection.exec_driver_sql(f"DROP INDEX {table}_by_dead_object")
         for column in ("dead", "dead_object", "dead_position"):
             connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
+        connection.exec_driver_sql(f"ALTER TABLE {table} RENAME COLUMN listed TO keys")
     connection.exec_driver_sql("ALTER TABLE lakes DROP COLUMN hash_key")
 
 
@@ -358,6 +359,58 @@ def test_dead_records_are_marked_in_the_extent_that_is_there(store: Metastore, w
     assert (store.partition(ORDERS).extents, store.check()) == ((known,), [])
     with pytest.raises(CommitRefused, match="leave them out"):
         store.level(ORDERS, 0, [marked], {made: 100}, now_ms=3)
+
+
+def test_two_partitions_that_share_an_object_are_marked_at_once(store: Metastore) -> None:
+    """Neither waits for the other for ever, as PostgreSQL would let them with the wrong locks."""
+    (shared,) = store.register(1, now_ms=1)
+    both = {ORDERS: extent(0, 10, shared), OTHER: extent(0, 10, shared, position=100)}
+    store.append({at: Append(expected_next=0, extents=(one,)) for at, one in both.items()}, {shared: SIZE}, now_ms=1)
+    failures: list[HeadstoneError] = []
+
+    def mark(at: TopicPartition, barrier: threading.Barrier, dead: int) -> None:
+        try:
+            (made,) = store.register(1, now_ms=2)
+            partition = store.partition(at)
+            marked = replace(partition.extents[0], records=10 - dead, dead=dead, dead_object=made)
+            barrier.wait(60)
+            store.replace(at, partition.compaction_epoch, [marked], None, {made: 100}, now_ms=3)
+        except HeadstoneError as error:
+            failures.append(error)
+
+    for dead in range(1, 10):
+        barrier = threading.Barrier(2)
+        threads = [threading.Thread(target=mark, args=(at, barrier, dead)) for at in both]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (failures, store.check()) == ([], [])
+    assert [store.partition(at).extents[0].dead for at in both] == [9, 9]
+
+
+def test_a_job_that_the_start_offset_has_overtaken_leaves_garbage_only(store: Metastore) -> None:
+    append(store, ORDERS, 0, 10)
+    append(store, ORDERS, 10, 20)
+    (first, _) = store.partition(ORDERS).extents
+    made = store.register(3, now_ms=2)
+    store.start_at(ORDERS, 15, now_ms=3)
+    store.replace(ORDERS, 0, [extent(0, 10, made[0])], None, {made[0]: SIZE}, now_ms=4)
+    marked = replace(first, records=9, dead=1, dead_object=made[1])
+    store.replace(ORDERS, 1, [marked], None, {made[1]: SIZE}, now_ms=5)
+    store.level(ORDERS, 2, [extent(0, 10, made[2])], {made[2]: SIZE}, now_ms=6)
+    assert store.check() == []
+    found = store.collectable(unreferenced_before_ms=10, registered_before_ms=0)
+    assert {row.object_id for row in found} == {first.object_id, *made}
+
+
+def test_a_program_that_was_running_when_the_tables_changed_writes_no_more(store: Metastore) -> None:
+    append(store, ORDERS, 0, 10)
+    with store.transaction() as connection:
+        connection.execute(update(schema.lakes).values(version=schema.VERSION + 1))
+    with pytest.raises(UsageError, match="start a newer headstone"):
+        append(store, ORDERS, 10, 20)
+    assert store.partition(ORDERS).next_offset == 10
 
 
 def test_a_topic_is_created_once(store: Metastore) -> None:

@@ -16,7 +16,7 @@ from headstone.log.columns import BATCH_INDEX, HEADERS_END, KEY_AT, KEY_SIZE, OF
 from headstone.log.indexes import AbortedTxn
 from headstone.log.intrinsics import kernel
 from headstone.retention.keys import siphash128
-from headstone.retention.transactions import COMMITTED, DATA, OpenTxn
+from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN, OpenTxn
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -69,7 +69,20 @@ class ReplicaFacts:
     @property
     def stable_end(self) -> int:
         """Up to here a read_committed consumer of this replica gets."""
-        return min(self.lso, self.trusted_end)
+        return min(self.lso, self.trusted_end, *(first for _, first, _ in self.undecided()))
+
+    def undecided(self) -> list[tuple[int, int, int]]:
+        """(producer id, first offset, marker) of transactions whose marker lies behind what is trusted: it may go again."""
+        found = []
+        for marker in self.markers[self.markers["offset"] >= self.trusted_end]:
+            producer, end = int(marker["producer_id"]), int(marker["offset"])
+            before = self.markers["offset"][(self.markers["producer_id"] == producer) & (self.markers["offset"] < end)]
+            begin = int(before.max()) if before.size else -1
+            spans, of = self.spans, self.spans["producer_id"] == producer
+            bases = spans["base"][of & (spans["base"] > begin) & (spans["base"] < end)]
+            if bases.size:
+                found.append((producer, int(bases.min()), end))
+        return found
 
     def has(self, offset: int) -> bool:
         """Whether some batch covers it, also one that has lost its records."""
@@ -86,8 +99,9 @@ class ReplicaFacts:
         return bool((np.maximum.accumulate(missing) & (spans["producer_id"] == producer_id)).any())
 
     def decision(self, producer_id: int, offset: int) -> Any | None:
-        """The first marker of the producer behind `offset` in this log."""
-        mine = self.markers[(self.markers["producer_id"] == producer_id) & (self.markers["offset"] > offset)]
+        """The first marker of the producer behind `offset` in this log, as far as it is trusted."""
+        known = self.markers[self.markers["offset"] < self.trusted_end]
+        mine = known[(known["producer_id"] == producer_id) & (known["offset"] > offset)]
         return mine[int(np.argmin(mine["offset"]))] if mine.size else None
 
 
@@ -148,6 +162,9 @@ def fill_rows(
 def by_key(facts: ReplicaFacts, parts: Sequence[Rows]) -> ReplicaRows:
     """parts: in offset order, as a log is read; a stable sort by key keeps it within each key."""
     rows = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=ROW), *parts])
+    for producer, first, end in facts.undecided():
+        mine = (rows["producer_id"] == producer) & (rows["offset"] >= first) & (rows["offset"] < end)
+        rows["role"][mine & ((rows["role"] == COMMITTED) | (rows["role"] == ABORTED))] = OPEN
     order = np.argsort(np.ascontiguousarray(rows["key"]), kind="stable")
     places = np.empty(order.size, dtype=np.int64)
     places[order] = np.arange(order.size)

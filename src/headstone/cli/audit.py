@@ -100,7 +100,7 @@ def _renamed(told: Any, names: dict[str, str]) -> Any:
         return {key: _renamed(value, names) for key, value in told.items()}
     if isinstance(told, list):
         return [_renamed(value, names) for value in told]
-    for place, name in names.items() if isinstance(told, str) else ():
+    for place, name in sorted(names.items(), reverse=True) if isinstance(told, str) else ():
         told = told.replace(place, name.rstrip("/"))
     return told
 
@@ -133,6 +133,9 @@ def _copied(arguments: argparse.Namespace, url: str, to: Path) -> str:
     from headstone.lake.copying import copy_objects, of_topics
     from headstone.lake.store import Store
 
+    scheme, _, path = url.partition("://")
+    if scheme == "file" and not Path(path).is_dir():
+        raise UsageError(f"{path}: no such directory")
     tell(f"{url}: copying")
     size = copy_objects(Store.open(url, store_settings(arguments)), to, wanted=of_topics(arguments.topic))
     tell(f"{url}: {size / 1e6:,.1f} MB copied")

@@ -102,7 +102,7 @@ def ask_producers(
         node = _described(bootstrap, settings, [topic]).nodes[broker]
         with Connection(node.host, node.port, settings) as connection:
             return connection.producers(topic, number)
-    except (Unfinished, KeyError):
+    except (Unfinished, KeyError, struct.error):
         return None
 
 

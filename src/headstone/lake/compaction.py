@@ -20,7 +20,7 @@ from headstone.errors import UsageError
 from headstone.lake.commits import Claim, Extent, Partition
 from headstone.lake.dead import dead_bytes
 from headstone.lake.job_plan import FETCHES_AT_ONCE, JobOptions, Mark, Plan, plan_job
-from headstone.lake.keyindex import keys_in
+from headstone.lake.keyindex import ABOVE_MAX, keys_in
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_live, writing_object
 from headstone.lake.rows import TopicPartition
@@ -113,7 +113,9 @@ def compact_partition(
             job.plan = plan = replace(plan, index=Span(plan.index.start, report.dirty_end))
             # Later than any tombstone in it was written, whenever this job began.
             claim = _claim(partition, plan, facts, job.clock())
-        changes: list[Extent | Mark] = [extent for extent in fetched if _content_changed(job.directory, extent)]
+        changes: list[Extent | Mark] = [
+            extent for extent in fetched if _without_list(extent) or _content_changed(job.directory, extent)
+        ]
         changes = sorted([*changes, *plan.choice.marks], key=lambda change: _extent_of(change).span)
         if claim is None and not changes:
             return _idle(at, partition)
@@ -210,6 +212,11 @@ def _upload(
             )  # fmt: skip
     job.bytes_written += writer.size
     return extents, {object_id: writer.size}
+
+
+def _without_list(extent: Extent) -> bool:
+    """Written again, once, to get one: without it every pass would have to read the extent."""
+    return extent.keys < 0 and extent.length > 0 and extent.span.end - extent.span.start <= ABOVE_MAX
 
 
 def _content_changed(directory: PartitionDir, extent: Extent) -> bool:

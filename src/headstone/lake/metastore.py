@@ -198,7 +198,7 @@ class Metastore:
             left = _commit(
                 connection, at, lambda before: commits.replaced(before, expected_epoch, extents, claim), now_ms
             )
-            _release(connection, left, now_ms)
+            _release(connection, left | set(sizes), now_ms)
 
     def level(
         self,
@@ -213,7 +213,7 @@ class Metastore:
         with self.transaction() as connection:
             _use(connection, extents, sizes, now_ms)
             left = _commit(connection, at, lambda before: commits.leveled(before, expected_epoch, extents), now_ms)
-            _release(connection, left, now_ms)
+            _release(connection, left | set(sizes), now_ms)
 
     def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: Moment) -> None:
         with self.transaction() as connection:
@@ -309,6 +309,7 @@ def _commit(
     """Reads the partition under its lock, and writes what the change made of it. An append looks at no old extent.
 
     Returns the objects of the extents that are gone."""
+    schema.expect_version(connection)
     partition_id, row = located(connection, at, lock=True)
     before = loaded(connection, partition_id, row, with_extents=with_extents)
     after = change(before)
@@ -393,7 +394,8 @@ def _release(connection: Connection, object_ids: set[str], now_ms: Moment) -> No
 
     Their rows are locked first: of two partitions that leave the same object at once, the second must see the first."""
     rows = select(schema.objects.c.object_id).where(schema.objects.c.object_id.in_(object_ids))
-    connection.execute(rows.order_by(schema.objects.c.object_id).with_for_update()).all()
+    # Not against those who only point at them from new rows: two who both do would wait for each other.
+    connection.execute(rows.order_by(schema.objects.c.object_id).with_for_update(key_share=True)).all()
     columns = (schema.extents.c.object_id, schema.extents.c.dead_object)
     still = {name for column in columns for name in connection.scalars(select(column).where(column.in_(object_ids)))}
     free = sorted(object_ids - still)

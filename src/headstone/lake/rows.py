@@ -62,7 +62,7 @@ def loaded(connection: Connection, partition_id: int, row: Any, *, with_extents:
 def extent_of(row: Any) -> Extent:
     return Extent(
         span=Span(row.span_start, row.span_end), object_id=row.object_id, position=row.position, length=row.length,
-        records=row.records, max_timestamp_ms=row.max_timestamp_ms, checksum=row.checksum, keys=row.keys,
+        records=row.records, max_timestamp_ms=row.max_timestamp_ms, checksum=row.checksum, keys=row.listed,
         dead=row.dead, dead_object=row.dead_object, dead_position=row.dead_position,
     )  # fmt: skip
 
@@ -71,7 +71,7 @@ def extent_row(partition_id: int, extent: Extent, moment_ms: int) -> dict[str, o
     return {
         "partition_id": partition_id, "span_start": extent.span.start, "span_end": extent.span.end,
         "object_id": extent.object_id, "position": extent.position, "length": extent.length, "records": extent.records,
-        "max_timestamp_ms": extent.max_timestamp_ms, "checksum": extent.checksum, "keys": extent.keys, "added_ms": moment_ms,
+        "max_timestamp_ms": extent.max_timestamp_ms, "checksum": extent.checksum, "listed": extent.keys, "added_ms": moment_ms,
         "dead": extent.dead, "dead_object": extent.dead_object, "dead_position": extent.dead_position,
     }  # fmt: skip
 

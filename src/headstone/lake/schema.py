@@ -91,7 +91,7 @@ extents = Table(
     Column("records", BigInteger, nullable=False),
     Column("max_timestamp_ms", BigInteger, nullable=False),
     Column("checksum", BigInteger, nullable=False),
-    Column("keys", BigInteger, nullable=False, server_default="-1"),
+    Column("listed", BigInteger, nullable=False, server_default="-1"),
     Column("added_ms", BigInteger, nullable=False, server_default="0"),
     Column("dead", BigInteger, nullable=False, server_default="0"),
     Column("dead_object", String(36), nullable=True),
@@ -113,7 +113,7 @@ past_extents = Table(
     Column("records", BigInteger, nullable=False),
     Column("max_timestamp_ms", BigInteger, nullable=False),
     Column("checksum", BigInteger, nullable=False),
-    Column("keys", BigInteger, nullable=False),
+    Column("listed", BigInteger, nullable=False),
     Column("added_ms", BigInteger, nullable=False),
     Column("removed_ms", BigInteger, nullable=False),
     Column("dead", BigInteger, nullable=False, server_default="0"),
@@ -203,7 +203,9 @@ def _to_version_2(connection: Connection) -> None:
 
 
 def _to_version_3(connection: Connection) -> None:
-    """Dead records, and lists of keys under a secret. The lists of version 2 are of another kind: as if there were none."""
+    """Dead records, and lists of keys under a secret. The lists of version 2 are of another kind: as if there were none.
+
+    The column of their lengths has another name now: a program of version 2 that still runs fails at its next commit."""
     for table in (extents, past_extents):
         known = {column["name"] for column in inspect(connection).get_columns(table.name)}
         if "dead" not in known:  # from version 1 the past is made as it is now
@@ -211,7 +213,9 @@ def _to_version_3(connection: Connection) -> None:
             connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN dead_object VARCHAR(36)"))
             connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN dead_position BIGINT NOT NULL DEFAULT 0"))
             connection.execute(text(f"CREATE INDEX {table.name}_by_dead_object ON {table.name} (dead_object)"))
-        connection.execute(update(table).values(keys=-1))
+        if "keys" in known:
+            connection.execute(text(f"ALTER TABLE {table.name} RENAME COLUMN keys TO listed"))
+        connection.execute(update(table).values(listed=-1))
     connection.execute(text("ALTER TABLE lakes ADD COLUMN hash_key VARCHAR(32) NOT NULL DEFAULT ''"))
     connection.execute(update(lakes).values(hash_key=secrets.token_hex(16)))
 
@@ -224,9 +228,18 @@ def exists(connection: Connection) -> bool:
     return inspect(connection).has_table("lakes")
 
 
+def expect_version(connection: Connection) -> None:
+    """Of a program that was running when a newer one migrated the tables: it must not write to them any more."""
+    found = connection.execute(select(lakes.c.version)).scalar_one()
+    if found != VERSION:
+        raise UsageError(
+            f"the metastore has version {found} now, this program knows {VERSION}: start a newer headstone"
+        )
+
+
 def migrate(connection: Connection) -> None:
     """To this program's version, step by step; a metastore of a newer program is left alone."""
-    found = connection.execute(select(lakes.c.version)).scalar_one()
+    found = connection.execute(select(lakes.c.version).with_for_update()).scalar_one()
     if found > VERSION:
         raise UsageError(f"the metastore has version {found}, this program knows {VERSION}: use a newer headstone")
     for step in range(found, VERSION):

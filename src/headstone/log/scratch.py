@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LOCK = "in-use.lock"
+LOCK, WORK = "in-use.lock", "work"
 
 
 @contextmanager
@@ -26,9 +26,12 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
         with (made / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             (made / "lock").rename(made / LOCK)  # locked before anybody looks for it
-            inside = made / "work"
+            inside = made / WORK
             inside.mkdir()
-            yield inside
+            try:
+                yield inside
+            finally:
+                shutil.rmtree(inside, ignore_errors=True)  # the lock file goes last, or nobody would sweep the rest
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -38,6 +41,7 @@ def _sweep(prefix: str) -> None:
         try:
             with (left / LOCK).open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left / WORK, ignore_errors=True)
                 shutil.rmtree(left, ignore_errors=True)
         except OSError:
             continue  # in use, somebody else's, or gone meanwhile
