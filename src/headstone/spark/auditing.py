@@ -134,7 +134,8 @@ def _not_compared(facts: Sequence[ReplicaFacts]) -> list[str]:
     """A partition that has something, but on one replica at most something that is replicated for sure."""
     reached = [one.name for one in facts if one.trusted_end > one.log_start]
     if len(reached) > 1 or all(one.log_end == one.log_start for one in facts):
-        who = f"only {reached[0]}" if reached else "no replica"
+        return []
+    who = f"only {reached[0]}" if reached else "no replica"
     return [f"nothing could be compared: {who} has records below its high watermark"]
 
 
