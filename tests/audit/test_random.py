@@ -34,7 +34,9 @@ def played(seed: int, rules: str) -> tuple[dict[str, PartitionLog], Truth]:
                 driver.check()
     except Corrupt:
         pass
-    logs = {str(broker.number): broker.log for broker in driver.cluster.brokers}
+    # A log of an earlier membership is no replica: the broker throws it away as soon as it learns.
+    since = driver.cluster.metadata.members
+    logs = {str(b.number): b.log for b in driver.cluster.brokers if b.member_since == since.get(b.number, -1)}
     return {name: log for name, log in logs.items() if log.log_end > log.log_start}, driver.cluster.truth
 
 
