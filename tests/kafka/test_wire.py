@@ -77,7 +77,7 @@ def test_a_cluster_under_load_is_clean_and_a_broker_that_is_off_is_not_covered(
 ) -> None:
     with Cluster(distribution, tmp_path / "cluster", brokers=3) as cluster:
         create(cluster.bootstrap, "orders", 3)
-        stop = threading.Event()
+        stop, going = threading.Event(), threading.Event()
 
         def load() -> None:
             plain, txn = second_client(cluster.bootstrap), second_client(cluster.bootstrap, **{"transactional.id": "w"})
@@ -92,12 +92,15 @@ def test_a_cluster_under_load_is_clean_and_a_broker_that_is_off_is_not_covered(
                         producer.produce("orders", partition=number % 2, key=b"k%d" % (number % 50), value=value)
                 txn.flush(60)
                 (txn.abort_transaction if number % 3 == 0 else txn.commit_transaction)(60)
+                if number > 400:
+                    going.set()
                 stop.wait(0.01)
             plain.flush(60)
 
         thread = threading.Thread(target=load)
         thread.start()
         try:
+            assert going.wait(120)
             for _ in range(5):
                 one = told(capsys, 0, "--bootstrap", cluster.bootstrap, "--topic", "orders")
                 assert [len(part["replicas"]) for part in one["partitions"]] == [3, 3]

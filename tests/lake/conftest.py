@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from headstone.lake.lake import Lake, create_lake
 from headstone.lake.metastore import Metastore
 from headstone.lake.store import Store
 from testbed.postgres import postgres
 from testbed.s3 import BUCKET, s3
+from tests.lake.scene import Scene
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +59,16 @@ def object_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "file":
         return Store.open(f"file://{tmp_path / 'objects'}")
     return Store.open(f"s3://{BUCKET}/{name}", request.getfixturevalue("s3_settings"))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """An embedded one, for what does not depend on the metastore or the store."""
+    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scene(lake: Lake, tmp_path: Path) -> Scene:
+    return Scene(lake, tmp_path)

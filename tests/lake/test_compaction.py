@@ -33,11 +33,6 @@ def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -
     made.close()
 
 
-@pytest.fixture
-def scene(lake: Lake, tmp_path: Path) -> Scene:
-    return Scene(lake, tmp_path)
-
-
 def test_superseded_records_go_and_the_table_stays(scene: Scene) -> None:
     scene.write("N[a]", "N[b]")
     scene.write("N[a]", "N[c]")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from headstone.lake.keyindex import (
     keys_of,
     union,
 )
-from headstone.lake.lake import Lake, create_lake
+from headstone.lake.lake import create_lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path, read_dead, read_extent, read_index, read_live
 from headstone.lake.reading import record_batches, records, table_batches
@@ -36,18 +35,6 @@ from headstone.log.listing import RecordEntry, record_entries
 from headstone.log.reading import Chunk, Payloads, chunk_of
 from headstone.retention.keys import HashKey
 from tests.lake.scene import AT, RETENTION_MS, Scene
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def scene(lake: Lake, tmp_path: Path) -> Scene:
-    return Scene(lake, tmp_path)
 
 
 def spread(scene: Scene, extents: int = 10, each: int = 20) -> None:

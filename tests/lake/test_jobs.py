@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from headstone.lake.commits import CommitRefused
 from headstone.lake.dead import is_live
 from headstone.lake.holds import Holds
 from headstone.lake.job_plan import map_keys_max
-from headstone.lake.lake import Lake, create_lake
+from headstone.lake.lake import create_lake
 from headstone.lake.leveling import level_partition, runs_to_merge
 from headstone.lake.objects import object_path, read_dead, read_halves, read_keys
 from headstone.lake.reading import records, table, table_batches
@@ -23,18 +22,6 @@ from tests.lake.scene import AT, RETENTION_MS, Scene
 
 EIGHT_KEYS = 40 * 8
 """Bytes of a map that takes eight keys."""
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def scene(lake: Lake, tmp_path: Path) -> Scene:
-    return Scene(lake, tmp_path)
 
 
 def test_lists_of_keys_decide_what_is_read(scene: Scene) -> None:

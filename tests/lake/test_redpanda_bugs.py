@@ -22,7 +22,7 @@ from headstone.lake.commits import CommitRefused
 from headstone.lake.compaction import compact_partition
 from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
-from headstone.lake.lake import Lake, create_lake
+from headstone.lake.lake import Lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, writing_object
@@ -45,18 +45,6 @@ class BreakingStore(Store):
             sink.write(b"some bytes")
             raise Unfinished(f"{path}: 503 slow down")
             yield sink
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def scene(lake: Lake, tmp_path: Path) -> Scene:
-    return Scene(lake, tmp_path)
 
 
 def test_29092_a_commit_of_objects_alone_carries_the_epoch(scene: Scene) -> None:
