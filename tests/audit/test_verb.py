@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from headstone.audit.views import MARKER, SPAN, STAMP, ReplicaFacts
 from headstone.cli.main import main
 from headstone.lake.store import Store
 from headstone.log.checkpoints import HIGH_WATERMARK, write_offsets
@@ -141,6 +143,30 @@ def test_what_is_not_replicated_for_sure_decides_nothing(tmp_path: Path, capsys:
     assert one["partitions"][0]["problems"] == [
         f"nothing could be compared: only {new} has records below its high watermark"
     ]
+
+
+def test_what_is_undecided_is_so_by_the_slow_rule_too() -> None:
+    """The producer has a marker behind what is trusted, and none between the record and that."""
+    chance = np.random.default_rng(7)
+    for _ in range(60):
+        markers, spans = np.zeros(chance.integers(0, 12), dtype=MARKER), np.zeros(30, dtype=SPAN)
+        markers["offset"] = np.sort(chance.choice(30, markers.size, replace=False)) * 2 + 1
+        markers["producer_id"] = chance.integers(0, 4, markers.size)
+        spans["base"], spans["producer_id"] = np.arange(30) * 2, chance.integers(-1, 4, 30)
+        facts = ReplicaFacts(
+            name="1", log_start=0, log_end=60, high_watermark=int(chance.integers(0, 61)), lso=60, open_txns=(), aborted=(),
+            markers=markers, spans=spans, stamps=np.zeros(0, dtype=STAMP),
+        )  # fmt: skip
+        end = facts.trusted_end
+
+        def slow(producer: int, offset: int, end: int = end, markers: Any = markers) -> bool:
+            mine = [int(one["offset"]) for one in markers if one["producer_id"] == producer]
+            return offset < end and max(mine, default=-1) >= end and not any(offset < one < end for one in mine)
+
+        expected = [slow(int(one["producer_id"]), int(one["base"])) for one in spans]
+        assert facts.undecided(spans["producer_id"], spans["base"]).tolist() == expected
+        firsts = [int(one["base"]) for one, yes in zip(spans, expected, strict=True) if yes]
+        assert facts.stable_end == min([end, *firsts])
 
 
 def test_copies_in_object_storage_are_replicas_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

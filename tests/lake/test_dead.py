@@ -73,6 +73,10 @@ def test_many_dead_records_are_rewritten(scene: Scene) -> None:
         assert (first.records, first.dead) == ((19 - one, one + 1) if one < 6 else (13, 0))
         assert len(scene.held()) == 40
     assert first.keys == 13
+    scene.write("N[k1x0]")
+    assert scene.compact(now_ms=50).records_dead == 1
+    idle = scene.compact(now_ms=60)
+    assert (idle.committed, idle.records_dead) == (False, 1)
 
 
 def test_the_past_does_not_know_of_later_deaths(scene: Scene) -> None:

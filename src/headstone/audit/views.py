@@ -16,6 +16,7 @@ from headstone.log.columns import BATCH_INDEX, HEADERS_END, KEY_AT, KEY_SIZE, OF
 from headstone.log.indexes import AbortedTxn
 from headstone.log.intrinsics import kernel
 from headstone.retention.keys import siphash128
+from headstone.retention.policy import NO_LIMIT
 from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN, OpenTxn
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -69,20 +70,22 @@ class ReplicaFacts:
     @property
     def stable_end(self) -> int:
         """Up to here a read_committed consumer of this replica gets."""
-        return min(self.lso, self.trusted_end, *(first for _, first, _ in self.undecided()))
+        bases = self.spans["base"][self.undecided(self.spans["producer_id"], self.spans["base"])]
+        return min(self.lso, self.trusted_end, int(bases.min()) if bases.size else NO_LIMIT)
 
-    def undecided(self) -> list[tuple[int, int, int]]:
-        """(producer id, first offset, marker) of transactions whose marker lies behind what is trusted: it may go again."""
-        found = []
-        for marker in self.markers[self.markers["offset"] >= self.trusted_end]:
-            producer, end = int(marker["producer_id"]), int(marker["offset"])
-            before = self.markers["offset"][(self.markers["producer_id"] == producer) & (self.markers["offset"] < end)]
-            begin = int(before.max()) if before.size else -1
-            spans, of = self.spans, self.spans["producer_id"] == producer
-            bases = spans["base"][of & (spans["base"] > begin) & (spans["base"] < end)]
-            if bases.size:
-                found.append((producer, int(bases.min()), end))
-        return found
+    def undecided(self, producer_ids: Any, offsets: Any) -> npt.NDArray[np.bool_]:
+        """Of records: whether their transaction ends with a marker behind what is trusted, which may go again."""
+        behind = self.markers["offset"] >= self.trusted_end
+        producers = np.unique(self.markers["producer_id"][behind])
+        if not producers.size:
+            return np.zeros(len(offsets), dtype=np.bool_)
+        trusted = self.markers[~behind]
+        last = np.full(producers.size, -1, dtype=np.int64)
+        theirs = np.isin(trusted["producer_id"], producers)
+        np.maximum.at(last, np.searchsorted(producers, trusted["producer_id"][theirs]), trusted["offset"][theirs])
+        slots = np.minimum(np.searchsorted(producers, producer_ids), producers.size - 1)
+        after = (producers[slots] == producer_ids) & (offsets > last[slots])
+        return np.asarray(after & (offsets < self.trusted_end))
 
     def has(self, offset: int) -> bool:
         """Whether some batch covers it, also one that has lost its records."""
@@ -162,9 +165,8 @@ def fill_rows(
 def by_key(facts: ReplicaFacts, parts: Sequence[Rows]) -> ReplicaRows:
     """parts: in offset order, as a log is read; a stable sort by key keeps it within each key."""
     rows = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=ROW), *parts])
-    for producer, first, end in facts.undecided():
-        mine = (rows["producer_id"] == producer) & (rows["offset"] >= first) & (rows["offset"] < end)
-        rows["role"][mine & ((rows["role"] == COMMITTED) | (rows["role"] == ABORTED))] = OPEN
+    decided = (rows["role"] == COMMITTED) | (rows["role"] == ABORTED)
+    rows["role"][decided & facts.undecided(rows["producer_id"], rows["offset"])] = OPEN
     order = np.argsort(np.ascontiguousarray(rows["key"]), kind="stable")
     places = np.empty(order.size, dtype=np.int64)
     places[order] = np.arange(order.size)

@@ -6,6 +6,7 @@ as it stores them: what cleaning has taken from it is missing here too.
 
 from __future__ import annotations
 
+import bisect
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -202,14 +203,17 @@ def _write_aborted(log: Path, base: int, aborted: set[tuple[int, int]]) -> None:
     size = log.stat().st_size
     segment = SegmentFile(path=str(log), base=base, size=size, mtime_ms=0, index_bytes=0, time_index_bytes=0)
     batches = list_batches(segment, with_records=False)
-    markers = [(batch.producer_id, batch.base_offset) for batch in batches if batch.control == "ABORT"]
+    markers: dict[int, list[int]] = {}
+    for batch in batches:
+        if batch.control == "ABORT":
+            markers.setdefault(batch.producer_id, []).append(batch.base_offset)
     entries = []
     for producer_id, first_offset in sorted(aborted, key=lambda txn: txn[1]):
-        ends = [offset for marked, offset in markers if marked == producer_id and offset >= first_offset]
-        if ends:
-            last = min(ends)
+        ends = markers.get(producer_id, [])
+        at = bisect.bisect_left(ends, first_offset)
+        if at < len(ends):
             entries.append(
-                AbortedTxn(last_offset=last, first_offset=first_offset, producer_id=producer_id, lso=first_offset)
+                AbortedTxn(last_offset=ends[at], first_offset=first_offset, producer_id=producer_id, lso=first_offset)
             )
     if entries:
         log.with_suffix(TXN_INDEX).write_bytes(aborted_bytes(entries))

@@ -277,8 +277,8 @@ def _idle(at: TopicPartition, partition: Partition) -> Compacted:
     records, size = sum(extent.records for extent in extents), sum(extent.length for extent in extents)
     return Compacted(
         at=at, committed=False, epoch=partition.compaction_epoch, dirty=(), indexed=None, commits=0, extents=len(extents),
-        extents_read=0, extents_rewritten=0, extents_marked=0, records_before=records, records_after=records, records_dead=0,
-        bytes_before=size, bytes_after=size, bytes_read=0, bytes_written=0,
+        extents_read=0, extents_rewritten=0, extents_marked=0, records_before=records, records_after=records,
+        records_dead=sum(extent.dead for extent in extents), bytes_before=size, bytes_after=size, bytes_read=0, bytes_written=0,
     )  # fmt: skip
 
 

@@ -29,11 +29,10 @@ from headstone.audit.views import (
 )
 from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, META_PROPERTIES, PARTITION_METADATA, read_offsets
-from headstone.log.columns import VALUE_SIZE, decode
+from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
 from headstone.log.directory import METADATA_TOPIC, PartitionDir, list_segments
-from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON
-from headstone.log.listing import list_batches
-from headstone.log.reading import Payloads
+from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON, LENGTH_AT, LOG_OVERHEAD
+from headstone.log.reading import Payloads, chunk_of
 from headstone.retention.keys import HashKey, siphash_spans
 from headstone.retention.passes import PieceReader
 from headstone.retention.survey import PartitionSurvey
@@ -238,11 +237,15 @@ def _state(replica: ReplicaRows, low: int, high: int) -> str:
 def _key_of(replicas: dict[str, Replica], found: Difference) -> bytes:
     """Read again from where it was found."""
     name, file, position = found.place
-    segment = replicas[name].survey.segments[file].file
-    for batch in list_batches(segment, with_records=True):
-        if batch.position == position:
-            return next(record.key or b"" for record in batch.records or () if record.offset == found.offset)
-    raise AssertionError(f"{segment.path} has changed while it was read")
+    path = replicas[name].survey.segments[file].file.path
+    with open(path, "rb") as log:
+        log.seek(position)
+        head = log.read(LOG_OVERHEAD)
+        chunk = chunk_of(path, head + log.read(int.from_bytes(head[LENGTH_AT:], "big")))
+    for content, spans in decode(chunk, np.arange(chunk.batches.size), Payloads()):
+        for span in spans[spans[:, OFFSET] == found.offset]:
+            return bytes(content[span[KEY_AT] : span[KEY_AT] + span[KEY_SIZE]])
+    raise AssertionError(f"{path} has changed while it was read")
 
 
 def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) -> tuple[ReplicaFacts, dict[str, int]]:
