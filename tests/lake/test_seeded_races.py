@@ -56,7 +56,7 @@ NIGHT_MS = 1400
 LATER_MS = 100_000
 """Longer than all of them."""
 RARE = ("replace refused", "level refused", "append refused", "kills", "uploads broken off", "level committed",
-        "objects collected", "tombstones removed", "follower resumed", "holder resumed")  # fmt: skip
+        "objects collected", "tombstones removed", "follower resumed", "holder resumed", "extents marked")  # fmt: skip
 """What must have happened over the seeds together, or they were no races."""
 
 
