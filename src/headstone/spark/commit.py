@@ -153,10 +153,10 @@ def update_checkpoints(log_dir: Path, partitions: Sequence[tuple[Finished, int]]
     for done, start in partitions:
         name = done.found.directory.topic_partition
         cleaner[name] = max(done.next_dirty, start)
-        bases = [group.base for group in done.groups] + done.carried
         starts.pop(name, None)
-        if start not in bases and start != done.found.survey.log_end:
-            starts[name] = start
+        entry = _log_start_entry(done, start)
+        if entry is not None:
+            starts[name] = entry
     _write_changed(log_dir / checkpoints.CLEANER, cleaner)
     _write_changed(log_dir / checkpoints.LOG_START, starts)
 
@@ -182,10 +182,22 @@ def _write_changed(path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
         write_offsets(path, offsets)
 
 
+def _log_start_entry(done: Finished, start: int) -> int | None:
+    """As a broker has it: an entry where log start is not the first segment's base. It lies above where records of that
+    segment were deleted, and below where older segments are in remote storage."""
+    entry = done.found.log_start_entry
+    if entry is not None and entry < done.found.survey.segments[0].base:
+        return entry
+    return start if start > _first_base(done, deleted_by_retention(done)) else None
+
+
+def _first_base(done: Finished, gone: Sequence[int]) -> int:
+    left = ({group.base for group in done.groups} | set(done.carried)) - set(gone)
+    return min(left, default=done.found.survey.log_end)
+
+
 def _start_after(done: Finished, gone: Sequence[int]) -> int:
-    survey = done.found.survey
-    left = sorted(({group.base for group in done.groups} | set(done.carried)) - set(gone))
-    return max(survey.log_start, left[0] if left else survey.log_end)
+    return max(done.found.survey.log_start, _first_base(done, gone))
 
 
 def _stage_cleaned(done: Finished, directory: Path) -> None:

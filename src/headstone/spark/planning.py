@@ -46,6 +46,8 @@ class Candidate:
     range: CleanRange
     eligibility: Eligibility
     watermarks: GroupWatermarks | None
+    log_start_entry: int | None
+    """What the log start checkpoint says of it; the survey's log start is never below the first segment."""
     notes: tuple[str, ...]
 
 
@@ -155,6 +157,7 @@ def candidate(
             plain_below=plain_below(directory, peers),
         )
     known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
+    start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
     trusted = max(survey.log_start, known or 0)
     if dirty_from is not None and trusted < dirty_from <= survey.log_end:
         notes += (
@@ -163,7 +166,8 @@ def candidate(
     clean = clean_range(survey, policy, checkpoint=known if dirty_from is None else dirty_from)
     return Candidate(
         directory=directory, survey=survey, policy=policy, range=clean, watermarks=watermarks,
-        eligibility=eligibility(survey, clean, policy), notes=notes + ((clean.reset,) if clean.reset else ()),
+        log_start_entry=start, eligibility=eligibility(survey, clean, policy),
+        notes=notes + ((clean.reset,) if clean.reset else ()),
     )  # fmt: skip
 
 

@@ -1,0 +1,60 @@
+"""What a compaction leaves beside the segments: the checkpoints a broker starts from. In process, in place and to `--out`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
+from headstone.retention.policy import Policy
+from headstone.spark.compaction import CompactionRequest, compact
+from headstone.spark.inprocess import InProcess
+from tests.oracle.files import read_partition
+from tests.oracle.notation import History
+
+NAME = ("t", 0)
+REMOTE = "N[x,y,z] | "
+"""A first segment that is in remote storage only."""
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "--out"])
+@pytest.mark.parametrize(
+    ("log", "log_start", "high_watermark", "bases", "entry"),
+    [
+        pytest.param("N[a] N[b] | N[c] N[d]", 4, 4, [2], 4, id="deleted to the end"),
+        pytest.param("N[a] N[b] | N[c] N[d]", 3, 4, [2], 3, id="deleted inside the active segment"),
+        pytest.param("N[a] N[b]", 2, 2, [0], 2, id="one active segment, all deleted"),
+        pytest.param("N[a] N[b]", 1, 2, [0], 1, id="one active segment, nothing to compact"),
+        pytest.param("N[a] N[b] | N[c] N[d]", 2, 1, [0, 2], 2, id="an older high watermark keeps the segment before"),
+        pytest.param("N[a] N[b] | N[c] N[d]", 2, 4, [2], None, id="log start is the first segment"),
+        pytest.param("N[a] N[a] | N[c] N[d]", None, 4, [0, 2], None, id="no entry"),
+        pytest.param(REMOTE + "N[a] N[a] | N[b]", 1, 6, [3, 5], 1, id="older segments are in remote storage"),
+        pytest.param(REMOTE + "N[a]", 0, 4, [3], 0, id="remote storage from 0, nothing to compact"),
+    ],
+)  # fmt: skip
+def test_records_that_were_deleted_stay_deleted(
+    log: str,
+    log_start: int | None,
+    high_watermark: int,
+    bases: list[int],
+    entry: int | None,
+    in_place: bool,
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "in"
+    history = History()
+    history.append(log)
+    partition = history.write_partition(source, "t-0")
+    for moved in partition.glob("0" * 20 + ".*") if log.startswith(REMOTE) else ():
+        moved.unlink()
+    write_offsets(source / HIGH_WATERMARK, {NAME: high_watermark})
+    write_offsets(source / LOG_START, {("other", 1): 9} if log_start is None else {("other", 1): 9, NAME: log_start})
+    out = None if in_place else tmp_path / "out"
+    request = CompactionRequest(paths=(str(source),), out=out, policy=Policy(now_ms=9000), progress=False)
+    report = compact(request, InProcess(), lambda text: None).partitions[0]
+    made = source if out is None else out
+    assert [segment.base for segment in read_partition(made / "t-0")] == bases
+    others = {("other", 1): 9} if in_place else {}
+    assert read_offsets(made / LOG_START) == ({**others} if entry is None else {**others, NAME: entry})
+    assert read_offsets(made / CLEANER)[NAME] == report.dirty_end >= report.log_start
