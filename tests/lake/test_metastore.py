@@ -260,6 +260,26 @@ def test_a_newer_metastore_is_left_alone(metastore_url: str, store: Metastore) -
     engine.dispose()
 
 
+def test_a_metastore_of_version_3_is_migrated(metastore_url: str, store: Metastore) -> None:
+    """It went by the clocks of workers, and tried what had failed again at once."""
+    append(store, ORDERS, 0, 10)
+    with store.transaction() as connection:
+        drop_version_4(connection)
+        connection.execute(update(schema.lakes).values(version=3))
+    again = Metastore.open(metastore_url)
+    assert (again.partition(ORDERS).next_offset, again.check()) == (10, [])
+    with again.transaction() as connection:
+        assert connection.execute(select(schema.lakes.c.clock)).scalar_one() == "database"
+        assert connection.execute(select(schema.setbacks)).all() == []
+    again.close()
+
+
+def drop_version_4(connection: Connection) -> None:
+    connection.exec_driver_sql("DROP TABLE setbacks")
+    for column in ("clock", "clock_ms"):
+        connection.exec_driver_sql(f"ALTER TABLE lakes DROP COLUMN {column}")
+
+
 def test_a_metastore_of_version_2_is_migrated(metastore_url: str, store: Metastore) -> None:
     """It knew no dead records; its lists of keys were of another kind, and are not taken for those of today."""
     append(store, ORDERS, 0, 10)
@@ -275,6 +295,7 @@ def test_a_metastore_of_version_2_is_migrated(metastore_url: str, store: Metasto
 
 
 def drop_version_3(connection: Connection) -> None:
+    drop_version_4(connection)
     for table in ("extents", "past_extents"):
         connection.exec_driver_sql(f"DROP INDEX {table}_by_dead_object")
         for column in ("dead", "dead_object", "dead_position"):

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from headstone.errors import UsageError
 
-VERSION = 3
+VERSION = 4
 """Of the tables. A newer one is refused, an older one migrated."""
 
 metadata = MetaData()
@@ -41,8 +41,11 @@ lakes = Table(
     Column("location", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("hash_key", String(32), nullable=False, server_default=""),
+    Column("clock", String(16), nullable=False, server_default="database"),
+    Column("clock_ms", BigInteger, nullable=False, server_default="0"),
 )
-"""`hash_key`: 128 bits in hexadecimal, the secret of the digests in lists of keys."""
+"""`hash_key`: 128 bits in hexadecimal, the secret of the digests in lists of keys. `clock`: whose time decides, the database's
+or a given one. `clock_ms`: the newest time that is known to have been, where the database has no clock of its own."""
 
 topics = Table(
     "topics",
@@ -159,6 +162,15 @@ requests = Table(
 )
 """\"Compact this now\"."""
 
+setbacks = Table(
+    "setbacks",
+    metadata,
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
+    Column("failures", Integer, nullable=False),
+    Column("not_before_ms", BigInteger, nullable=False),
+)
+"""Partitions whose last jobs failed, how often in a row, and when a worker may try again."""
+
 holds = Table(
     "holds",
     metadata,
@@ -220,7 +232,14 @@ def _to_version_3(connection: Connection) -> None:
     connection.execute(update(lakes).values(hash_key=secrets.token_hex(16)))
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3}
+def _to_version_4(connection: Connection) -> None:
+    """The lake's own clock, and partitions that wait after a failure."""
+    connection.execute(text("ALTER TABLE lakes ADD COLUMN clock VARCHAR(16) NOT NULL DEFAULT 'database'"))
+    connection.execute(text("ALTER TABLE lakes ADD COLUMN clock_ms BIGINT NOT NULL DEFAULT 0"))
+    metadata.create_all(connection, tables=[setbacks])
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3, 3: _to_version_4}
 """From version n to n + 1, by n."""
 
 
