@@ -1,4 +1,4 @@
-"""The house rules that a linter does not know, executed over src/, testbed/ and tests/.
+"""The house rules that a linter does not know, executed over src/, testbed/, campaigns/ and tests/.
 
 A rule is a function from one source file to its findings, so that the last test can feed each rule a violation
 and its innocent neighbour as strings. Which files a rule covers is the rule's own business.
@@ -192,7 +192,9 @@ RULES: list[Rule] = [
 
 @cache
 def house() -> list[Source]:
-    paths = sorted(path for folder in ("src", "testbed", "tests") for path in (ROOT / folder).rglob("*.py"))
+    paths = sorted(
+        path for folder in ("src", "testbed", "campaigns", "tests") for path in (ROOT / folder).rglob("*.py")
+    )
     return [Source(name=path.relative_to(ROOT).as_posix(), text=path.read_text(encoding="utf-8")) for path in paths]
 
 
