@@ -151,6 +151,55 @@ def test_inspect_of_a_torn_tail_names_file_position_and_offset(
     assert "torn tail" in said
 
 
+@pytest.mark.parametrize("codec", ["", "/zstd"])
+def test_inspect_lists_only_the_records_in_the_range(
+    codec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "in", f"N[a,b,c,d]{codec} N[e,f]{codec} P1[g] C1 | N[h,i]{codec}")
+    listed = {}
+    for chosen in ("2:5", "4:4097", ":3", "7:"):
+        assert main(["inspect", str(log), "--records", "--offsets", chosen, "--output", "json"]) == 0
+        batches = json.loads(capsys.readouterr().out)["partitions"][0]["batch_list"]
+        listed[chosen] = [
+            (batch["base_offset"], batch["last_offset"], [record["offset"] for record in batch["records"]])
+            for batch in batches
+        ]
+    first, second, data, marker = (0, 3), (4, 5, [4, 5]), (6, 6, [6]), (7, 7, [7])
+    assert listed == {
+        "2:5": [(*first, [2, 3]), (4, 5, [4])],
+        "4:4097": [second, data, marker, (8, 9, [8, 9])],
+        ":3": [(*first, [0, 1, 2])],
+        "7:": [marker, (8, 9, [8, 9])],
+    }
+
+
+def test_inspect_of_one_offset_shows_one_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_log(tmp_path / "in", "N[a,b,c,d] N[e]")
+    assert main(["inspect", str(log), "--records", "--offsets", "1:2"]) == 0
+    said = capsys.readouterr().out
+    assert "[0, 3] 4 records (1 of them in the range)" in said
+    assert [line.strip().split(":")[0] for line in said.splitlines() if line.startswith("    ")] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ("7:5", "7:5 is empty: the first offset must be below the second"),
+        ("5:5", "5:5 is empty"),
+        ("5", "5 is not A:B"),
+        ("a:b", "'a' is not an offset"),
+        ("-1:3", "-1 is not between 0 and"),
+    ],
+)
+def test_a_range_that_names_nothing_is_refused(
+    chosen: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", str(tmp_path), f"--offsets={chosen}"])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
 def test_synth_is_deterministic(tmp_path: Path) -> None:
     for name in ("1", "2"):
         assert main(["synth", str(tmp_path / name), "--records", "500", "--transactions", "0.5", "--seed", "7"]) == 0

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
 
+from headstone.errors import UsageError
 from headstone.lake.compaction import compact_partition
 from headstone.lake.lake import create_lake, metastore_url
 from headstone.lake.reading import records
+from headstone.lake.spark_source import HeadstoneSource
 from headstone.spark.stages import OnSpark
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
@@ -57,9 +60,10 @@ def test_the_past_and_a_plan_that_a_compaction_overtakes(spark: SparkSession, sc
     scene.compact(now_ms=300 + RETENTION_MS)
     now = [row.offset for row in load(spark, tmp_path)]
     assert [row.offset for row in load(spark, tmp_path, asOf="250")] == list(range(7))
-    assert [row.offset for row in load(spark, tmp_path, asOf="1970-01-01 00:00:00.150")] == list(range(4))
+    for moment in ("1970-01-01 00:00:00.150", "1970-01-01T02:00:00.150+02:00"):
+        assert [row.offset for row in load(spark, tmp_path, asOf=moment)] == list(range(4))
     assert len(now) < 7
-    assert reader.option("partitions", "1").load(str(tmp_path / "lake")).count() == 0
+    assert reader.option("partitions", "0").load(str(tmp_path / "lake")).count() == len(now)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +72,19 @@ def test_the_past_and_a_plan_that_a_compaction_overtakes(spark: SparkSession, sc
         ({"topic": "none"}, "the lake has no topic none"),
         ({"view": "best"}, "records and table"),
         ({"asOf": "yesterday"}, "milliseconds since 1970"),
+        ({"asOf": "-1"}, "milliseconds since 1970"),
         ({"partitions": "x"}, "expected numbers"),
+        ({"partitions": "0,1"}, "no partition 1; there is 0"),
+        (
+            {"partition": "0"},
+            "unknown option partition; there are asOf, lake, partitions, path, store.NAME, topic, view",
+        ),
     ],
 )
-def test_what_is_wrong_is_said(
-    spark: SparkSession, scene: Scene, tmp_path: Path, options: dict[str, str], why: str
-) -> None:
-    with pytest.raises(PySparkException, match=why):
-        load(spark, tmp_path, **options)
+def test_what_is_wrong_is_said(scene: Scene, tmp_path: Path, options: dict[str, str], why: str) -> None:
+    source = HeadstoneSource(CaseInsensitiveDict({"path": str(tmp_path / "lake"), "topic": "t", **options}))
+    with pytest.raises(UsageError, match=why):
+        source.reader(StructType()).partitions()
 
 
 def test_a_compaction_on_spark_is_the_same(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from headstone.cli.options import add_spark_arguments, cores, offset, spark_conf, tell
+from headstone.errors import UsageError
 from headstone.log.directory import PartitionDir, find_partitions, list_segments
 from headstone.log.listing import NO_LIMIT, BatchEntry, list_batches
 from headstone.retention.policy import Policy
+from headstone.spark import source_options
 from headstone.spark.inprocess import InProcess
 from headstone.spark.inspection import PartitionFacts, inspect
 from headstone.spark.progress import ProgressLine
@@ -31,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a partition directory or a log directory")
     parser.add_argument("--batches", action="store_true", help="also list every batch, with each field of its header")
     parser.add_argument("--records", action="store_true", help="also list every batch with its records")
-    parser.add_argument("--offsets", type=offset_range, metavar="A:B", help="list only what has offsets in [A, B)")
+    parser.add_argument(
+        "--offsets", type=offset_range, metavar="A:B", help="list only the records in [A, B), and their batches"
+    )
     parser.add_argument("--now-ms", type=offset, default=0, help="the clock for lags, in ms since 1970")
     parser.add_argument("--min-compaction-lag-ms", type=offset, default=0)
     add_spark_arguments(parser)
@@ -68,10 +72,10 @@ def _batches(arguments: argparse.Namespace, directory: PartitionDir) -> Iterator
 
 
 def offset_range(text: str) -> tuple[int, int]:
-    start, colon, end = text.partition(":")
-    if not colon:
-        raise argparse.ArgumentTypeError(f"{text} is not A:B, such as 1000:2000 or 1000:")
-    return offset(start or "0"), offset(end or str(NO_LIMIT))
+    try:
+        return source_options.offset_range(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def batch_as_json(batch: BatchEntry) -> dict[str, Any]:
@@ -107,8 +111,10 @@ def batch_as_text(batch: BatchEntry) -> list[str]:
     kinds += [batch.control or "data"]
     kinds += ["header-only"] if batch.count == 0 else []
     kinds += [f"horizon {batch.delete_horizon_ms}"] if batch.delete_horizon_ms is not None else []
+    some = batch.records is not None and len(batch.records) < batch.count
+    listed = f" ({len(batch.records or ())} of them in the range)" if some else ""
     lines = [
-        f"  [{batch.base_offset}, {batch.last_offset}] {batch.count} records, {' '.join(kinds)}, "
+        f"  [{batch.base_offset}, {batch.last_offset}] {batch.count} records{listed}, {' '.join(kinds)}, "
         f"producer {batch.producer_id} epoch {batch.producer_epoch} sequences [{batch.base_sequence}, {batch.last_sequence}], "
         f"leader epoch {batch.leader_epoch}, {batch.timestamp_type} {batch.max_timestamp_ms}, {batch.codec}, "
         f"crc {batch.crc}, {Path(batch.file).name} position {batch.position}, {batch.size} bytes"

@@ -3,7 +3,8 @@
 LAKE is a directory or the URL of a metastore. Options: `topic`; `view`: "records" (the default), or "table", the newest
 record of every key that is not deleted; `partitions` ("0,3"); `asOf` (milliseconds since 1970, or "2026-11-15 10:00:00" in
 UTC): the past, as far as garbage collection has left it; `store.NAME` for settings of the object store. The extents are
-looked up once, when the query is planned: compaction that runs meanwhile changes nothing for it.
+looked up once, for the first query of a DataFrame: compaction that runs meanwhile changes nothing for it, and later queries
+of the same DataFrame read the same past, for as long as garbage collection leaves it. Load again for the newest.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from headstone.lake.commits import Extent, Partition
 from headstone.lake.lake import LakeAddress, metastore_url
 from headstone.lake.reading import record_batches, snapshot, table_batches
 from headstone.lake.rows import TopicPartition
+from headstone.spark.source_options import partition_numbers, refuse_unknown, require_partitions
 
 NAME = "headstone"
 COLUMNS = (
     "topic string, partition int, offset long, timestamp_ms long, timestamp_type string, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
+STORE = "store."
+OPTIONS = ("asOf", "lake", "partitions", "path", f"{STORE}NAME", "topic", "view")
 VIEWS = ("records", "table")
 SPLIT_BYTES = 64 << 20
 
@@ -46,15 +50,14 @@ class HeadstoneSource(DataSource):
         return COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        refuse_unknown(self.options, OPTIONS)
         path, topic = self.options.get("path") or self.options.get("lake"), self.options.get("topic")
         if not path or not topic:
             raise UsageError('name a lake and a topic: .option("topic", "orders").load("LAKE")')
         view = self.options.get("view", "records")
         if view not in VIEWS:
             raise UsageError(f"view {view!r}: there are {' and '.join(VIEWS)}")
-        prefix = "store."
-        # Spark hands options over with their names in any case.
-        given = {name[len(prefix) :]: value for name, value in self.options.items() if name.startswith(prefix)}
+        given = {name.removeprefix(STORE): value for name, value in self.options.items() if name.startswith(STORE)}
         address = LakeAddress(metastore_url=metastore_url(path), store_settings=given)
         return LakeReader(address, topic, view, self.options)
 
@@ -64,10 +67,7 @@ class LakeReader(DataSourceReader):
         self._address, self._topic, self._view = address, topic, view
         self._as_of_ms = moment_ms(options["asOf"]) if "asOf" in options else None
         chosen = options.get("partitions")
-        try:
-            self._numbers = None if chosen is None else {int(text) for text in chosen.split(",")}
-        except ValueError as error:
-            raise UsageError(f'partitions {chosen!r}: expected numbers, such as "0,3"') from error
+        self._numbers = None if chosen is None else partition_numbers(chosen)
 
     def partitions(self) -> Sequence[InputPartition]:
         lake = self._address.open()
@@ -75,6 +75,7 @@ class LakeReader(DataSourceReader):
             found = [at for at in lake.metastore.partitions() if at.topic == self._topic]
             if not found:
                 raise UsageError(f"the lake has no topic {self._topic}")
+            require_partitions(self._numbers or (), {at.number for at in found})
             parts: list[InputPartition] = []
             for at in found:
                 if self._numbers is None or at.number in self._numbers:
@@ -100,14 +101,15 @@ class LakeReader(DataSourceReader):
 
 
 def moment_ms(text: str) -> int:
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     try:
-        return int(datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC).timestamp() * 1000)
+        moment = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
             f"asOf {text!r}: milliseconds since 1970, or a time such as 2026-11-15 10:00:00 (UTC)"
         ) from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
 
 def _splits(partition: Partition) -> Iterator[Partition]:

@@ -43,7 +43,8 @@ class RecordEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEntry:
-    """One batch. `control` is None for data; EMPTIED is a marker that lost its record. `records` is None if not asked for."""
+    """One batch. `control` is None for data; EMPTIED is a marker that lost its record. `records` is None if not asked for, and
+    fewer than `count` where only some were."""
 
     file: str
     position: int
@@ -71,7 +72,7 @@ class BatchEntry:
 def list_batches(
     file: SegmentFile, *, with_records: bool, offset_start: int = 0, offset_end: int = NO_LIMIT
 ) -> Iterator[BatchEntry]:
-    """Those with an offset in [offset_start, offset_end)."""
+    """Those with an offset in [offset_start, offset_end), and of their records only those in it."""
     reader, payloads = ChunkReader(), Payloads()
     with open(file.path, "rb") as raw:
         for table in walk_segment(file.path, base=file.base, with_crc=True):
@@ -82,7 +83,10 @@ def list_batches(
                 chunk = reader.read(
                     raw, file.path, start, start + int(row["size"]), batches=1, previous=before, with_crc=False
                 )
-                yield _batch(file.path, row, chunk, _records(chunk, payloads) if with_records else None)
+                records = None
+                if with_records:
+                    records = tuple(r for r in _records(chunk, payloads) if offset_start <= r.offset < offset_end)
+                yield _batch(file.path, row, chunk, records)
 
 
 def _batch(path: str, row: Any, chunk: Chunk, records: tuple[RecordEntry, ...] | None) -> BatchEntry:
@@ -122,11 +126,10 @@ def _sequence(first: int, delta: int) -> int:
     return -1 if first < 0 else (first + delta) & SEQUENCE_MASK
 
 
-def _records(chunk: Chunk, payloads: Payloads) -> tuple[RecordEntry, ...]:
-    if int(chunk.batches[0]["count"]) == 0:
-        return ()
-    runs = decode(chunk, ONLY, payloads)
-    return tuple(entry for data, spans in runs for entry in record_entries(chunk.batches, data, spans))
+def _records(chunk: Chunk, payloads: Payloads) -> Iterator[RecordEntry]:
+    if int(chunk.batches[0]["count"]) > 0:
+        for data, spans in decode(chunk, ONLY, payloads):
+            yield from record_entries(chunk.batches, data, spans)
 
 
 def record_entries(batches: Batches, data: Bytes, spans: Ints) -> Iterator[RecordEntry]:

@@ -1,30 +1,22 @@
 """`spark.read.format("kafka-log").load(PATH)`: every record of a log directory or backup, with where it lies.
 
 A row a record, control records included. Reads runs of segments as Arrow batches. The options `partitions` ("0,3") and
-`offsets` ("1000:2000", half-open) choose segments and batches before anything is decompressed; `pushFilters=true` takes
-them from the query's own filters. Spark applies filters again, so pruning may be coarse.
+`offsets` ("1000:2000", half-open) choose segments and batches before anything is decompressed.
+
+A query's own filters choose nothing here. Spark 4 (read in its sources, seen in 4.3) plans a Python source once for a
+DataFrame and keeps that plan for all its queries: with filters pushed down, a second query, or the other side of a
+join, would silently get the rows of the first. Spark applies them to what is read.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headstone.errors import UsageError
@@ -48,8 +40,10 @@ from headstone.retention.passes import Piece, PieceReader
 from headstone.retention.policy import NO_LIMIT
 from headstone.retention.survey import SegmentSurvey
 from headstone.spark.planning import survey_all
+from headstone.spark.source_options import offset_range, partition_numbers, refuse_unknown, require_partitions
 
 NAME = "kafka-log"
+OPTIONS = ("offsets", "partitions", "path", "paths")
 SCHEMA = (
     "topic string, partition int, offset long, timestamp timestamp, timestamp_ms long, timestamp_type string, "
     "key binary, value binary, headers array<struct<key: string, value: binary>>, producer_id long, producer_epoch int, "
@@ -102,7 +96,7 @@ UNKNOWN_CONTROL, NO_CONTROL = 7, 8
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the pushed filters leave: [offset_start, offset_end), and partitions (None: all)."""
+    """What the options leave: [offset_start, offset_end), and partitions (None: all)."""
 
     offset_start: int = 0
     offset_end: int = NO_LIMIT
@@ -126,21 +120,19 @@ class KafkaLogSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        path = self.options.get("path") or self.options.get("paths")
-        if not path:
-            raise UsageError('name a log directory or a partition directory: .load("PATH")')
-        takes_filters = str(self.options.get("pushFilters", "false")).lower() == "true"
-        return (PruningReader if takes_filters else KafkaLogReader)(path, chosen_by(self.options))
+        refuse_unknown(self.options, OPTIONS)
+        return KafkaLogReader(paths_in(self.options), wanted_by(self.options))
 
 
 class KafkaLogReader(DataSourceReader):
-    def __init__(self, path: str, wanted: Wanted) -> None:
-        self._paths = [path]
+    def __init__(self, paths: Sequence[str], wanted: Wanted) -> None:
+        self._paths = paths
         self._wanted = wanted
 
     def partitions(self) -> Sequence[InputPartition]:
         directories = find_partitions(self._paths)
         if self._wanted.partitions is not None:
+            require_partitions(self._wanted.partitions, {directory.partition for directory in directories})
             directories = [d for d in directories if d.partition in self._wanted.partitions]
         parts: list[InputPartition] = []
         for directory, (survey, _) in zip(directories, survey_all(directories), strict=True):
@@ -172,51 +164,22 @@ def within(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     return batch if mine.all() else batch.filter(pa.array(mine))
 
 
-class PruningReader(KafkaLogReader):
-    """Takes the query's filters; only on request, because Spark (seen in 4.3) keeps what one query pushed for every later
-    query of the same DataFrame: load anew for each query. Needs spark.sql.python.filterPushdown.enabled=true."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        for pushed in filters:
-            self._wanted = narrowed(self._wanted, pushed)
-            yield pushed
+def paths_in(options: Mapping[str, str]) -> list[str]:
+    """Spark hands several paths over as one option, a JSON list."""
+    paths = [options["path"]] if options.get("path") else json.loads(options.get("paths") or "[]")
+    if not paths:
+        raise UsageError('name a log directory or a partition directory: .load("PATH")')
+    return [str(path) for path in paths]
 
 
-def chosen_by(options: Mapping[str, str]) -> Wanted:
+def wanted_by(options: Mapping[str, str]) -> Wanted:
     wanted = Wanted()
-    try:
-        if "partitions" in options:
-            wanted = replace(wanted, partitions=tuple(int(text) for text in options["partitions"].split(",")))
-        if "offsets" in options:
-            start, _, end = options["offsets"].partition(":")
-            wanted = replace(wanted, offset_start=int(start or 0), offset_end=int(end or NO_LIMIT))
-    except ValueError as error:
-        raise UsageError(f'options are partitions="0,3" and offsets="1000:2000": {error}') from error
+    if "partitions" in options:
+        wanted = replace(wanted, partitions=partition_numbers(options["partitions"]))
+    if "offsets" in options:
+        start, end = offset_range(options["offsets"])
+        wanted = replace(wanted, offset_start=start, offset_end=end)
     return wanted
-
-
-def narrowed(wanted: Wanted, pushed: Filter) -> Wanted:
-    """wanted with one filter more; filters that say nothing about partition or offset change nothing."""
-    match pushed:
-        case EqualTo(attribute=("offset",), value=int(v)):
-            return replace(wanted, offset_start=max(wanted.offset_start, v), offset_end=min(wanted.offset_end, v + 1))
-        case GreaterThan(attribute=("offset",), value=int(v)):
-            return replace(wanted, offset_start=max(wanted.offset_start, v + 1))
-        case GreaterThanOrEqual(attribute=("offset",), value=int(v)):
-            return replace(wanted, offset_start=max(wanted.offset_start, v))
-        case LessThan(attribute=("offset",), value=int(v)):
-            return replace(wanted, offset_end=min(wanted.offset_end, v))
-        case LessThanOrEqual(attribute=("offset",), value=int(v)):
-            return replace(wanted, offset_end=min(wanted.offset_end, v + 1))
-        case EqualTo(attribute=("partition",), value=int(v)):
-            return replace(wanted, partitions=_both(wanted.partitions, (v,)))
-        case In(attribute=("partition",), value=values):
-            return replace(wanted, partitions=_both(wanted.partitions, tuple(values)))
-    return wanted
-
-
-def _both(before: tuple[int, ...] | None, now: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(v for v in now if isinstance(v, int) and (before is None or v in before))
 
 
 def runs(segment: SegmentSurvey, wanted: Wanted) -> Iterator[SegmentSurvey]:
