@@ -97,7 +97,12 @@ def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(tmp_path: P
     ("arguments", "says"),
     [
         (["compact", "{log}"], "say where the result goes"),
-        (["compact", "{log}", "--out", "{log}", "--rules", "kafka"], "exists already"),
+        (["compact", "{log}", "--out", "{log}", "--rules", "kafka"], "lies inside the input"),
+        (["compact", "{log}/orders-0", "--out", "{log}/orders-0/new", "--rules", "kafka"], "lies inside the input"),
+        (["compact", "{log}", "--out", "{full}", "--rules", "kafka"], "exists already"),
+        (["compact", "{log}", "--in-place", "--peer", "{log}/orders-0"], "is a partition directory"),
+        (["compact", "{log}/orders-0", "--in-place", "--peer", "{log}"], "is what is compacted"),
+        (["compact", "", "--in-place"], "'': no such directory"),
         (["compact", "{missing}", "--out", "{out}"], "no such directory"),
         (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--markers-below", "3"], "--rules coordinated"),
         (["compact", "{log}", "--out", "{out}", "--spark-conf", "x"], "expected K=V"),
@@ -109,10 +114,29 @@ def test_wrong_usage_is_two_with_a_sentence(
     arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = write_log(tmp_path / "in", "N[a] |")
-    places = {"log": log, "missing": tmp_path / "nowhere", "out": tmp_path / "out"}
+    full = write_log(tmp_path / "full", "N[a] |")
+    places = {"log": log, "missing": tmp_path / "nowhere", "out": tmp_path / "out", "full": full}
     code = main([argument.format(**places) for argument in arguments])
     assert code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--out", "--peer"])
+def test_an_empty_text_is_no_directory(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compact", str(tmp_path), option, ""])
+    assert ended.value.code == 2
+    assert f"argument {option}: expected a directory, found an empty text" in capsys.readouterr().err
+
+
+def test_log_directories_may_be_called_like_partitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("replica-1", "replica-2"):
+        write_log(tmp_path / name, "N[a] T[a] | N[b]")
+    settings = ["--dry-run", "--output", "json", "--peer", str(tmp_path / "replica-2")]
+    assert main(["compact", str(tmp_path / "replica-1"), *settings]) == 0
+    assert [p["partition"] for p in json.loads(capsys.readouterr().out)["partitions"]] == ["orders-0"]
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "name them one by one (replica-1, replica-2)" in capsys.readouterr().err
 
 
 def test_dry_run_and_eligible_say_why_without_writing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

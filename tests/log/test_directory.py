@@ -85,12 +85,75 @@ def test_a_log_directory_may_itself_be_called_like_a_partition(tmp_path: Path) -
     assert find_partitions([root]) == [PartitionDir(path=inner, topic="a", partition=0)]
 
 
+def test_a_directory_of_log_directories_names_them(tmp_path: Path) -> None:
+    """`replica-1` is called like a partition: what is inside decides."""
+    for name in ("replica-1", "replica-2"):
+        folder(tmp_path / name, "orders-0")
+    assert as_partition(tmp_path / "replica-1") is None
+    with pytest.raises(UsageError, match=r"holds log directories: name them one by one \(replica-1, replica-2\)"):
+        find_partitions([tmp_path])
+
+
+def linked(link: Path, target: Path) -> Path:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+    return link
+
+
+OWNERS_FILES = (
+    "meta.properties",
+    ".lock",
+    ".kafka_cleanshutdown",
+    "cleaner-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+)
+
+
+@pytest.mark.parametrize("owners_file", OWNERS_FILES)
+@pytest.mark.parametrize("owner", ["link", "real"])
+def test_a_linked_partition_belongs_to_the_log_directory_that_knows_it(
+    owner: str, owners_file: str, tmp_path: Path
+) -> None:
+    real = folder(tmp_path / "real", "orders-0")
+    link = linked(tmp_path / "link" / "orders-0", tmp_path / "between" / "orders-0")
+    linked(tmp_path / "between" / "orders-0", real)
+    (tmp_path / owner / owners_file).write_text("")
+    expected = [PartitionDir(path=tmp_path / owner / "orders-0", topic="orders", partition=0)]
+    assert find_partitions([link]) == find_partitions([tmp_path / "link"]) == expected
+    assert find_partitions([link, tmp_path / "link"]) == expected
+
+
+def test_a_linked_partition_that_nobody_knows_is_taken_where_its_segments_are(tmp_path: Path) -> None:
+    real = folder(tmp_path / "real", "orders-0")
+    linked(tmp_path / "link" / "orders-0", Path("..") / "real" / "orders-0")
+    linked(tmp_path / "current", tmp_path / "link")
+    linked(tmp_path / "one", tmp_path / "link" / "orders-0")
+    expected = [PartitionDir(path=real, topic="orders", partition=0)]
+    for given in ("link", "link/orders-0", "current", "current/orders-0", "one"):
+        assert find_partitions([tmp_path / given]) == expected
+
+
+def test_a_linked_partition_with_two_owners_is_refused(tmp_path: Path) -> None:
+    real = folder(tmp_path / "real", "orders-0")
+    link = linked(tmp_path / "link" / "orders-0", real)
+    for name in ("real", "link"):
+        (tmp_path / name / ".lock").write_text("")
+    with pytest.raises(UsageError, match="both log directories have locks or checkpoints of their own"):
+        find_partitions([tmp_path / "link"])
+    assert as_partition(real) is not None
+    assert find_partitions([real]) != [link]
+
+
 def test_nothing_to_find_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(UsageError, match="no partition found"):
         find_partitions([tmp_path / "x"])
     with pytest.raises(UsageError, match="no such directory"):
         find_partitions([tmp_path / "y"])
+    with pytest.raises(UsageError, match="'': no such directory"):
+        find_partitions([""])
 
 
 def partition(path: Path) -> PartitionDir:
@@ -175,6 +238,17 @@ def test_a_directory_whose_lock_another_process_holds_is_left_alone(tmp_path: Pa
     assert holder.returncode == 0
     compacted_in_place(tmp_path, force_offline=True)
     assert contents(tmp_path) != before
+
+
+@pytest.mark.parametrize("given", ["link", "link/t-0"])
+def test_a_link_does_not_lead_around_the_lock(given: str, tmp_path: Path) -> None:
+    root = tmp_path / "real"
+    before = written(root)
+    (root / "meta.properties").write_text("version=1\n")
+    linked(tmp_path / "link" / "t-0", root / "t-0")
+    with pytest.raises(UsageError, match="did not stop cleanly"):
+        compacted_in_place(tmp_path / given)
+    assert {name: contents(root)[name] for name in before} == before
 
 
 def test_the_lock_is_held_meanwhile_and_only_a_brokers_stays(tmp_path: Path) -> None:

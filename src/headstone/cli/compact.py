@@ -20,7 +20,7 @@ from headstone.cli.options import (
     tell,
 )
 from headstone.errors import UsageError
-from headstone.log.directory import as_partition
+from headstone.log.directory import LOG, as_partition
 from headstone.spark.compaction import TASK_MEMORY_BYTES, CompactionRequest, CompactionResult, compact
 from headstone.spark.session import StartingSession
 from headstone.spark.stages import OnSpark
@@ -31,7 +31,7 @@ MB = 1 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a partition directory or a log directory")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--out", type=Path, help="write a complete new log directory here")
+    where.add_argument("--out", type=directory, help="write a complete new log directory here")
     where.add_argument("--in-place", action="store_true", help="swap the new segments in, as a broker does")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done; writes nothing")
     parser.add_argument(
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tombstones-below", type=offset, metavar="OFFSET", help="MTRO: older tombstones may go")
     parser.add_argument("--markers-below", type=offset, metavar="OFFSET", help="MXRO: older markers may go")
-    parser.add_argument("--peer", type=Path, action="append", default=[], metavar="DIR",
+    parser.add_argument("--peer", type=directory, action="append", default=[], metavar="DIR",
                         help="log directory of another replica: watermarks are computed from all of them")  # fmt: skip
     parser.add_argument("--index-keys-max", type=positive, metavar="N", help="Kafka's bounded offset map of N keys")
     parser.add_argument("--task-memory-mb", type=positive, default=TASK_MEMORY_BYTES // MB,
@@ -59,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=("auto", "whole", "shuffle"), default="auto", help=argparse.SUPPRESS)
     add_policy_arguments(parser)
     add_spark_arguments(parser)
+
+
+def directory(text: str) -> Path:
+    """An empty text would be the current directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a directory, found an empty text")
+    return Path(text)
 
 
 def request(arguments: argparse.Namespace) -> CompactionRequest:
@@ -95,9 +102,11 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
 def _check_peer(peer: Path, paths: list[str]) -> None:
     if not peer.is_dir():
         raise UsageError(f"--peer {peer}: no such log directory")
-    if as_partition(peer.resolve()) is not None:
+    if any(peer.glob("[0-9]*" + LOG)):
         raise UsageError(f"--peer {peer} is a partition directory; name the log directory that holds it")
-    if peer.resolve() in {Path(path).resolve() for path in paths}:
+    partitions = [as_partition(Path(path)) for path in paths]
+    inputs = {partition.log_dir for partition in partitions if partition} | {Path(path).resolve() for path in paths}
+    if peer.resolve() in inputs:
         raise UsageError(f"--peer {peer} is what is compacted; name the other replicas")
 
 

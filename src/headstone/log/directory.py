@@ -6,6 +6,7 @@ Owns file names and the question whether a broker may be using a directory. Chan
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,16 @@ METADATA_TOPIC = "__cluster_metadata"
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d+)")
 _STRAY = re.compile(r".+-(delete|future|stray)$")
 _NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_OWNERS_FILES = (
+    checkpoints.META_PROPERTIES,
+    checkpoints.LOCK,
+    checkpoints.CLEAN_SHUTDOWN,
+    checkpoints.CLEANER,
+    checkpoints.RECOVERY_POINT,
+    checkpoints.LOG_START,
+    checkpoints.HIGH_WATERMARK,
+)
+"""What makes a directory the log directory of the partitions in it: who locks them, and what is known of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +65,79 @@ def numbered(offset: int, suffix: str) -> str:
 
 
 def as_partition(path: Path) -> PartitionDir | None:
+    """None for what is no partition by its name, or holds partitions itself: a log directory may be called `kafka-1`."""
+    if not _named_as_partition(path.name) or not path.is_dir():
+        return None
+    path = _owned_place(path)
     match = _PARTITION.fullmatch(path.name)
-    if match is None or _STRAY.fullmatch(path.name) or not path.is_dir():
+    if match is None or _holds_partitions(path):
         return None
     return PartitionDir(path=path, topic=match["topic"], partition=int(match["partition"]))
+
+
+def _named_as_partition(name: str) -> bool:
+    return _PARTITION.fullmatch(name) is not None and _STRAY.fullmatch(name) is None
+
+
+def _holds_partitions(path: Path) -> bool:
+    with os.scandir(path) as children:
+        for child in children:
+            if child.name[:20].isdigit():
+                return False
+            if _named_as_partition(child.name) and child.is_dir():
+                return True
+    return False
+
+
+def _owned_place(path: Path) -> Path:
+    """Where a partition directory lies by its owner's word.
+
+    A symbolic link leads from one log directory to another. The lock, the clean stop and the checkpoints that count are in
+    the one that has such files; if none has, in the one where the segments are.
+    """
+    places = [place for place in _link_places(path) if _named_as_partition(place.name)]
+    owned = [place for place in places if any((place.parent / name).exists() for name in _OWNERS_FILES)]
+    if len(owned) > 1:
+        raise UsageError(
+            f"{owned[0]} is a symbolic link to {owned[1]}, and both log directories have locks or checkpoints of their own; "
+            f"name {owned[1]} itself if no broker uses it through the link"
+        )
+    return owned[0] if owned else places[-1]
+
+
+def _link_places(path: Path) -> list[Path]:
+    """The path and each one that its links lead to, down to the directory itself; parents are real."""
+    places = [path.parent.resolve() / path.name]
+    while places[-1].is_symlink():
+        target = places[-1].parent / places[-1].readlink()
+        places.append(target.parent.resolve() / target.name if target.name != ".." else target.resolve())
+    return places
 
 
 def find_partitions(paths: Iterable[str | Path]) -> list[PartitionDir]:
     """The partitions that each path is (a partition directory) or holds (a log directory)."""
     found: dict[Path, PartitionDir] = {}
     for given in paths:
-        path = Path(given).resolve()
-        if not path.is_dir():
-            raise UsageError(f"{given}: no such directory; name a partition directory or a log directory")
+        path = Path(given)
+        if not str(given) or not path.is_dir():
+            raise UsageError(
+                f"{given or repr(given)}: no such directory; name a partition directory or a log directory"
+            )
+        path = path if _named_as_partition(path.name) else path.resolve()
         here = as_partition(path) if any(path.glob("*" + LOG)) or any(path.glob("*" + LOG + ".*")) else None
         inside = [here] if here else [as_partition(child) for child in sorted(path.iterdir())]
         partitions = [partition for partition in inside if partition is not None]
         if not partitions:
-            raise UsageError(f"{given}: no partition found; expected folders named <topic>-<partition> with .log files")
+            raise UsageError(f"{given}: no partition found; {_what_is_there(path)}")
         found.update({partition.path: partition for partition in partitions})
     return list(found.values())
+
+
+def _what_is_there(path: Path) -> str:
+    log_dirs = [child.name for child in sorted(path.iterdir()) if child.is_dir() and _holds_partitions(child)]
+    if log_dirs:
+        return f"it holds log directories: name them one by one ({', '.join(log_dirs)})"
+    return "expected folders named <topic>-<partition> with .log files"
 
 
 def list_segments(partition: PartitionDir) -> list[SegmentFile]:

@@ -275,6 +275,11 @@ def copy_untouched(directory: PartitionDir, out: Path) -> None:
 
 
 def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:
+    inputs = {directory.log_dir for directory in directories}
+    inputs |= {directory.path.resolve() for directory in directories if directory.path.is_symlink()}
+    for place in (out.resolve(), *out.resolve().parents):
+        if place in inputs:
+            raise UsageError(f"--out {out} lies inside the input {place}; name a directory elsewhere")
     names = [directory.name for directory in directories]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
