@@ -261,7 +261,7 @@ def test_a_newer_metastore_is_left_alone(metastore_url: str, store: Metastore) -
 
 
 def test_a_metastore_of_version_3_is_migrated(metastore_url: str, store: Metastore) -> None:
-    """It went by the clocks of workers, and tried what had failed again at once."""
+    """It went by the clocks of workers, tried what had failed again at once, and knew no ids and no oldest timestamps."""
     append(store, ORDERS, 0, 10)
     with store.transaction() as connection:
         drop_version_4(connection)
@@ -271,6 +271,8 @@ def test_a_metastore_of_version_3_is_migrated(metastore_url: str, store: Metasto
     with again.transaction() as connection:
         assert connection.execute(select(schema.lakes.c.clock)).scalar_one() == "database"
         assert connection.execute(select(schema.setbacks)).all() == []
+    assert [known.oldest_timestamp_ms for known in again.partition(ORDERS).extents] == [17]
+    assert [again.identify("orders", name) for name in ("first", "second")] == ["first", "first"]
     again.close()
 
 
@@ -278,6 +280,9 @@ def drop_version_4(connection: Connection) -> None:
     connection.exec_driver_sql("DROP TABLE setbacks")
     for column in ("clock", "clock_ms"):
         connection.exec_driver_sql(f"ALTER TABLE lakes DROP COLUMN {column}")
+    connection.exec_driver_sql("ALTER TABLE topics DROP COLUMN kafka_id")
+    for table in ("extents", "past_extents"):
+        connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN oldest_timestamp_ms")
 
 
 def test_a_metastore_of_version_2_is_migrated(metastore_url: str, store: Metastore) -> None:

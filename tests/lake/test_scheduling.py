@@ -16,7 +16,7 @@ def log(*ends: int, length: int = 100) -> Partition:
         start = partition.next_offset
         extent = Extent(
             span=Span(start, end), object_id=f"o{start}", position=0, length=length, records=end - start,
-            max_timestamp_ms=1000 * end, checksum=0,
+            max_timestamp_ms=1000 * end, oldest_timestamp_ms=1000 * end, checksum=0,
         )  # fmt: skip
         partition = appended(partition, start, [extent])
     return partition

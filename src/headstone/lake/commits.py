@@ -6,7 +6,7 @@ transaction; nothing here knows of SQL or of object storage. docs/rfcs/0002-lake
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -40,6 +40,8 @@ class Extent:
     dead_object: str | None = None
     """Where they are listed."""
     dead_position: int = 0
+    oldest_timestamp_ms: int = -1
+    """Of its batches, by their newest record each, as Kafka counts max.compaction.lag.ms; -1 if none has a timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,11 @@ class Claim:
     tombstones_removed: Spans = ()
     """No longer tracked: they went, or they are tracked anew by `tombstones`."""
     cleaned_at_ms: int = 0
+
+
+def oldest(timestamps_ms: Iterable[int]) -> int:
+    """Of batches or extents; -1 if none has a timestamp. Batches without one, or with 0, are as old as their neighbours."""
+    return min((int(moment) for moment in timestamps_ms if moment > 0), default=-1)
 
 
 EMPTY = Partition(start_offset=0, next_offset=0, compaction_epoch=0, extents=(), cleaned=(), tombstones=())

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import numpy as np
 
 from headstone.errors import UsageError
-from headstone.lake.commits import Claim, Extent, Partition
+from headstone.lake.commits import Claim, Extent, Partition, oldest
 from headstone.lake.dead import dead_bytes
 from headstone.lake.job_plan import FETCHES_AT_ONCE, JobOptions, Mark, Plan, plan_job
 from headstone.lake.keyindex import ABOVE_MAX, keys_in
@@ -25,11 +26,12 @@ from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_live, writing_object
 from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import dirty_spans
+from headstone.lake.segments import files_of, lay_down
 from headstone.lake.spans import Span, Spans, overlap, without
 from headstone.log.columns import VALUE_SIZE, decode
-from headstone.log.directory import LOG, PartitionDir, list_segments, numbered
+from headstone.log.directory import LOG, PartitionDir, numbered
 from headstone.log.layout import DELETE_HORIZON
-from headstone.log.reading import ChunkReader, Payloads, SegmentFile, chunk_of, walk_segment
+from headstone.log.reading import ChunkReader, Payloads, chunk_of, walk_segment
 from headstone.log.scratch import scratch_directory
 from headstone.retention.verdicts import BY_KEYLESS, REASONS
 from headstone.spark.compaction import CompactionRequest, Engine, compact
@@ -107,7 +109,7 @@ def compact_partition(
         )  # fmt: skip
         report = compact(request, engine, lambda text: None).partitions[0]
         _refuse_keyless(at, report)
-        facts = {segment.base: _facts(segment) for segment in list_segments(job.directory)}
+        facts = {extent.span.start: _facts(files_of(job.directory.path, extent.span)) for extent in fetched}
         claim = None
         if report.dirty_end > plan.index.start:  # a full map may end before what was planned
             job.plan = plan = replace(plan, index=Span(plan.index.start, report.dirty_end))
@@ -138,7 +140,7 @@ def _fetch(job: _Job) -> None:
     directory.mkdir(parents=True)
 
     def fetch(extent: Extent) -> None:
-        (directory / numbered(extent.span.start, LOG)).write_bytes(read_live(job.lake.store, extent))
+        lay_down(directory, extent.span, read_live(job.lake.store, extent))
 
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         list(pool.map(fetch, fetched))
@@ -185,8 +187,7 @@ def _parts(
 def _size(directory: PartitionDir, change: Extent | Mark) -> int:
     if isinstance(change, Mark):
         return dead_bytes(change.dead.size)
-    path = directory.path / numbered(change.span.start, LOG)
-    return path.stat().st_size if path.exists() else 0
+    return sum(path.stat().st_size for _, path in files_of(directory.path, change.span))
 
 
 def _upload(
@@ -206,7 +207,7 @@ def _upload(
             extents.append(
                 writer.add(
                     at.topic, at.number, change.span, [content] if content else [], records=known.records,
-                    max_timestamp_ms=known.max_timestamp_ms,
+                    max_timestamp_ms=known.max_timestamp_ms, oldest_timestamp_ms=known.oldest_timestamp_ms,
                     keys=keys_in([chunk_of(object_path(object_id), content)], hash_key),
                 )
             )  # fmt: skip
@@ -225,34 +226,35 @@ def _content_changed(directory: PartitionDir, extent: Extent) -> bool:
 
 
 def _content(directory: PartitionDir, span: Span) -> bytes:
-    """What is left of an extent; a segment that lost everything may be gone."""
-    path = directory.path / numbered(span.start, LOG)
-    return path.read_bytes() if path.exists() else b""
+    """What is left of an extent."""
+    return b"".join(path.read_bytes() for _, path in files_of(directory.path, span))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
     records: int = 0
     max_timestamp_ms: int = -1
+    oldest_timestamp_ms: int = -1
     tombstones: bool = False
 
 
-def _facts(segment: SegmentFile) -> _Facts:
-    """Of a segment that was gone over: its tombstones are in batches with a delete horizon, but not in all of those."""
-    records, newest, tombstones = 0, -1, False
+def _facts(segments: Sequence[tuple[int, Path]]) -> _Facts:
+    """Of an extent that was gone over: its tombstones are in batches with a delete horizon, but not in all of those."""
+    records, newest, eldest, tombstones = 0, -1, -1, False
     reader, payloads = ChunkReader(), Payloads()
-    for table in walk_segment(segment.path, base=segment.base):
+    for file, table in ((path, table) for base, path in segments for table in walk_segment(str(path), base=base)):
         records += int(table["count"].sum(dtype=np.int64))
         newest = max(newest, int(table["max_timestamp"].max()))
+        eldest = oldest([eldest, *table["max_timestamp"][table["count"] > 0]])
         stamped = table[((table["attributes"] & DELETE_HORIZON) != 0) & (table["count"] > 0)]
-        tombstones = tombstones or any(_has_tombstone(segment, row, reader, payloads) for row in stamped)
-    return _Facts(records=records, max_timestamp_ms=newest, tombstones=tombstones)
+        tombstones = tombstones or any(_has_tombstone(file, row, reader, payloads) for row in stamped)
+    return _Facts(records=records, max_timestamp_ms=newest, oldest_timestamp_ms=eldest, tombstones=tombstones)
 
 
-def _has_tombstone(segment: SegmentFile, row: Any, reader: ChunkReader, payloads: Payloads) -> bool:
+def _has_tombstone(path: Path, row: Any, reader: ChunkReader, payloads: Payloads) -> bool:
     start, end = int(row["position"]), int(row["position"] + row["size"])
-    with open(segment.path, "rb") as file:
-        chunk = reader.read(file, segment.path, start, end, batches=1, previous=-1, with_crc=False)
+    with path.open("rb") as file:
+        chunk = reader.read(file, str(path), start, end, batches=1, previous=-1, with_crc=False)
     only = np.zeros(1, dtype=np.int64)
     return any(bool((spans[:, VALUE_SIZE] < 0).any()) for _, spans in decode(chunk, only, payloads))
 

@@ -7,18 +7,18 @@ running it twice, or killing it anywhere, loses nothing and doubles nothing. Kee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from headstone.errors import UsageError
-from headstone.lake.commits import Extent
+from headstone.lake.commits import Extent, oldest
 from headstone.lake.keyindex import keys_in
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import Append
 from headstone.lake.objects import ObjectWriter, writing_object
 from headstone.lake.rows import TopicPartition
-from headstone.lake.spans import Span
+from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.layout import NOT_CONTROL
 from headstone.log.reading import chunk_of
@@ -46,19 +46,39 @@ class Ingested:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """What a piece of a log has for consumers, and [first, end) of the batches that were looked at."""
+
+    data: bytes
+    records: int
+    stamps: list[int]
+    """The newest timestamp of each batch."""
+    first: int
+    end: int
+
+
 @dataclass(slots=True, kw_only=True)
 class _Part:
     """An extent's worth of batches, before it has an object."""
 
     at: TopicPartition
     span: Span
-    chunks: list[bytes]
-    records: int
-    max_timestamp_ms: int
+    chunks: list[bytes] = field(default_factory=list)
+    records: int = 0
+    max_timestamp_ms: int = -1
+    oldest_timestamp_ms: int = -1
+    first: int = -1
+    """Where its records begin, behind the gap that the span may begin with."""
+    size: int = 0
 
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.chunks))
+    def take(self, taken: _Taken) -> None:
+        self.first = self.first if self.chunks else taken.first
+        self.chunks.append(taken.data)
+        self.size += len(taken.data)
+        self.records += taken.records
+        self.max_timestamp_ms = max(self.max_timestamp_ms, *taken.stamps)
+        self.oldest_timestamp_ms = oldest([self.oldest_timestamp_ms, *taken.stamps])
 
 
 def ingest(
@@ -139,7 +159,7 @@ def _add(writer: ObjectWriter, part: _Part, hash_key: HashKey) -> Extent:
     keys = keys_in((chunk_of(str(part.at), chunk) for chunk in part.chunks), hash_key)
     return writer.add(
         part.at.topic, part.at.number, part.span, part.chunks, records=part.records,
-        max_timestamp_ms=part.max_timestamp_ms, keys=keys,
+        max_timestamp_ms=part.max_timestamp_ms, oldest_timestamp_ms=part.oldest_timestamp_ms, keys=keys,
     )  # fmt: skip
 
 
@@ -149,25 +169,27 @@ def _parts(at: TopicPartition, survey: PartitionSurvey, start: int, extent_bytes
     if end <= start:
         return
     rewriter, reader = Rewriter(now_ms=0, plain_below=NO_LIMIT), PieceReader()
-    chunks: list[bytes] = []
-    records, stamp, base = 0, -1, start
+    part, looked_at = _Part(at=at, span=Span(start, end)), start
     for segment in survey.segments:
         if segment.next_offset <= start or segment.base >= end:
             continue
         for piece in reader.pieces(segment, backwards=False, with_crc=True):
-            data, count, newest, last = _taken(at, piece, start, end, rewriter)
-            if count:
-                chunks.append(data)
-                records, stamp = records + count, max(stamp, newest)
-            if sum(map(len, chunks)) >= extent_bytes and last + 1 > base:
-                yield _Part(at=at, span=Span(base, last + 1), chunks=chunks, records=records, max_timestamp_ms=stamp)
-                chunks, records, stamp, base = [], 0, -1, last + 1
-    if base < end:
-        yield _Part(at=at, span=Span(base, end), chunks=chunks, records=records, max_timestamp_ms=stamp)
+            taken = _taken(at, piece, start, end, rewriter)
+            if part.chunks and taken.records and taken.end - part.first > SPREAD_MAX:
+                yield replace(part, span=Span(part.span.start, looked_at))
+                part = _Part(at=at, span=Span(looked_at, end))
+            if taken.records:
+                part.take(taken)
+            looked_at = max(looked_at, taken.end)
+            if part.size >= extent_bytes and looked_at > part.span.start:
+                yield replace(part, span=Span(part.span.start, looked_at))
+                part = _Part(at=at, span=Span(looked_at, end))
+    if part.span.start < end:
+        yield part
 
 
-def _taken(at: TopicPartition, piece: Piece, start: int, end: int, rewriter: Rewriter) -> tuple[bytes, int, int, int]:
-    """(bytes, records, newest timestamp, last offset looked at) of what consumers may read in [start, end)."""
+def _taken(at: TopicPartition, piece: Piece, start: int, end: int, rewriter: Rewriter) -> _Taken:
+    """What consumers may read in [start, end)."""
     batches, roles = piece.chunk.batches, piece.roles
     inside = (batches["last_offset"] >= start) & (batches["last_offset"] < end)
     cut = inside & (batches["base_offset"] < start)
@@ -184,6 +206,8 @@ def _taken(at: TopicPartition, piece: Piece, start: int, end: int, rewriter: Rew
     horizons = np.full(batches.size, -1, dtype=np.int64)
     states = np.zeros(piece.records, dtype=np.uint8)
     written = rewriter.rewrite(piece.chunk, actions, roles, horizons, states, piece.ordinals)
-    newest = int(written.stamps.max()) if written.stamps.size else -1
-    last = int(batches["last_offset"][inside].max()) if inside.any() else start - 1
-    return bytes(written.data), written.records, newest, last
+    return _Taken(
+        data=bytes(written.data), records=written.records, stamps=written.stamps.tolist(),
+        first=int(batches["base_offset"][inside][0]) if inside.any() else start,
+        end=int(batches["last_offset"][inside].max()) + 1 if inside.any() else start,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headstone.lake.commits import Extent, Partition
+from headstone.lake.commits import Extent, Partition, oldest
 from headstone.lake.dead import is_live
 from headstone.lake.ingest import EXTENT_BYTES
 from headstone.lake.keyindex import KeyList, joined
@@ -17,7 +17,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.objects import read_dead, read_keys, read_live, writing_object
 from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import dirty_spans
-from headstone.lake.spans import Span, overlap
+from headstone.lake.spans import SPREAD_MAX, Span, overlap
 
 SMALL = 0.5
 """Of the size wanted: what is larger is left alone."""
@@ -43,7 +43,10 @@ def runs_to_merge(partition: Partition, *, extent_bytes: int = EXTENT_BYTES) -> 
     for extent in partition.extents:
         small = extent.length < extent_bytes * SMALL
         same = not run or bool(overlap([run[-1].span], dirty)) == bool(overlap([extent.span], dirty))
-        fits = _size(run) + extent.length <= extent_bytes
+        fits = (
+            _size(run) + extent.length <= extent_bytes
+            and extent.span.end - (run or [extent])[0].span.start <= SPREAD_MAX
+        )
         if not (small and same and fits):
             found.append(run)
             run = []
@@ -76,7 +79,8 @@ def level_partition(
             made = writer.add(
                 at.topic, at.number, Span(run[0].span.start, run[-1].span.end), chunks,
                 records=sum(extent.records for extent in run),
-                max_timestamp_ms=max(extent.max_timestamp_ms for extent in run), keys=_keys(lake, run),
+                max_timestamp_ms=max(extent.max_timestamp_ms for extent in run),
+                oldest_timestamp_ms=oldest(extent.oldest_timestamp_ms for extent in run), keys=_keys(lake, run),
             )  # fmt: skip
         lake.metastore.level(at, partition.compaction_epoch, [made], {object_id: writer.size}, now_ms=clock)
         written += writer.size

@@ -107,11 +107,14 @@ class Metastore:
     def close(self) -> None:
         self._engine.dispose()
 
-    def create_topic(self, name: str, partitions: int, settings: Mapping[str, object] | None = None) -> None:
+    def create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, object] | None = None, *, kafka_id: str | None = None
+    ) -> None:
         with self.transaction() as connection:
             if connection.execute(select(schema.topics.c.topic_id).where(schema.topics.c.name == name)).first():
                 raise UsageError(f"topic {name} exists already")
-            connection.execute(insert(schema.topics).values(name=name, settings=json.dumps(dict(settings or {}))))
+            row = {"name": name, "settings": json.dumps(dict(settings or {})), "kafka_id": kafka_id}
+            connection.execute(insert(schema.topics).values(**row))
             named = select(schema.topics.c.topic_id).where(schema.topics.c.name == name)
             start = {"start_offset": 0, "next_offset": 0, "compaction_epoch": 0}
             start["topic_id"] = connection.execute(named).scalar_one()
@@ -136,6 +139,22 @@ class Metastore:
                 select(schema.topics.c.name, schema.topics.c.settings).order_by(schema.topics.c.name)
             )
             return {row.name: json.loads(row.settings) for row in rows}
+
+    def configure(self, topic: str, settings: Mapping[str, object]) -> None:
+        """These settings of a topic, beside those that it has."""
+        named = schema.topics.c.name == topic
+        with self.transaction() as connection:
+            known = connection.execute(select(schema.topics.c.settings).where(named).with_for_update()).scalar_one()
+            after = json.dumps(json.loads(known) | dict(settings))
+            connection.execute(update(schema.topics).where(named).values(settings=after))
+
+    def identify(self, topic: str, kafka_id: str) -> str:
+        """The id of the topic in Kafka: the one that is known, or this one, from now on."""
+        columns = schema.topics.c
+        with self.transaction() as connection:
+            unknown = (columns.name == topic) & columns.kafka_id.is_(None)
+            connection.execute(update(schema.topics).where(unknown).values(kafka_id=kafka_id))
+            return str(connection.execute(select(columns.kafka_id).where(columns.name == topic)).scalar_one())
 
     def partitions(self) -> list[TopicPartition]:
         with self.transaction() as connection:

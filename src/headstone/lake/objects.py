@@ -37,10 +37,13 @@ from headstone.lake.spans import Span
 from headstone.lake.store import PART_BYTES, Sink, Store
 from headstone.log.reading import chunk_of
 
-MAGIC = b"HEADST\x00\x02"
-"""The last byte is the version."""
+MAGIC = b"HEADST\x00\x03"
+"""The last byte is the version. Version 2 did not tell the oldest timestamps of its ranges."""
+MAGIC_2 = b"HEADST\x00\x02"
 FOOTER = struct.Struct(">II8s")
 assert FOOTER.size == 16
+MAX_TIMESTAMP_AT, KNOWN_IN_2 = 7, 10
+"""In an entry of the index: where the newest timestamp is, and how many fields version 2 had in front of marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +72,11 @@ class ObjectWriter:
 
     def add(
         self, topic: str, partition: int, span: Span, chunks: Iterable[bytes], *, records: int, max_timestamp_ms: int,
-        keys: KeyList | None = None,
+        oldest_timestamp_ms: int | None = None, keys: KeyList | None = None,
     ) -> Extent:  # fmt: skip
-        """chunks: whole record batches, in order; none at all is a span that holds no record."""
+        """chunks: whole record batches, in order; none at all is a span that holds no record.
+
+        `oldest_timestamp_ms` None: the newest is the oldest, as in a single batch."""
         keys = keys if keys is not None and keys.fits else None
         position, checksum = self.size, 0
         for chunk in chunks:
@@ -80,6 +85,7 @@ class ObjectWriter:
         extent = Extent(
             span=span, object_id=self.object_id, position=position, length=self.size - position, records=records,
             max_timestamp_ms=max_timestamp_ms, checksum=checksum, keys=-1 if keys is None else keys.offsets.size,
+            oldest_timestamp_ms=max_timestamp_ms if oldest_timestamp_ms is None else oldest_timestamp_ms,
         )  # fmt: skip
         if keys is not None:
             self._write(key_section(keys))
@@ -180,14 +186,17 @@ def read_index(store: Store, object_id: str) -> list[Range]:
         raise _strange(store, path, size, "too short for an object of a lake")
     length, checksum, magic = FOOTER.unpack(store.read(path, size - FOOTER.size, FOOTER.size))
     at = size - FOOTER.size - length
-    if magic != MAGIC or at < len(MAGIC):
+    if magic not in (MAGIC, MAGIC_2) or at < len(MAGIC):
         raise _strange(
             store, path, size, "no footer of this version: this is not an object of a lake, or of a newer one"
         )
     index = store.read(path, at, length)
     if google_crc32c.value(index) != checksum:
         raise _strange(store, path, at, "wrong CRC-32C of the index")
-    return [_range(object_id, entry) for entry in json.loads(index)]
+    entries = json.loads(index)
+    if magic == MAGIC_2:
+        entries = [[*entry[:KNOWN_IN_2], entry[MAX_TIMESTAMP_AT], *entry[KNOWN_IN_2:]] for entry in entries]
+    return [_range(object_id, entry) for entry in entries]
 
 
 def _strange(store: Store, path: str, position: int, found: str) -> CorruptLog:
@@ -198,15 +207,16 @@ def _entry(found: Range) -> list[object]:
     """One field after the other, as `_range` reads them; a list of dead records has some more."""
     extent = found.extent
     place = [extent.position, extent.length, extent.records, extent.max_timestamp_ms, extent.checksum, extent.keys]
+    place.append(extent.oldest_timestamp_ms)
     dead = [extent.object_id, extent.dead, extent.dead_position] if extent.dead else []
     return [found.topic, found.partition, extent.span.start, extent.span.end, *place, *dead]
 
 
 def _range(object_id: str, entry: list[Any]) -> Range:
-    topic, partition, start, end, position, length, records, max_timestamp_ms, checksum, keys, *dead = entry
+    topic, partition, start, end, position, length, records, newest, checksum, keys, oldest, *dead = entry
     extent = Extent(
         span=Span(start, end), object_id=object_id, position=position, length=length, records=records,
-        max_timestamp_ms=max_timestamp_ms, checksum=checksum, keys=keys,
+        max_timestamp_ms=newest, checksum=checksum, keys=keys, oldest_timestamp_ms=oldest,
     )  # fmt: skip
     if dead:
         of, count, dead_position = dead

@@ -64,6 +64,7 @@ def extent_of(row: Any) -> Extent:
         span=Span(row.span_start, row.span_end), object_id=row.object_id, position=row.position, length=row.length,
         records=row.records, max_timestamp_ms=row.max_timestamp_ms, checksum=row.checksum, keys=row.listed,
         dead=row.dead, dead_object=row.dead_object, dead_position=row.dead_position,
+        oldest_timestamp_ms=row.oldest_timestamp_ms,
     )  # fmt: skip
 
 
@@ -73,6 +74,7 @@ def extent_row(partition_id: int, extent: Extent, moment_ms: int) -> dict[str, o
         "object_id": extent.object_id, "position": extent.position, "length": extent.length, "records": extent.records,
         "max_timestamp_ms": extent.max_timestamp_ms, "checksum": extent.checksum, "listed": extent.keys, "added_ms": moment_ms,
         "dead": extent.dead, "dead_object": extent.dead_object, "dead_position": extent.dead_position,
+        "oldest_timestamp_ms": extent.oldest_timestamp_ms,
     }  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def eligibility(
     needed = float(str(settings.get("min.cleanable.dirty.ratio", 0.5)))
     lag_ms = setting(settings, "max.compaction.lag.ms")
     due = len(due_tombstones(partition, settings, now_ms=now_ms, held_from=held_from))
-    oldest = min((extent.max_timestamp_ms for extent in dirty if extent.records), default=None)
+    oldest = min((extent.oldest_timestamp_ms for extent in dirty if extent.oldest_timestamp_ms > 0), default=None)
     deadline = oldest + lag_ms if oldest is not None and lag_ms < NO_LIMIT - oldest else None
     eligible, reason = True, ""
     if requested and (dirty_bytes or due):

@@ -53,8 +53,10 @@ topics = Table(
     Column("topic_id", Integer, primary_key=True, autoincrement=True),
     Column("name", String(249), nullable=False, unique=True),
     Column("settings", Text, nullable=False),
+    Column("kafka_id", String(36), nullable=True),
 )
-"""`settings` is JSON by the names of Kafka's topic configs; only what differs from the defaults."""
+"""`settings` is JSON by the names of Kafka's topic configs; only what differs from the defaults. `kafka_id` is the id that
+Kafka gave the topic whose records these are: one that is deleted and made again has another."""
 
 partitions = Table(
     "partitions",
@@ -99,6 +101,7 @@ extents = Table(
     Column("dead", BigInteger, nullable=False, server_default="0"),
     Column("dead_object", String(36), nullable=True),
     Column("dead_position", BigInteger, nullable=False, server_default="0"),
+    Column("oldest_timestamp_ms", BigInteger, nullable=False, server_default="-1"),
     Index("extents_by_object", "object_id"),
     Index("extents_by_dead_object", "dead_object"),
 )
@@ -122,6 +125,7 @@ past_extents = Table(
     Column("dead", BigInteger, nullable=False, server_default="0"),
     Column("dead_object", String(36), nullable=True),
     Column("dead_position", BigInteger, nullable=False, server_default="0"),
+    Column("oldest_timestamp_ms", BigInteger, nullable=False, server_default="-1"),
     Index("past_extents_by_object", "object_id"),
     Index("past_extents_by_dead_object", "dead_object"),
     Index("past_extents_by_partition", "partition_id", "removed_ms"),
@@ -233,10 +237,19 @@ def _to_version_3(connection: Connection) -> None:
 
 
 def _to_version_4(connection: Connection) -> None:
-    """The lake's own clock, and partitions that wait after a failure."""
+    """The lake's own clock, partitions that wait after a failure, ids of Kafka's topics, the oldest timestamp of extents.
+
+    Of those that are there only the newest one is known."""
     connection.execute(text("ALTER TABLE lakes ADD COLUMN clock VARCHAR(16) NOT NULL DEFAULT 'database'"))
     connection.execute(text("ALTER TABLE lakes ADD COLUMN clock_ms BIGINT NOT NULL DEFAULT 0"))
     metadata.create_all(connection, tables=[setbacks])
+    connection.execute(text("ALTER TABLE topics ADD COLUMN kafka_id VARCHAR(36)"))
+    for table in (extents, past_extents):
+        known = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        if "oldest_timestamp_ms" not in known:  # from version 1 the past is made as it is now
+            added = f"ALTER TABLE {table.name} ADD COLUMN oldest_timestamp_ms BIGINT NOT NULL DEFAULT -1"
+            connection.execute(text(added))
+        connection.execute(update(table).values(oldest_timestamp_ms=table.c.max_timestamp_ms))
 
 
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3, 3: _to_version_4}

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+SPREAD_MAX = (1 << 31) - 1
+"""How far apart the offsets of an extent may be: those of a segment are 32 bits above its base."""
+
 
 class Span(NamedTuple):
     """[start, end); never empty."""

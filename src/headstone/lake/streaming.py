@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from headstone.errors import UsageError
-from headstone.lake.commits import Extent
+from headstone.lake.commits import Extent, oldest
 from headstone.lake.ingest import EXTENT_BYTES
 from headstone.lake.keyindex import keys_in
 from headstone.lake.lake import Lake, LakeAddress
@@ -184,7 +184,8 @@ class LandTask:
         extent = writer.add(
             at.topic, at.number, Span(waiting[0].base_offset, waiting[-1].last_offset + 1), chunks,
             records=sum(one.records for one in waiting),
-            max_timestamp_ms=max(one.max_timestamp_ms for one in waiting), keys=keys,
+            max_timestamp_ms=max(one.max_timestamp_ms for one in waiting),
+            oldest_timestamp_ms=oldest(one.max_timestamp_ms for one in waiting), keys=keys,
         )  # fmt: skip
         landed.extents.append((at, extent))
 
