@@ -30,6 +30,7 @@ def policy(step: Clean) -> Policy:
         index_keys_max=settings.keys_max,
         tombstones_below=settings.mtro,
         markers_below=settings.mxro,
+        plain_below=settings.plain_below,
     )
     return kafka_rules(common) if settings.rules == "kafka" else common
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.oracle.batches import BadLog, Batch, Record, crc32c, encode, parse_log, to_bytes, without_transactional_bit
 from tests.oracle.cases import BIG, MAX, Case, parse_cases, parse_number, run_case
-from tests.oracle.cleaner import Pass, clean
+from tests.oracle.cleaner import INT64_MAX, Pass, clean
 from tests.oracle.compression import CODECS
 from tests.oracle.files import read_checkpoint, read_partition, read_snapshot, write_checkpoint, write_snapshot
 from tests.oracle.notation import History
@@ -170,7 +170,7 @@ def test_a_cleared_batch_is_refused_where_its_transaction_is_still_open() -> Non
     """A snapshot, or a follower, that stands between the two batches of a committed transaction."""
     history = History()
     history.append("P1[a] | P1[b] C1 N[z] |")
-    settings = Pass(now_ms=0, rules="coordinated", segment_bytes=1)
+    settings = Pass(now_ms=0, rules="coordinated", segment_bytes=1, plain_below=INT64_MAX)
     cleaned = clean(history.segments, history.producers, settings)
     replica = ProducerTable(history.snapshots[1])
     with pytest.raises(InvalidTxnState):
@@ -265,7 +265,9 @@ def test_coordinated_rules_wait_for_every_replica() -> None:
     history.append("N[k] T[k] P1[m] C1e1 N[m] |")
     reasons = []
     for now_ms, mtro, mxro in [(0, 9, 9), (1000, 1, 9), (1001, 2, 9), (3000, 2, 3), (3000, 2, 4)]:
-        settings = Pass(now_ms=now_ms, delete_retention_ms=1000, rules="coordinated", mtro=mtro, mxro=mxro)
+        settings = Pass(
+            now_ms=now_ms, delete_retention_ms=1000, rules="coordinated", mtro=mtro, mxro=mxro, plain_below=INT64_MAX
+        )
         result = clean(history.segments, history.producers, settings)
         history.install(result.segments)
         reasons.append([(verdict.offset, verdict.reason) for verdict in result.verdicts])
@@ -308,7 +310,7 @@ def test_an_abort_hides_only_its_own_transaction() -> None:
 def test_committed_data_loses_its_transactional_bit_and_frees_its_marker() -> None:
     history = History()
     history.append("P1[a,b]/lz4 C1 P2[c] A2 N[z] |")
-    settings = Pass(now_ms=0, delete_retention_ms=1000, rules="coordinated")
+    settings = Pass(now_ms=0, delete_retention_ms=1000, rules="coordinated", plain_below=INT64_MAX)
     first = clean(history.segments, history.producers, settings)
     forms = [(result.last_offset, result.form, result.held_by) for result in first.batches]
     assert forms == [

@@ -105,6 +105,8 @@ def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(tmp_path: P
         (["compact", "", "--in-place"], "'': no such directory"),
         (["compact", "{missing}", "--out", "{out}"], "no such directory"),
         (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--markers-below", "3"], "--rules coordinated"),
+        (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--plain-below", "3"], "--rules coordinated"),
+        (["compact", "{log}", "--out", "{out}", "--peer", "{log}", "--plain-below", "3"], "leave out --plain-below"),
         (["compact", "{log}", "--out", "{out}", "--spark-conf", "x"], "expected K=V"),
         (["inspect", "{missing}"], "no such directory"),
         (["synth", "{log}"], "is not empty"),

@@ -71,6 +71,7 @@ def make_input(seed: int) -> Input:
         rules=chance.choice(("kafka", "coordinated")),
         mtro=chance.choice((0, 5, 2**63 - 1)),
         mxro=chance.choice((0, 5, 2**63 - 1)),
+        plain_below=chance.choice((0, 5, 2**63 - 1)),
     )
     return Input(
         seed=seed, files=files, done=done, settings=settings, path=("whole", "shuffle")[seed % 2],
@@ -163,6 +164,7 @@ def policy(settings: Pass) -> Policy:
         index_keys_max=settings.keys_max,
         tombstones_below=settings.mtro,
         markers_below=settings.mxro,
+        plain_below=settings.plain_below,
     )
     return kafka_rules(common) if settings.rules == "kafka" else common
 

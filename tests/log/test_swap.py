@@ -23,7 +23,7 @@ import pytest
 
 from headstone.log import failpoint
 from headstone.log.swap import recover
-from headstone.retention.policy import Policy, kafka_rules
+from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
 from headstone.spark import commit
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
@@ -148,16 +148,17 @@ class Scenario:
 
 
 COMMON = Policy(now_ms=NOW_MS, delete_retention_ms=1_000, producer_id_expiration_ms=10, segment_bytes=420)
+PLAIN = replace(COMMON, plain_below=NO_LIMIT)
 KAFKA = kafka_rules(COMMON)
 TRANSACTIONS = "P1[a,b] N[c] P2[d] | A1 N[a,~c]/zstd C2 | P1[e,f]/gzip N[b] | A1 P2[g] | N[h]/lz4 A2 C1 | I7[j] N[a]"
 SMALL = "P1[a,b] N[c] | A1 N[a,~c]/zstd | P1[d] C1 | I7[j] N[a]"
 SCENARIOS = {
     "kafka": Scenario(log=TRANSACTIONS, policy=KAFKA),
-    "coordinated": Scenario(log=TRANSACTIONS, policy=COMMON, path="shuffle"),
+    "coordinated": Scenario(log=TRANSACTIONS, policy=PLAIN, path="shuffle"),
     "one output": Scenario(log=SMALL, policy=replace(KAFKA, segment_bytes=1 << 30)),
     # The map is full early, so that nothing holds the end of what is rewritten, and its last batches vanish.
     "trailing batches vanish": Scenario(
-        log="N[a] | N[b] | U P1[b] A1 | U U | N[z] | N[a,b]", policy=replace(COMMON, index_keys_max=2)
+        log="N[a] | N[b] | U P1[b] A1 | U U | N[z] | N[a,b]", policy=replace(PLAIN, index_keys_max=2)
     ),
     "trailing segments vanish": Scenario(
         log="N[a] | U | U | U | N[b] | N[a] N[b]", policy=replace(KAFKA, index_keys_max=1)
@@ -166,7 +167,7 @@ SCENARIOS = {
         log=SMALL, policy=KAFKA, files=(*BROKER, ("log-start-offset-checkpoint", "0\n1\nt 0 5\n"))
     ),
     "compact,delete": Scenario(log=SMALL, policy=replace(KAFKA, cleanup_delete=True, retention_ms=NOW_MS - 1_006)),
-    "everything expires": Scenario(log=SMALL, policy=replace(COMMON, cleanup_delete=True, retention_ms=1)),
+    "everything expires": Scenario(log=SMALL, policy=replace(PLAIN, cleanup_delete=True, retention_ms=1)),
     "no broker's directory": Scenario(log="N[a] | N[a] | N[b]", policy=KAFKA, files=()),
 }  # fmt: skip
 
@@ -396,7 +397,7 @@ def test_recovery_of_a_whole_log_does_nothing(halves: tuple[Path, Path]) -> None
     assert recover(halves[0]) == []
 
 
-FULL = Scenario(log=TRANSACTIONS, policy=COMMON)
+FULL = Scenario(log=TRANSACTIONS, policy=PLAIN)
 PAGE_BYTES = 4096
 PAGES_ENOUGH = 30
 

@@ -31,6 +31,7 @@ OPTIONS = {
     "segment_bytes": "segment_bytes",
     "mtro": "mtro",
     "mxro": "mxro",
+    "plain_below": "plain_below",
     "expire": "producer_expiration_ms",
     "hw": "high_watermark",
     "lag": "lag_ms",

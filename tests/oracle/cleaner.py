@@ -47,6 +47,7 @@ class Pass:
     rules: str = "kafka"
     mtro: int = INT64_MAX
     mxro: int = INT64_MAX
+    plain_below: int = 0
 
     @property
     def coordinated(self) -> bool:
@@ -239,7 +240,8 @@ class Rewriter:
         kept = {verdict.offset for verdict in verdicts if verdict.kept}
         survivors = tuple(record for record in batch.records if record.offset in kept)
         form, output = self.build(batch, survivors, discardable, held_by)
-        if output is not None and self.settings.coordinated and is_committed(batch, discardable):
+        below = self.settings.coordinated and batch.last_offset < self.settings.plain_below
+        if output is not None and below and is_committed(batch, discardable):
             form = "bit cleared" if form == "copied" else form
             output = without_transactional_bit(output)
         return BatchResult(

@@ -81,6 +81,7 @@ class Cleaning:
     high_share: float | None = None
     mtro_share: float = 1.0
     mxro_share: float = 1.0
+    plain_share: float = 1.0
 
 
 Step = Data | Marker | Roll | Gap | NewLeader | Cleaning
@@ -167,6 +168,7 @@ def _cleaning(chance: random.Random, expiration_ms: int) -> Cleaning:
         high_share=chance.choice((None, None, None, chance.random())),
         mtro_share=chance.choice((0.0, 1.0, chance.random())),
         mxro_share=chance.choice((0.0, 1.0, chance.random())),
+        plain_share=chance.choice((0.0, 1.0, 1.0, chance.random())),
     )
 
 
@@ -207,6 +209,7 @@ class Teller:
             high_watermark=self.high_watermark,
             mtro=int(step.mtro_share * end) if coordinated else FOREVER,
             mxro=int(step.mxro_share * end) if coordinated else FOREVER,
+            plain_below=int(step.plain_share * end),
         )
 
     def _data_batch(self, step: Data) -> Batch:
@@ -277,6 +280,7 @@ def policy(settings: Pass) -> Policy:
         index_keys_max=settings.keys_max,
         tombstones_below=settings.mtro,
         markers_below=settings.mxro,
+        plain_below=settings.plain_below,
     )
     return common if settings.coordinated else kafka_rules(common)
 

@@ -19,7 +19,9 @@ from headstone.spark.stages import OnSpark
 NOW_MS = 1_800_000_000_000
 POLICIES = {
     "kafka": kafka_rules(Policy(now_ms=NOW_MS, segment_bytes=500_000)),
-    "coordinated": Policy(now_ms=NOW_MS, segment_bytes=500_000, tombstones_below=6_000, markers_below=6_000),
+    "coordinated": Policy(
+        now_ms=NOW_MS, segment_bytes=500_000, tombstones_below=6_000, markers_below=6_000, plain_below=8_000
+    ),
     "bounded": kafka_rules(Policy(now_ms=NOW_MS, segment_bytes=500_000, index_keys_max=1_500)),
 }
 

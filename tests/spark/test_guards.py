@@ -64,15 +64,14 @@ def transactional(root: Path) -> list[int]:
     return [b.last_offset for s in read_partition(root / "t-0") for b in s.batches if b.transactional and not b.control]
 
 
-def test_data_behind_a_peer_that_stopped_inside_a_transaction_stays_transactional(tmp_path: Path) -> None:
-    mine = write(tmp_path / "1", "P1[a] P1[b] P1[c] C1 N[z] |")
-    behind = write(tmp_path / "2", "P1[a] P1[b]")
+def test_data_of_a_transaction_in_which_a_peer_stopped_stays_transactional(tmp_path: Path) -> None:
+    mine = write(tmp_path / "1", "P2[y] C2 P1[a] P1[b] P1[c] C1 N[z] |")
+    behind = write(tmp_path / "2", "P2[y] C2 P1[a] P1[b]")
     run(mine, peers=(behind,))
-    assert transactional(mine) == [2]
+    assert transactional(mine) == [2, 3, 4]
 
 
-def test_behind_a_peer_outside_any_transaction_it_becomes_plain(tmp_path: Path) -> None:
-    mine = write(tmp_path / "1", "N[y] P1[b] P1[c] C1 N[z] |")
-    behind = write(tmp_path / "2", "N[y]")
-    run(mine, peers=(behind,))
-    assert transactional(mine) == []
+def test_without_peers_nothing_becomes_plain(tmp_path: Path) -> None:
+    mine = write(tmp_path, "P1[a] C1 N[z] |")
+    run(mine)
+    assert transactional(mine) == [0]

@@ -26,6 +26,7 @@ from headstone.spark.session import StartingSession
 from headstone.spark.stages import OnSpark
 
 MB = 1 << 20
+BOUNDS = ("tombstones_below", "markers_below", "plain_below")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tombstones-below", type=offset, metavar="OFFSET", help="MTRO: older tombstones may go")
     parser.add_argument("--markers-below", type=offset, metavar="OFFSET", help="MXRO: older markers may go")
+    parser.add_argument(
+        "--plain-below", type=offset, metavar="OFFSET",
+        help="committed data below it loses its transactional bit; only where every replica has seen its marker",
+    )  # fmt: skip
     parser.add_argument("--peer", type=directory, action="append", default=[], metavar="DIR",
                         help="log directory of another replica: watermarks are computed from all of them")  # fmt: skip
     parser.add_argument("--index-keys-max", type=positive, metavar="N", help="Kafka's bounded offset map of N keys")
@@ -72,10 +77,12 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
     if arguments.out is None and not arguments.in_place and not arguments.dry_run:
         raise UsageError("say where the result goes: --out DIR, --in-place, or --dry-run")
     watermarks = arguments.tombstones_below is not None or arguments.markers_below is not None or arguments.peer
-    if arguments.rules == "kafka" and watermarks:
-        raise UsageError("--tombstones-below, --markers-below and --peer belong to --rules coordinated")
-    if arguments.peer and (arguments.tombstones_below is not None or arguments.markers_below is not None):
-        raise UsageError("--peer computes the watermarks; leave out --tombstones-below and --markers-below")
+    bounds = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in BOUNDS}
+    given = [flag for flag, bound in bounds.items() if bound is not None]
+    if arguments.rules == "kafka" and (given or arguments.peer):
+        raise UsageError(f"{', '.join(bounds)} and --peer belong to --rules coordinated")
+    if arguments.peer and given:
+        raise UsageError(f"--peer computes {', '.join(bounds)} from the replicas; leave out {given[0]}")
     for peer in arguments.peer:
         _check_peer(peer, arguments.paths)
     if arguments.rules == "coordinated" and not watermarks:

@@ -99,6 +99,7 @@ def policy(arguments: argparse.Namespace) -> Policy:
         retention_bytes=arguments.retention_bytes,
         tombstones_below=arguments.tombstones_below or 0,
         markers_below=arguments.markers_below or 0,
+        plain_below=arguments.plain_below or 0,
     )
     return kafka_rules(common) if arguments.rules == "kafka" else common
 

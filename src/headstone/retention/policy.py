@@ -31,10 +31,11 @@ class Policy:
     retention_bytes: int = -1
     tombstones_below: int = 0
     markers_below: int = 0
-    plain_below: int = NO_LIMIT
+    plain_below: int = 0
     """Committed transactional data below it, in rewritten segments, becomes plain data: its marker is needed no longer.
 
-    A replica that stopped inside a transaction refuses plain data of that transaction behind its log end."""
+    Exclusive. A broker's own cleaner, which knows no watermark, drops such a marker by time alone, and a replica that
+    stopped inside the transaction then never learns of its end. So it is 0 unless every replica is known to be past it."""
 
 
 def kafka_rules(policy: Policy) -> Policy:

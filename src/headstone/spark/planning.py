@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headstone.coordination.watermarks import NEVER_HEARD, GroupWatermarks, ReplicaWatermarks, group_watermarks
+from headstone.coordination.watermarks import NEVER_HEARD, ReplicaWatermarks, group_watermarks
 from headstone.errors import CorruptLog
 from headstone.log import checkpoints
 from headstone.log.directory import (
@@ -27,7 +27,7 @@ from headstone.log.reading import SegmentFile, next_offset, verify_segment
 from headstone.log.snapshots import ProducerEntry, read_snapshot
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import Round
-from headstone.retention.policy import NO_LIMIT, Policy
+from headstone.retention.policy import Policy
 from headstone.retention.producers import active_producers
 from headstone.retention.ranges import CleanRange, Eligibility, clean_range, dirty_segments, eligibility, group_segments
 from headstone.retention.survey import PartitionSurvey, survey_partition
@@ -45,7 +45,6 @@ class Candidate:
     policy: Policy
     range: CleanRange
     eligibility: Eligibility
-    watermarks: GroupWatermarks | None
     log_start_entry: int | None
     """What the log start checkpoint says of it; the survey's log start is never below the first segment."""
     notes: tuple[str, ...]
@@ -117,23 +116,24 @@ def replica_watermarks(directory: PartitionDir, survey: PartitionSurvey) -> Repl
     )
 
 
-def peer_watermarks(directory: PartitionDir, survey: PartitionSurvey, peers: Sequence[Path]) -> GroupWatermarks:
-    """MTRO and MXRO over this replica and its peers; a peer that does not have the partition was never heard of."""
-    members = [replica_watermarks(directory, survey)]
+def allowed_by(policy: Policy, directory: PartitionDir, survey: PartitionSurvey, peers: Sequence[Path]) -> Policy:
+    """The policy with what this replica and its peers allow: MTRO, MXRO, and where data may become plain.
+
+    That is below every replica's last stable offset: there it knows how each transaction ended, and keeps knowing it. One
+    that ends below may yet stop inside a transaction. A peer that does not have the partition was never heard of.
+    """
+    members, stable = [replica_watermarks(directory, survey)], [survey.lso]
     for peer in peers:
         theirs = as_partition(peer / directory.name)
-        members.append(NEVER_HEARD if theirs is None else replica_watermarks(theirs, survey_directory(theirs)[0]))
-    return group_watermarks(members)
-
-
-def plain_below(directory: PartitionDir, peers: Sequence[Path]) -> int:
-    """Where committed data must stay transactional: behind the end of a peer that stopped inside a transaction."""
-    ends = [NO_LIMIT]
-    for theirs in (as_partition(peer / directory.name) for peer in peers):
-        if theirs is not None:
-            survey, _ = survey_directory(theirs)
-            ends += [survey.log_end] if survey.open_txns else []
-    return min(ends)
+        if theirs is None:
+            members.append(NEVER_HEARD)
+            stable.append(0)
+        else:
+            theirs_survey, _ = survey_directory(theirs)
+            members.append(replica_watermarks(theirs, theirs_survey))
+            stable.append(theirs_survey.lso)
+    group = group_watermarks(members)
+    return replace(policy, tombstones_below=group.mtro, markers_below=group.mxro, plain_below=min(stable))
 
 
 def candidate(
@@ -145,17 +145,10 @@ def candidate(
     peers: Sequence[Path],
 ) -> Candidate:
     survey, notes = surveyed
-    watermarks = None
     if peers:
-        watermarks = peer_watermarks(directory, survey, peers)
         absent = [peer for peer in peers if as_partition(peer / directory.name) is None]
         notes += tuple(f"--peer {peer} has no {directory.name}: it counts as 0, nothing may go" for peer in absent)
-        policy = replace(
-            policy,
-            tombstones_below=watermarks.mtro,
-            markers_below=watermarks.mxro,
-            plain_below=plain_below(directory, peers),
-        )
+        policy = allowed_by(policy, directory, survey, peers)
     known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
     trusted = max(survey.log_start, known or 0)
@@ -165,7 +158,7 @@ def candidate(
         )
     clean = clean_range(survey, policy, checkpoint=known if dirty_from is None else dirty_from)
     return Candidate(
-        directory=directory, survey=survey, policy=policy, range=clean, watermarks=watermarks,
+        directory=directory, survey=survey, policy=policy, range=clean,
         log_start_entry=start, eligibility=eligibility(survey, clean, policy),
         notes=notes + ((clean.reset,) if clean.reset else ()),
     )  # fmt: skip

@@ -40,6 +40,7 @@ class PartitionReport:
     tombstones_lost: int
     mtro: int
     mxro: int
+    plain_below: int
     seconds: float
     dirty_planned: tuple[int, int] | None = None
     """Only in a dry run: the range that would be cleaned, if there is one."""
@@ -73,6 +74,7 @@ class PartitionReport:
             },
             "tombstones_below": self.mtro,
             "markers_below": self.mxro,
+            "plain_below": self.plain_below,
             "seconds": round(self.seconds, 3),
         }
 
@@ -145,6 +147,7 @@ def partition_report(
         tombstones_lost=sum(task.tombstones_lost for task in tasks),
         mtro=found.policy.tombstones_below,
         mxro=found.policy.markers_below,
+        plain_below=found.policy.plain_below,
         seconds=sum(task.seconds for task in tasks),
         dirty_planned=(found.range.dirty_start, found.range.uncleanable)
         if done is None and not found.range.empty
