@@ -66,18 +66,38 @@ def test_a_second_pass_continues_from_the_first(sample: Path, tmp_path: Path, sp
     assert [r.records_after for r in again.partitions] == [r.records_after for r in here.partitions]
 
 
+def damaged(sample: Path, target: Path, names: list[str]) -> dict[str, Path]:
+    """A copy of the sample with one wrong byte in each of these partitions; the files that have it."""
+    shutil.copytree(sample, target)
+    victims = {name: sorted((target / name).glob("*.log"))[1] for name in names}
+    for victim in victims.values():
+        content = bytearray(victim.read_bytes())
+        content[100] ^= 1
+        victim.write_bytes(content)
+    return victims
+
+
 @pytest.mark.parametrize("path", ["whole", "shuffle"])
-def test_a_damaged_batch_stops_the_job_with_its_place_and_nothing_written(
+def test_a_damaged_batch_is_told_with_its_place_and_nothing_is_written(
     path: str, sample: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
-    source = tmp_path / "damaged"
-    shutil.copytree(sample, source)
-    victim = sorted((source / "t0-0").glob("*.log"))[1]
-    content = bytearray(victim.read_bytes())
-    content[100] ^= 1
-    victim.write_bytes(content)
+    names = sorted(child.name for child in sample.iterdir() if child.is_dir())
+    victim = damaged(sample, tmp_path / "damaged", names)[names[0]]
     with pytest.raises(CorruptLog) as raised:
-        run(source, tmp_path / "out", OnSpark(lambda: spark, parallelism=2), path, POLICIES["kafka"])
+        run(tmp_path / "damaged", tmp_path / "out", OnSpark(lambda: spark, parallelism=2), path, POLICIES["kafka"])
     assert (raised.value.file, raised.value.position) == (str(victim), 0)
     assert "CRC" in raised.value.found
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["whole", "shuffle"])
+def test_the_other_partitions_go_on(path: str, sample: Path, tmp_path: Path, spark: SparkSession) -> None:
+    victim = damaged(sample, tmp_path / "damaged", ["t0-0"])["t0-0"]
+    engine = OnSpark(lambda: spark, parallelism=2)
+    result = run(tmp_path / "damaged", tmp_path / "out", engine, path, POLICIES["kafka"])
+    assert [(one.partition, str(victim) in str(one.error)) for one in result.failed] == [("t0-0", True)]
+    whole = run(sample, tmp_path / "whole", engine, path, POLICIES["kafka"])
+    others = {name: content for name, content in files(tmp_path / "whole").items() if name.startswith("t0-1/")}
+    assert {name: content for name, content in files(tmp_path / "out").items() if "/" in name} == others
+    assert [report.partition for report in result.partitions] == ["t0-1"]
+    assert [report.partition for report in whole.partitions] == ["t0-0", "t0-1"]

@@ -1,6 +1,6 @@
 """`headstone compact`: one compaction of every partition found.
 
-Exit 0 done; 2 wrong usage or a log that cannot be read whole (nothing written); 3 could not finish.
+Exit 0 done; 2 wrong usage, or no log that can be read whole (nothing written); 3 could not finish, or not all of them.
 """
 
 from __future__ import annotations
@@ -127,18 +127,25 @@ def run(arguments: argparse.Namespace) -> int:
         engine = OnSpark(starting.get, parallelism=wanted.parallelism, begin=starting.begin)
         result = compact(wanted, engine, tell)
     render(result, arguments.output)
-    return 0
+    return 3 if result.failed else 0
 
 
 def render(result: CompactionResult, output: str) -> None:
     if output == "json":
-        document = {"partitions": [p.as_json() for p in result.partitions], "seconds": round(result.seconds, 3)}
+        failed = [{"partition": one.partition, "error": str(one.error)} for one in result.failed]
+        document = {
+            "partitions": [p.as_json() for p in result.partitions],
+            "failed": failed,
+            "seconds": round(result.seconds, 3),
+        }
         print(json.dumps(document, indent=2))
         return
     for partition in result.partitions:
         print(partition.as_line())
         if partition.reasons.get("keyless", 0):
             tell(f"warning: {partition.partition}: {partition.reasons['keyless']:,} records without a key were dropped")
+    for one in result.failed:
+        tell(f"{one.partition}: NOT compacted: {one.error}")
     read = sum(partition.bytes_rewritten for partition in result.partitions)
     if read:
         rate = read / 1e6 / result.seconds

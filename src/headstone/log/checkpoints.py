@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from headstone.errors import UsageError
 from headstone.log.failpoint import reach
@@ -28,6 +30,8 @@ LOCK = ".lock"
 VERSION = "0"
 
 TopicPartition = tuple[str, int]
+
+NO_OFFSETS: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -49,15 +53,25 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """Entries of a checkpoint; a missing or empty file has none."""
+def read_offsets(path: Path) -> Mapping[TopicPartition, int]:
+    """Entries of a checkpoint; a missing or empty file has none. Parsed once, however many partitions ask."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return NO_OFFSETS
+    return _offsets_of(path, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=64)
+def _offsets_of(path: Path, inode: int, mtime_ns: int, size: int) -> Mapping[TopicPartition, int]:
+    """Files are rewritten by rename, so that a new content has a new inode or time."""
     rows = _rows(path)
     offsets: dict[TopicPartition, int] = {}
     for number, fields in enumerate(rows, start=3):
         if len(fields) != 3:
             raise _malformed(path, number, "expected 'topic partition offset'")
         offsets[fields[0], _integer(path, number, fields[1])] = _integer(path, number, fields[2])
-    return offsets
+    return MappingProxyType(offsets)
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:

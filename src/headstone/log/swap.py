@@ -68,14 +68,15 @@ def replace_segments(
 ) -> None:
     """Swaps the `.cleaned` segments named by new_bases in for the old ones. All `.cleaned` files are on disk already."""
     cleaned = [file for file in _files(directory) if file.stage == CLEANED]
-    assert sorted({file.offset for file in cleaned}) == sorted(set(new_bases))
+    old, stale = set(old_bases), set(stale_snapshots)
+    assert {file.offset for file in cleaned} == set(new_bases)
     sync_directory(directory)
     for file in sorted(cleaned, key=_swap_order):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix) + SWAP))
     sync_directory(directory)
     for file in _files(directory):
-        old_segment = file.suffix in SEGMENT_SUFFIXES and file.offset in old_bases
-        old_snapshot = file.suffix == SNAPSHOT and file.offset in stale_snapshots
+        old_segment = file.suffix in SEGMENT_SUFFIXES and file.offset in old
+        old_snapshot = file.suffix == SNAPSHOT and file.offset in stale
         if file.stage == "" and (old_segment or old_snapshot):
             _rename(file.path, file.path.with_name(file.path.name + DELETED))
     for file in sorted((f for f in _files(directory) if f.stage == SWAP), key=_swap_order):
@@ -87,10 +88,10 @@ def replace_segments(
 
 def remove_segments(directory: Path, bases: Sequence[int]) -> None:
     """Takes whole segments away, oldest first, as retention does."""
-    for base in sorted(bases):
-        gone = [file for file in _files(directory) if file.offset == base and file.stage == ""]
-        for file in sorted(gone, key=lambda file: file.suffix != LOG):
-            _rename(file.path, file.path.with_name(file.path.name + DELETED))
+    wanted = set(bases)
+    gone = [file for file in _files(directory) if file.offset in wanted and file.stage == ""]
+    for file in sorted(gone, key=lambda file: (file.offset, file.suffix != LOG)):
+        _rename(file.path, file.path.with_name(file.path.name + DELETED))
     sync_directory(directory)
     _remove(directory, [file for file in _files(directory) if file.stage == DELETED], [])
 

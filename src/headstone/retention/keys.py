@@ -227,14 +227,34 @@ def mark_newest(table: Any, digests: Any, dirty: Any, ordinals: Any, states: Any
 
 
 @kernel
-def fill_bounded(table: Any, used: Any, limit: Any, digests: Any, offsets: Any, dirty_start: Any, latest: Any) -> Any:
-    """Kafka's bounded map, oldest first: (keys used, latest offset, full). Stops before the first put beyond the limit."""
-    for i in range(offsets.size):
-        if offsets[i] < dirty_start:
-            continue
-        if used >= limit:
-            return used, latest, True
-        if put(table, digests[i, 0], digests[i, 1]):
-            used += 1
-        latest = offsets[i]
+def fill_bounded(
+    table: Any,
+    used: Any,
+    limit: Any,
+    digests: Any,
+    ordinals: Any,
+    offsets: Any,
+    firsts: Any,
+    lasts: Any,
+    dirty_start: Any,
+    latest: Any,
+) -> Any:
+    """Kafka's bounded map over a run of batches, oldest first: (keys used, latest offset, full).
+
+    firsts and lasts are each batch's first ordinal and last offset. Stops before the first put beyond the limit, even of
+    a key that is there already; a batch that was read to its end moves the latest offset to its own end.
+    """
+    i = 0
+    for b in range(firsts.size):
+        end = firsts[b + 1] if b + 1 < firsts.size else np.iinfo(np.int64).max
+        while i < offsets.size and ordinals[i] < end:
+            if offsets[i] >= dirty_start:
+                if used >= limit:
+                    return used, latest, True
+                if put(table, digests[i, 0], digests[i, 1]):
+                    used += 1
+                latest = offsets[i]
+            i += 1
+        if lasts[b] >= dirty_start:
+            latest = lasts[b]
     return used, latest, False

@@ -175,25 +175,12 @@ def bounded_end(
     for i, segment in enumerate(segments):
         for piece in reader.pieces(segment, backwards=False, with_crc=True):
             entries = indexer.index(piece, np.zeros(piece.records, dtype=np.uint8))
-            used, latest, full = _fill_piece(table, used, keys_max, piece, entries, round_.dirty_start, latest)
+            used, latest, full = keys.fill_bounded(
+                table, used, keys_max, entries.digests, entries.ordinals, entries.offsets, piece.ordinals,
+                piece.chunk.batches["last_offset"], round_.dirty_start, latest,
+            )  # fmt: skip
             if full:
                 return latest + 1, used
         end = segments[i + 1].base if i + 1 < len(segments) else round_.uncleanable
         latest = max(latest, end - 1)
     return latest + 1, used
-
-
-def _fill_piece(
-    table: Any, used: int, limit: int, piece: Piece, entries: Entries, start: int, latest: int
-) -> tuple[int, int, bool]:
-    batch_of = np.searchsorted(piece.ordinals, entries.ordinals, side="right") - 1
-    for i in range(piece.chunk.batches.size):
-        mine = slice(*np.searchsorted(batch_of, [i, i + 1]))
-        used, latest, full = keys.fill_bounded(
-            table, used, limit, entries.digests[mine], entries.offsets[mine], start, latest
-        )
-        if full:
-            return used, latest, True
-        last = int(piece.chunk.batches[i]["last_offset"])
-        latest = last if last >= start else latest
-    return used, latest, False

@@ -5,8 +5,9 @@ The cleaner's own arithmetic over segment facts: first dirty offset, first uncle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from headstone.retention.policy import NO_LIMIT, Policy
 from headstone.retention.survey import PartitionSurvey, SegmentSurvey
@@ -106,23 +107,23 @@ def _choice(
 def group_segments(segments: Sequence[SegmentSurvey], policy: Policy, *, uncleanable: int) -> list[list[SegmentSurvey]]:
     """Consecutive segments that together become one output segment; the output has the first one's base."""
     groups: list[list[SegmentSurvey]] = []
+    size = index_bytes = time_index_bytes = 0
     for i, segment in enumerate(segments):
         last_offset = segments[i + 1].base - 1 if i + 1 < len(segments) else uncleanable - 1
-        if groups and _fits(groups[-1], segment, last_offset, policy):
+        size += segment.size
+        index_bytes += segment.file.index_bytes
+        time_index_bytes += segment.file.time_index_bytes
+        if (
+            groups
+            and size <= policy.segment_bytes
+            and max(index_bytes, time_index_bytes) <= policy.segment_index_bytes
+            and (segment.size == 0 or last_offset - groups[-1][0].base <= INT32_MAX)
+        ):
             groups[-1].append(segment)
         else:
             groups.append([segment])
+            size, index_bytes, time_index_bytes = segment.size, segment.file.index_bytes, segment.file.time_index_bytes
     return groups
-
-
-def _fits(group: Sequence[SegmentSurvey], segment: SegmentSurvey, last_offset: int, policy: Policy) -> bool:
-    members = [*group, segment]
-    return (
-        sum(member.size for member in members) <= policy.segment_bytes
-        and sum(member.file.index_bytes for member in members) <= policy.segment_index_bytes
-        and sum(member.file.time_index_bytes for member in members) <= policy.segment_index_bytes
-        and (segment.size == 0 or last_offset - group[0].base <= INT32_MAX)
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,24 +139,25 @@ def deletable(
     segments: Sequence[RetainedSegment], policy: Policy, *, log_start: int, log_end: int, high_watermark: int
 ) -> list[int]:
     """Bases of the oldest segments that go: below log start always; by size and time if the policy has `delete`."""
-    kept = list(segments)
-    gone: list[int] = []
+    gone = 0
 
-    def take_while(goes: list[bool]) -> None:
-        while kept and goes and goes.pop(0):
-            following = kept[1].base if len(kept) > 1 else log_end
-            if high_watermark < following or (len(kept) == 1 and kept[0].size == 0):
+    def take_while(goes: Iterable[bool]) -> None:
+        nonlocal gone
+        for _ in takewhile(bool, goes):
+            following = segments[gone + 1].base if gone + 1 < len(segments) else log_end
+            last = gone + 1 == len(segments)
+            if high_watermark < following or (last and segments[gone].size == 0):
                 return
-            gone.append(kept.pop(0).base)
+            gone += 1
 
-    take_while([following.base <= log_start for following in kept[1:]])
+    take_while([following.base <= log_start for following in segments[1:]])
     if policy.cleanup_delete and policy.retention_bytes >= 0:
-        excess = sum(segment.size for segment in kept) - policy.retention_bytes
+        excess = sum(segment.size for segment in segments[gone:]) - policy.retention_bytes
         goes = []
-        for segment in kept:
+        for segment in segments[gone:]:
             goes.append(excess - segment.size >= 0)
             excess -= segment.size if goes[-1] else 0
         take_while(goes)
     if policy.cleanup_delete and policy.retention_ms >= 0:
-        take_while([policy.now_ms - segment.largest_timestamp > policy.retention_ms for segment in kept])
-    return gone
+        take_while([policy.now_ms - segment.largest_timestamp > policy.retention_ms for segment in segments[gone:]])
+    return [segment.base for segment in segments[:gone]]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from headstone.log.snapshots import write_snapshot
 from headstone.log.swap import remove_segments, replace_segments, uncovered_base
 from headstone.retention import verdicts
 from headstone.retention.ranges import RetainedSegment, deletable, largest_timestamp
+from headstone.retention.survey import SegmentSurvey
 from headstone.spark.planning import Candidate
 from headstone.spark.work import GroupResult, PartitionWork, attempt_path
 
@@ -48,7 +50,7 @@ class Finished:
 
     @property
     def rewritten_bases(self) -> list[int]:
-        return [segment.base for segment in self.work.segments] if self.work else []
+        return [segment.base for group in self.work.groups for segment in group.segments] if self.work else []
 
     @property
     def stale_snapshots(self) -> list[int]:
@@ -59,15 +61,19 @@ class Finished:
         return sorted(set(self.rewritten_bases) - {group.base for group in self.groups})
 
     @property
-    def carried(self) -> list[int]:
-        gone = set(self.rewritten_bases)
-        return [segment.base for segment in self.found.survey.segments if segment.base not in gone]
+    def carried(self) -> list[SegmentSurvey]:
+        """The segments that stay as they are: rewritten are the oldest."""
+        return list(self.found.survey.segments[len(self.rewritten_bases) :])
+
+    @property
+    def bases(self) -> list[int]:
+        """Of all segments after the rewrite, before retention."""
+        return [group.base for group in self.groups] + [segment.base for segment in self.carried]
 
 
 def deleted_by_retention(done: Finished) -> list[int]:
     """Bases that compact,delete or the log start offset take away after the rewrite."""
     survey = done.found.survey
-    carried = {segment.base: segment for segment in survey.segments if segment.base in set(done.carried)}
     mtimes = {g.base: g.segments[-1].file.mtime_ms for g in (done.work.groups if done.work else ())}
     segments = [
         RetainedSegment(
@@ -78,7 +84,7 @@ def deleted_by_retention(done: Finished) -> list[int]:
         for g in done.groups
     ]
     segments += [
-        RetainedSegment(base=base, size=s.size, largest_timestamp=largest_timestamp(s)) for base, s in carried.items()
+        RetainedSegment(base=s.base, size=s.size, largest_timestamp=largest_timestamp(s)) for s in done.carried
     ]
     return deletable(
         segments,
@@ -95,7 +101,7 @@ def changes(done: Finished) -> bool:
 
 
 def commit_in_place(done: Finished) -> int:
-    """Swaps the outputs in; returns the log start offset afterwards."""
+    """Swaps the outputs in; returns the log start offset afterwards. The checkpoints are the caller's next step."""
     directory = done.found.directory
     if done.work is not None and done.groups:
         _snapshot_at_end(done, directory.path)
@@ -109,13 +115,11 @@ def commit_in_place(done: Finished) -> int:
             directory.path, new_bases=new, old_bases=done.rewritten_bases, stale_snapshots=done.stale_snapshots
         )
     gone = deleted_by_retention(done)
-    start = _start_after(done, gone)
     if gone:
-        if len(gone) == len(done.groups) + len(done.carried):
+        if len(gone) == len(done.bases):
             _empty_segment(directory.path, done.found.survey.log_end, "")
         remove_segments(directory.path, gone)
-    update_checkpoints(directory.log_dir, [(done, start)])
-    return start
+    return _start_after(done, gone)
 
 
 def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
@@ -129,14 +133,13 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     finals = {numbered(group.base, suffix) for group in done.groups for suffix in group.suffixes}
     for lost_attempt in [path for path in work_dir.iterdir() if path.name not in finals]:
         lost_attempt.unlink()
-    for base in done.carried:
-        _copy_segment(directory, base, work_dir)
-    kept_bases = {group.base for group in done.groups} | set(done.carried)
-    snapshots = (kept_bases | {done.found.survey.log_end}) - set(done.stale_snapshots)
+    for segment in done.carried:
+        _copy_segment(directory, segment.base, work_dir)
+    snapshots = {*done.bases, done.found.survey.log_end} - set(done.stale_snapshots)
     _copy_rest(directory, work_dir, snapshots)
     _snapshot_at_end(done, work_dir)
     gone = deleted_by_retention(done)
-    if gone and len(gone) == len(kept_bases):
+    if gone and len(gone) == len(done.bases):
         _empty_segment(work_dir, done.found.survey.log_end, "")
     remove_segments(work_dir, gone)
     sync_directory(work_dir)
@@ -146,40 +149,48 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     return _start_after(done, gone)
 
 
-def update_checkpoints(log_dir: Path, partitions: Sequence[tuple[Finished, int]]) -> None:
-    """First dirty offset and log start of these partitions, beside what the files say of others."""
-    cleaner = checkpoints.read_offsets(log_dir / checkpoints.CLEANER)
-    starts = checkpoints.read_offsets(log_dir / checkpoints.LOG_START)
-    for done, start in partitions:
-        name = done.found.directory.topic_partition
-        cleaner[name] = max(done.next_dirty, start)
-        starts.pop(name, None)
-        entry = _log_start_entry(done, start)
-        if entry is not None:
-            starts[name] = entry
-    _write_changed(log_dir / checkpoints.CLEANER, cleaner)
-    _write_changed(log_dir / checkpoints.LOG_START, starts)
+class CheckpointBook:
+    """The checkpoint files of one log directory that is ours alone: changed in memory, written once for many partitions."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self._log_dir = log_dir
+        self._offsets: dict[str, dict[tuple[str, int], int]] = {}
+        self._changed: set[str] = set()
+
+    def put(self, file: str, partition: tuple[str, int], offset: int | None) -> None:
+        """None takes the entry away."""
+        if file not in self._offsets:
+            self._offsets[file] = dict(checkpoints.read_offsets(self._log_dir / file))
+        offsets = self._offsets[file]
+        if offsets.get(partition) == offset:
+            return
+        self._changed.add(file)
+        if offset is None:
+            del offsets[partition]
+        else:
+            offsets[partition] = offset
+
+    def write(self) -> None:
+        for file in sorted(self._changed):
+            write_offsets(self._log_dir / file, self._offsets[file])
+        self._changed.clear()
 
 
-def write_new_checkpoints(out: Path, partitions: Sequence[tuple[Finished, int]]) -> None:
-    """Also recovery points (every file in `out` is on disk) and the high watermarks that the inputs had."""
-    update_checkpoints(out, partitions)
-    ends = checkpoints.read_offsets(out / checkpoints.RECOVERY_POINT)
-    highs = checkpoints.read_offsets(out / checkpoints.HIGH_WATERMARK)
-    for done, _ in partitions:
-        directory = done.found.directory
-        ends[directory.topic_partition] = done.found.survey.log_end
-        theirs = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK)
-        if directory.topic_partition in theirs:
-            highs[directory.topic_partition] = theirs[directory.topic_partition]
-        copy_broker_files(directory.log_dir, out)
-    _write_changed(out / checkpoints.RECOVERY_POINT, ends)
-    _write_changed(out / checkpoints.HIGH_WATERMARK, highs)
+def note_cleaned(book: CheckpointBook, done: Finished, start: int) -> None:
+    """First dirty offset and log start of a partition."""
+    name = done.found.directory.topic_partition
+    book.put(checkpoints.CLEANER, name, max(done.next_dirty, start))
+    book.put(checkpoints.LOG_START, name, _log_start_entry(done, start))
 
 
-def _write_changed(path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
-    if offsets != checkpoints.read_offsets(path):
-        write_offsets(path, offsets)
+def note_new(book: CheckpointBook, done: Finished, start: int) -> None:
+    """Also its recovery point (every file of the output is on disk) and the high watermark that the input had."""
+    directory = done.found.directory
+    note_cleaned(book, done, start)
+    book.put(checkpoints.RECOVERY_POINT, directory.topic_partition, done.found.survey.log_end)
+    highs = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK)
+    if directory.topic_partition in highs:
+        book.put(checkpoints.HIGH_WATERMARK, directory.topic_partition, highs[directory.topic_partition])
 
 
 def _log_start_entry(done: Finished, start: int) -> int | None:
@@ -192,8 +203,7 @@ def _log_start_entry(done: Finished, start: int) -> int | None:
 
 
 def _first_base(done: Finished, gone: Sequence[int]) -> int:
-    left = ({group.base for group in done.groups} | set(done.carried)) - set(gone)
-    return min(left, default=done.found.survey.log_end)
+    return min(set(done.bases) - set(gone), default=done.found.survey.log_end)
 
 
 def _start_after(done: Finished, gone: Sequence[int]) -> int:
@@ -280,8 +290,8 @@ def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:
     for place in (out.resolve(), *out.resolve().parents):
         if place in inputs:
             raise UsageError(f"--out {out} lies inside the input {place}; name a directory elsewhere")
-    names = [directory.name for directory in directories]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    names = Counter(directory.name for directory in directories)
+    twice = sorted(name for name, times in names.items() if times > 1)
     if twice:
         raise UsageError(
             f"{twice[0]} was found in more than one input; compact the replicas one log directory at a time"

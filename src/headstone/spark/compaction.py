@@ -1,10 +1,13 @@
 """One compaction of many partitions: plan, run the stages, commit, report. The verb `compact` calls this.
 
-Owns the order of steps and what must be true before each. Spark is started while headers are surveyed.
+Owns the order of steps and what must be true before each. Spark is started while headers are surveyed. Partitions go
+through the stages in waves and are committed after each, so that unfinished outputs take the room of a wave and not of
+the run; one that cannot be compacted is reported, and the others go on.
 """
 
 from __future__ import annotations
 
+import errno
 import secrets
 import shutil
 import time
@@ -14,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from headstone.errors import UsageError
+from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.log.directory import (
     METADATA_TOPIC,
     PartitionDir,
@@ -31,17 +34,20 @@ from headstone.retention.policy import Policy
 from headstone.retention.ranges import dirty_segments
 from headstone.spark.commit import (
     WORK_PREFIX,
+    CheckpointBook,
     Finished,
     changes,
     commit_in_place,
     commit_to,
+    copy_broker_files,
     copy_untouched,
+    note_cleaned,
+    note_new,
     refuse_existing,
     refuse_keyless,
     remove_work_dirs,
-    write_new_checkpoints,
 )
-from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_all, verify_all
+from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_each, verify_each
 from headstone.spark.progress import Meter, ProgressLine
 from headstone.spark.report import PartitionReport, partition_report
 from headstone.spark.work import PartitionWork, TaskResult, bounded_map, compact_whole
@@ -49,6 +55,13 @@ from headstone.spark.work import PartitionWork, TaskResult, bounded_map, compact
 TASK_MEMORY_BYTES = 1 << 30
 SHUFFLE_BYTES_MIN = 1 << 30
 """Below this, splitting a partition over tasks costs more than it gains."""
+WAVE_PARTITIONS = 256
+"""Partitions that are committed together: every task of a wave is sent the wave, and the checkpoint files are written
+once for each."""
+WAVE_BYTES = 4 << 30
+"""And bytes of log, for each core: as much room may unfinished outputs take."""
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 Tell = Callable[[str], None]
 
@@ -58,9 +71,17 @@ class Engine(Protocol):
 
     def begin(self) -> None: ...
 
-    def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None) -> list[Any]: ...
+    def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None) -> list[Any]:
+        """The answers; the first error that a body met is raised."""
+        ...
 
-    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]: ...
+    def outcomes(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None) -> list[Any]:
+        """The answers, with the error that a body met in the place of its answer."""
+        ...
+
+    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[tuple[int, TaskResult | Exception]]:
+        """(which of the works, a result of it or an error that it met)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +104,23 @@ class CompactionRequest:
     progress: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedPartition:
+    """A partition that is as it was, in place, or not in the output."""
+
+    partition: str
+    error: Exception
+
+
 @dataclass(slots=True, kw_only=True)
 class CompactionResult:
     partitions: list[PartitionReport] = field(default_factory=list)
+    failed: list[FailedPartition] = field(default_factory=list)
     seconds: float = 0.0
 
 
 def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> CompactionResult:
+    """Raises what the first partition met if none could be compacted; else those that could not are in the result."""
     started = time.monotonic()
     everything = find_partitions(request.paths)
     directories = _wanted(everything, request, tell)
@@ -101,22 +132,33 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
             _hold_out(request.out, everything, stack)
         if not request.dry_run:
             engine.begin()
-        found = _candidates(directories, request, tell)
-        chosen = [c for c in found if not request.eligible_only or c.eligibility.eligible]
+        found = _candidates(directories, request, result.failed)
         for c in found:
             tell_choice(c, request, tell)
+        chosen = {c.directory.path for c in found if not request.eligible_only or c.eligibility.eligible}
         if request.dry_run:
             result.partitions = [
-                partition_report(c, None, (), c.survey.log_start, chosen=any(c is other for other in chosen))
-                for c in found
+                partition_report(c, None, (), c.survey.log_start, chosen=c.directory.path in chosen) for c in found
             ]
         else:
-            result.partitions = _run(found, chosen, request, engine)
+            _run(found, chosen, request, engine, result, tell)
             if request.out is not None:
-                for directory in (d for d in everything if d.topic == METADATA_TOPIC):
-                    copy_untouched(directory, request.out)
+                _complete_out(request.out, everything, result)
+    if result.failed and not result.partitions:
+        raise result.failed[0].error
     result.seconds = time.monotonic() - started
     return result
+
+
+def _complete_out(out: Path, everything: Sequence[PartitionDir], result: CompactionResult) -> None:
+    """What a broker looks for beside partitions; without it none starts on an output that lacks one of them."""
+    if result.failed:
+        return
+    for directory in everything:
+        if directory.topic == METADATA_TOPIC:
+            copy_untouched(directory, out)
+    for log_dir in sorted({directory.log_dir for directory in everything}):
+        copy_broker_files(log_dir, out)
 
 
 def _wanted(everything: Sequence[PartitionDir], request: CompactionRequest, tell: Tell) -> list[PartitionDir]:
@@ -166,53 +208,142 @@ def _hold_in_place(directories: Sequence[PartitionDir], force: bool, stack: Exit
         remove_work_dirs(directory.path)
 
 
-def _candidates(directories: Sequence[PartitionDir], request: CompactionRequest, tell: Tell) -> list[Candidate]:
-    surveys = survey_all(directories)
-    found = [
-        candidate(directory, surveyed, request.policy, dirty_from=request.dirty_from, peers=request.peers)
-        for directory, surveyed in zip(directories, surveys, strict=True)
-    ]
+def _candidates(
+    directories: Sequence[PartitionDir], request: CompactionRequest, failed: list[FailedPartition]
+) -> list[Candidate]:
+    found = []
+    for directory, surveyed in zip(directories, survey_each(directories), strict=True):
+        if isinstance(surveyed, Exception):
+            failed.append(FailedPartition(partition=directory.name, error=surveyed))
+        else:
+            found.append(
+                candidate(directory, surveyed, request.policy, dirty_from=request.dirty_from, peers=request.peers)
+            )
     if request.eligible_only:
         found.sort(key=lambda c: (not c.eligibility.eligible, -c.eligibility.dirty_ratio))
     return found
 
 
 def _run(
-    found: Sequence[Candidate], chosen: Sequence[Candidate], request: CompactionRequest, engine: Engine
-) -> list[PartitionReport]:
+    found: Sequence[Candidate],
+    chosen: set[Path],
+    request: CompactionRequest,
+    engine: Engine,
+    result: CompactionResult,
+    tell: Tell,
+) -> None:
+    """Adds to the result, wave by wave; what is in it is committed."""
     hash_key = HashKey.random()
-    to_do = [c for c in chosen if not c.range.empty]
-    with _work_dirs(request, found) as work_dirs:
-        works = _works(to_do, request, hash_key, work_dirs, engine)
-        answers = _run_stages(works, request, engine) if works else []
-        finished = [_finished(c, works, answers) for c in found]
-        for done in finished if request.out is None and not request.drop_keyless else ():
+    total = 2 * sum(size_of(c) for c in found if c.directory.path in chosen and not c.range.empty)
+    books = {
+        place: CheckpointBook(place)
+        for place in ({c.directory.log_dir for c in found} if request.out is None else {request.out})
+    }
+    with _progress_dir(request, found) as progress_dir, ExitStack() as stack:
+        line = stack.enter_context(ProgressLine(progress_dir, bytes_total=total, enabled=request.progress))
+        left = len(found)
+        try:
+            for wave in waves(found, request.parallelism):
+                _run_wave(wave, _Run(request, engine, hash_key, chosen, books, progress_dir), result)
+                line.settle(2 * sum(size_of(c) for c in wave if c.directory.path in chosen and not c.range.empty))
+                left -= len(wave)
+        finally:
+            if left and result.partitions:
+                tell(f"{len(result.partitions)} of {len(found)} partitions are done, the others are as they were")
+
+
+def waves(found: Sequence[Candidate], parallelism: int) -> Iterator[list[Candidate]]:
+    """Runs of candidates, in their order, that are worked on and committed together."""
+    wave: list[Candidate] = []
+    size = 0
+    for c in found:
+        if wave and (len(wave) == WAVE_PARTITIONS or size + size_of(c) > WAVE_BYTES * parallelism):
+            yield wave
+            wave, size = [], 0
+        wave.append(c)
+        size += size_of(c)
+    if wave:
+        yield wave
+
+
+def size_of(found: Candidate) -> int:
+    return sum(segment.size for segment in found.survey.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all waves of a run share."""
+
+    request: CompactionRequest
+    engine: Engine
+    hash_key: HashKey
+    chosen: set[Path]
+    books: dict[Path, CheckpointBook]
+    progress_dir: Path
+
+
+def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult) -> None:
+    """Stages, then one commit after the other, then the checkpoints of all that were committed, whatever happened."""
+    with _work_dirs(run.request, wave) as work_dirs:
+        to_do = [c for c in wave if c.directory.path in run.chosen and not c.range.empty]
+        works, errors = _works(to_do, run, work_dirs)
+        answers = _run_stages(works, run)
+        errors |= {path: answer for path, answer in answers.items() if isinstance(answer, Exception)}
+        rest = [c for c in wave if c.directory.path not in errors]
+        finished = [_finished(c, works.get(c.directory.path), answers.get(c.directory.path)) for c in rest]
+        errors |= verify_each({done.found.directory.path: [s.file for s in done.carried] for done in finished})
+        try:
+            for done in finished:
+                path = done.found.directory.path
+                try:
+                    if path not in errors:
+                        result.partitions.append(_committed(done, run, work_dirs[path], answers.get(path)))
+                except (UsageError, CorruptLog) as error:
+                    errors[path] = error
+        finally:
+            for book in run.books.values():
+                book.write()
+    for met in errors.values():
+        if _stops_the_run(met):
+            raise met
+    names = {c.directory.path: c.directory.name for c in wave}
+    result.failed += [FailedPartition(partition=names[path], error=error) for path, error in errors.items()]
+
+
+def _stops_the_run(error: Exception) -> bool:
+    """It is not about this partition: the next one would meet it too."""
+    return isinstance(error, Unfinished) or (isinstance(error, OSError) and error.errno in NO_ROOM)
+
+
+def _committed(
+    done: Finished, run: _Run, work_dir: Path, tasks: Sequence[TaskResult] | Exception | None
+) -> PartitionReport:
+    """Retention and checkpoint resets concern also what was not chosen."""
+    directory = done.found.directory
+    chosen = directory.path in run.chosen
+    assert not isinstance(tasks, Exception)
+    if run.request.out is not None:
+        start = commit_to(run.request.out, done, work_dir)
+        note_new(run.books[run.request.out], done, start)
+    else:
+        if not run.request.drop_keyless:
             refuse_keyless(done)
-        verify_all([s.file for done in finished for s in done.found.survey.segments if s.base in done.carried])
-        names = {c.directory.path for c in chosen}
-        starts = _commit(finished, request, work_dirs, names)
-    tasks = {work.path: tuple(mine) for work, mine in zip(works, answers, strict=True)}
-    return [
-        partition_report(
-            done.found,
-            done,
-            tasks.get(str(done.found.directory.path), ()),
-            start,
-            chosen=done.found.directory.path in names,
-        )
-        for done, start in zip(finished, starts, strict=True)
-    ]
+        start = done.found.survey.log_start
+        if chosen or changes(done):
+            start = commit_in_place(done)
+            note_cleaned(run.books[directory.log_dir], done, start)
+    return partition_report(done.found, done, tuple(tasks or ()), start, chosen=chosen)
 
 
 @contextmanager
-def _work_dirs(request: CompactionRequest, found: Sequence[Candidate]) -> Iterator[dict[Path, Path]]:
+def _work_dirs(request: CompactionRequest, wave: Sequence[Candidate]) -> Iterator[dict[Path, Path]]:
     """For each partition directory a folder for unfinished outputs; gone afterwards, whatever happens."""
     job = WORK_PREFIX + secrets.token_hex(6)
     if request.out is not None:
-        places = {c.directory.path: request.out / job / c.directory.name for c in found}
+        places = {c.directory.path: request.out / job / c.directory.name for c in wave}
         made = [request.out / job]
     else:
-        places = {c.directory.path: c.directory.path / job for c in found}
+        places = {c.directory.path: c.directory.path / job for c in wave}
         made = list(places.values())
     try:
         for place in places.values():
@@ -223,80 +354,76 @@ def _work_dirs(request: CompactionRequest, found: Sequence[Candidate]) -> Iterat
             shutil.rmtree(place, ignore_errors=True)
 
 
+@contextmanager
+def _progress_dir(request: CompactionRequest, found: Sequence[Candidate]) -> Iterator[Path]:
+    """Where the tasks' counters are: beside the outputs, because every machine that works on them sees it."""
+    parent = request.out if request.out is not None or not found else found[0].directory.path
+    place = (parent or Path()) / (WORK_PREFIX + secrets.token_hex(6))
+    place.mkdir()
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
 def _works(
-    to_do: Sequence[Candidate],
-    request: CompactionRequest,
-    hash_key: HashKey,
-    work_dirs: dict[Path, Path],
-    engine: Engine,
-) -> list[PartitionWork]:
-    rounds = [round_of(c, hash_key) for c in to_do]
-    if request.policy.index_keys_max is not None and to_do:
-        rounds = _bounded_rounds(to_do, rounds, request.policy.index_keys_max, hash_key, engine)
-    return [partition_work(c, r, work_dirs[c.directory.path]) for c, r in zip(to_do, rounds, strict=True)]
+    to_do: Sequence[Candidate], run: _Run, work_dirs: dict[Path, Path]
+) -> tuple[dict[Path, PartitionWork], dict[Path, Exception]]:
+    """The work of each partition, by its path; and what a bounded map met where it could not be filled."""
+    rounds: dict[Path, Round | Exception] = {c.directory.path: round_of(c, run.hash_key) for c in to_do}
+    keys_max = run.request.policy.index_keys_max
+    if keys_max is not None:
+        tasks = []
+        for c in to_do:
+            dirty = [s for s in dirty_segments(c.survey, c.range.dirty_start) if s.base < c.range.uncleanable]
+            tasks.append((dirty, rounds[c.directory.path], keys_max))
+        for c, end in zip(to_do, run.engine.outcomes(bounded_map, tasks, None), strict=True):
+            rounds[c.directory.path] = end if isinstance(end, Exception) else round_of(c, run.hash_key, mapped_end=end)
+    works = {}
+    for c in to_do:
+        round_ = rounds[c.directory.path]
+        if not isinstance(round_, Exception):
+            works[c.directory.path] = partition_work(c, round_, work_dirs[c.directory.path])
+    return works, {path: error for path, error in rounds.items() if isinstance(error, Exception)}
 
 
-def _bounded_rounds(
-    to_do: Sequence[Candidate], rounds: Sequence[Round], keys_max: int, hash_key: HashKey, engine: Engine
-) -> list[Round]:
-    tasks = []
-    for c, r in zip(to_do, rounds, strict=True):
-        dirty = [s for s in dirty_segments(c.survey, r.dirty_start) if s.base < r.uncleanable]
-        tasks.append((dirty, r, keys_max))
-    ends = engine.each(bounded_map, tasks, None)
-    return [round_of(c, hash_key, mapped_end=end) for c, end in zip(to_do, ends, strict=True)]
-
-
-def takes_whole(work: PartitionWork, works: Sequence[PartitionWork], request: CompactionRequest) -> bool:
+def takes_whole(work: PartitionWork, bytes_total: int, request: CompactionRequest) -> bool:
     """One task for the whole partition: its keys fit into the task's memory, and it does not hold up the others."""
     if request.path != "auto":
         return request.path == "whole"
     memory = keys.table_bytes(work.dirty_records) + work.records
-    share = sum(w.size for w in works) / request.parallelism
-    return memory <= request.task_memory_bytes and (work.size <= share * 1.5 or work.size < SHUFFLE_BYTES_MIN)
+    share = bytes_total / request.parallelism
+    size = work.size
+    return memory <= request.task_memory_bytes and (size <= share * 1.5 or size < SHUFFLE_BYTES_MIN)
 
 
-def _run_stages(works: Sequence[PartitionWork], request: CompactionRequest, engine: Engine) -> list[list[TaskResult]]:
-    """Results per work, in the order of works."""
-    work_dir = Path(works[0].work_dir)
-    progress_dir = work_dir if request.out is None else work_dir.parent
-    whole = [i for i, work in enumerate(works) if takes_whole(work, works, request)]
-    split = [i for i in range(len(works)) if i not in set(whole)]
-    answers: list[list[TaskResult]] = [[] for _ in works]
-    total = 2 * sum(work.size for work in works)
-    with ProgressLine(progress_dir, bytes_total=total, enabled=request.progress):
-        by_size = sorted(whole, key=lambda i: -works[i].size)
-        for i, answer in zip(
-            by_size, engine.each(compact_whole, [works[i] for i in by_size], str(progress_dir)), strict=True
-        ):
-            answers[i].append(answer)
-        started = time.monotonic()
-        for answer in engine.split([works[i] for i in split], str(progress_dir)) if split else ():
-            mine = answers[split[answer.partition]]
+def _run_stages(works: dict[Path, PartitionWork], run: _Run) -> dict[Path, list[TaskResult] | Exception]:
+    """By partition: what its tasks answered, or the first error that one of them met."""
+    progress_dir = str(run.progress_dir)
+    sizes = {path: work.size for path, work in works.items()}
+    total = sum(sizes.values())
+    by_size = sorted(works, key=lambda path: -sizes[path])
+    whole = [path for path in by_size if takes_whole(works[path], total, run.request)]
+    split = [path for path in works if path not in set(whole)]
+    answers: dict[Path, list[TaskResult] | Exception] = {}
+    outcomes = run.engine.outcomes(compact_whole, [works[path] for path in whole], progress_dir)
+    for path, outcome in zip(whole, outcomes, strict=True):
+        answers[path] = outcome if isinstance(outcome, Exception) else [outcome]
+    started = time.monotonic()
+    for number, answer in run.engine.split([works[path] for path in split], progress_dir) if split else ():
+        mine = answers.setdefault(split[number], [])
+        if isinstance(answer, Exception):
+            answers[split[number]] = answer if not isinstance(mine, Exception) else mine
+        elif not isinstance(mine, Exception):
             mine.append(replace(answer, seconds=0.0 if mine else time.monotonic() - started))
     return answers
 
 
-def _finished(found: Candidate, works: Sequence[PartitionWork], answers: Sequence[Sequence[TaskResult]]) -> Finished:
-    for work, mine in zip(works, answers, strict=True):
-        if work.path == str(found.directory.path):
-            groups = sorted((group for task in mine for group in task.groups), key=lambda group: group.base)
-            assert [group.base for group in groups] == [group.base for group in work.groups]
-            return Finished(found=found, work=work, groups=tuple(groups), next_dirty=work.round.mapped_end)
-    return Finished(found=found, work=None, groups=(), next_dirty=found.range.dirty_start)
-
-
-def _commit(
-    finished: Sequence[Finished], request: CompactionRequest, work_dirs: dict[Path, Path], chosen: set[Path]
-) -> list[int]:
-    """Log start offsets afterwards. Retention and checkpoint resets concern also what was not chosen."""
-    if request.out is None:
-        return [
-            commit_in_place(done)
-            if done.found.directory.path in chosen or changes(done)
-            else done.found.survey.log_start
-            for done in finished
-        ]
-    starts = [commit_to(request.out, done, work_dirs[done.found.directory.path]) for done in finished]
-    write_new_checkpoints(request.out, list(zip(finished, starts, strict=True)))
-    return starts
+def _finished(found: Candidate, work: PartitionWork | None, tasks: Sequence[TaskResult] | Exception | None) -> Finished:
+    if work is None:
+        return Finished(found=found, work=None, groups=(), next_dirty=found.range.dirty_start)
+    assert tasks is not None
+    assert not isinstance(tasks, Exception)
+    groups = sorted((group for task in tasks for group in task.groups), key=lambda group: group.base)
+    assert [group.base for group in groups] == [group.base for group in work.groups]
+    return Finished(found=found, work=work, groups=tuple(groups), next_dirty=work.round.mapped_end)

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from headstone.errors import HeadstoneError
 from headstone.spark.progress import Meter
 from headstone.spark.work import (
     IndexUnit,
     PartitionWork,
     TaskResult,
+    answers,
     index_unit,
     index_units,
     newest_of_bucket,
@@ -36,13 +38,31 @@ class InProcess:
         """Threads need no start."""
 
     def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
+        return answers(self.outcomes(body, tasks, progress_dir))
+
+    def outcomes(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
+        def outcome(task: Any) -> Any:
+            meter = Meter(progress_dir)
+            try:
+                return body(task, meter)
+            except (HeadstoneError, OSError) as error:
+                return error
+            finally:
+                meter.close()
+
         with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(lambda task: body(task, Meter(progress_dir)), tasks))
+            return list(pool.map(outcome, tasks))
 
-    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]:
-        return [result for p, work in enumerate(works) for result in self._split_one(p, work)]
+    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[tuple[int, TaskResult | Exception]]:
+        found: list[tuple[int, TaskResult | Exception]] = []
+        for p, work in enumerate(works):
+            try:
+                found.append((p, self._split_one(p, work)))
+            except (HeadstoneError, OSError) as error:
+                found.append((p, error))
+        return found
 
-    def _split_one(self, p: int, work: PartitionWork) -> list[TaskResult]:
+    def _split_one(self, p: int, work: PartitionWork) -> TaskResult:
         units = index_units(work, p)
         edges = np.array(work.group_edges, dtype=np.int64)
 
@@ -60,4 +80,4 @@ class InProcess:
             )
         lost = sum(lost for _, lost in entries) + sum(lost for _, _, lost in won)
         found = sum(found for _, found, _ in won)
-        return [TaskResult(partition=p, groups=tuple(groups), keys=found, tombstones_lost=lost)]
+        return TaskResult(groups=tuple(groups), keys=found, tombstones_lost=lost)

@@ -5,13 +5,14 @@ Runs in the driver, over headers only. Changes nothing on disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headstone.coordination.watermarks import NEVER_HEARD, ReplicaWatermarks, group_watermarks
-from headstone.errors import CorruptLog
+from headstone.errors import CorruptLog, UsageError
 from headstone.log import checkpoints
 from headstone.log.directory import (
     SNAPSHOT,
@@ -50,14 +51,41 @@ class Candidate:
     notes: tuple[str, ...]
 
 
-def survey_all(directories: Sequence[PartitionDir]) -> list[tuple[PartitionSurvey, tuple[str, ...]]]:
+Surveyed = tuple[PartitionSurvey, tuple[str, ...]]
+"""A survey and notes for the user."""
+
+
+def survey_all(directories: Sequence[PartitionDir]) -> list[Surveyed]:
     with ThreadPoolExecutor(SURVEY_THREADS) as pool:
         return list(pool.map(survey_directory, directories))
 
 
-def verify_all(files: Sequence[SegmentFile]) -> None:
+def survey_each(directories: Sequence[PartitionDir]) -> list[Surveyed | Exception]:
+    """The surveys, with what is wrong with a partition in the place of its own."""
+
+    def survey(directory: PartitionDir) -> Surveyed | Exception:
+        try:
+            return survey_directory(directory)
+        except (UsageError, CorruptLog, OSError) as error:
+            return error
+
     with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        list(pool.map(verify_segment, files))
+        return list(pool.map(survey, directories))
+
+
+def verify_each(files: Mapping[Path, Sequence[SegmentFile]]) -> dict[Path, Exception]:
+    """Checks every batch of every file; the first thing found wrong, by partition."""
+
+    def verify(named: tuple[Path, SegmentFile]) -> tuple[Path, Exception | None]:
+        try:
+            verify_segment(named[1])
+        except (CorruptLog, OSError) as error:
+            return named[0], error
+        return named[0], None
+
+    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
+        found = pool.map(verify, [(path, file) for path, mine in files.items() for file in mine])
+        return {path: error for path, error in reversed(list(found)) if error is not None}
 
 
 def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[str, ...]]:
@@ -181,10 +209,11 @@ def partition_work(found: Candidate, round_: Round, work_dir: Path) -> Partition
     """Every segment below the mapped end, from the start of the log, in groups."""
     rewritten = [segment for segment in found.survey.segments[:-1] if segment.base < round_.mapped_end]
     groups = []
+    aborted = sorted(found.survey.aborted_seen, key=lambda entry: entry.last_offset)
+    ends = [entry.last_offset for entry in aborted]
     for group in group_segments(rewritten, found.policy, uncleanable=round_.uncleanable):
-        start, end = group[0].base, group[-1].next_offset
-        entries = tuple(e for e in found.survey.aborted_seen if start <= e.last_offset < end)
-        groups.append(GroupWork(segments=tuple(group), aborted=entries))
+        mine = slice(bisect_left(ends, group[0].base), bisect_left(ends, group[-1].next_offset))
+        groups.append(GroupWork(segments=tuple(group), aborted=tuple(aborted[mine])))
     dirty = [s for s in dirty_segments(found.survey, round_.dirty_start) if s.base < round_.mapped_end]
     return PartitionWork(
         path=str(found.directory.path),

@@ -44,7 +44,10 @@ def total(directory: Path) -> tuple[int, int]:
     """(bytes, records) of all tasks so far."""
     size = records = 0
     for path in directory.glob(PREFIX + "*"):
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # settled meanwhile
+            continue
         if len(content) == COUNTERS.size:
             mine = COUNTERS.unpack(content)
             size, records = size + mine[0], records + mine[1]
@@ -61,6 +64,7 @@ class ProgressLine:
         self._directory = directory
         self._bytes_total = max(bytes_total, 1)
         self._enabled = enabled
+        self._settled = (0, 0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -76,6 +80,13 @@ class ProgressLine:
         if self._enabled:
             self._thread.join()
 
+    def settle(self, size: int) -> None:
+        """So many bytes more are dealt with: the counters of their tasks need not be looked at any longer."""
+        records = total(self._directory)[1]
+        self._settled = (self._settled[0] + size, self._settled[1] + records)
+        for path in self._directory.glob(PREFIX + "*"):
+            path.unlink()
+
     def _run(self) -> None:
         terminal = sys.stderr.isatty()
         started = time.monotonic()
@@ -84,7 +95,7 @@ class ProgressLine:
             elapsed = time.monotonic() - started
             if elapsed < self.QUIET_S:
                 continue
-            size, records = total(self._directory)
+            size, records = (a + b for a, b in zip(self._settled, total(self._directory), strict=True))
             text = describe(size, self._bytes_total, records, elapsed)
             sys.stderr.write(f"\r\x1b[K{text}" if terminal else f"{text}\n")
             sys.stderr.flush()

@@ -120,7 +120,7 @@ def partition_report(
     records = sum(segment.records for segment in survey.segments)
     groups = done.groups if done else ()
     gone = set(deleted_by_retention(done)) if done else set()
-    sizes = {s.base: (s.size, s.records) for s in survey.segments if done is None or s.base in set(done.carried)}
+    sizes = {s.base: (s.size, s.records) for s in (survey.segments if done is None else done.carried)}
     sizes.update({g.base: (g.bytes_written, g.records_written) for g in groups})
     left = [size for base, size in sizes.items() if base not in gone]
     found_keys = sum(task.keys for task in tasks)

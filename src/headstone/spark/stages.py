@@ -22,6 +22,7 @@ from headstone.spark.work import (
     IndexUnit,
     PartitionWork,
     TaskResult,
+    answers,
     index_unit,
     index_units,
     newest_of_bucket,
@@ -76,7 +77,7 @@ def each(spark: SparkSession, body: Body, pickled_tasks: Sequence[bytes], progre
         try:
             return pickle.dumps((i, body(pickle.loads(pickled_tasks[i]), meter)))
         except (HeadstoneError, OSError) as error:
-            return pickle.dumps(error)
+            return pickle.dumps((i, error))
         finally:
             meter.close()
 
@@ -192,7 +193,6 @@ def rewritten(survivors: DataFrame, job: ShuffleJob) -> DataFrame:
         result = rewrite_group(work, group, [row["blob"] for row in rows], meter)
         meter.close()
         return TaskResult(
-            partition=p,
             groups=(result,),
             keys=sum(row["keys"] for row in rows),
             tombstones_lost=sum(row["lost"] for row in rows),
@@ -204,7 +204,7 @@ def rewritten(survivors: DataFrame, job: ShuffleJob) -> DataFrame:
                 answer: Any = rewrite_one(g, rows)
             except (HeadstoneError, OSError) as error:
                 answer = error
-            yield _result(pickle.dumps(answer))
+            yield _result(pickle.dumps((job.group_partition[g], answer)))
         _calm()
 
     return by_id(survivors, "group", len(job.group_partition)).mapInArrow(run, RESULT)
@@ -225,16 +225,9 @@ def _gathered(batches: Batches, column: str) -> dict[int, list[dict[str, Any]]]:
     return gathered
 
 
-def results(frame: DataFrame) -> list[Any]:
-    """Evaluates the frame once; the first error that a task met is raised here, with its file and position."""
-    answers = [pickle.loads(bytes(row["result"])) for row in frame.collect()]
-    errors = [answer for answer in answers if isinstance(answer, Exception)]
-    for error in errors:
-        if not isinstance(error, Unfinished):
-            raise error
-    if errors:
-        raise errors[0]
-    return answers
+def results(frame: DataFrame) -> list[tuple[int, Any]]:
+    """Evaluates the frame once: (number, answer or the error that a task met, with its file and position)."""
+    return [pickle.loads(bytes(row["result"])) for row in frame.collect()]
 
 
 class OnSpark:
@@ -253,11 +246,14 @@ class OnSpark:
             self._begin()
 
     def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
+        return answers(self.outcomes(body, tasks, progress_dir))
+
+    def outcomes(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
         if not tasks:
             return []
-        answers = results(each(self._session(), body, [pickle.dumps(task) for task in tasks], progress_dir))
-        return [answer for _, answer in sorted(answers, key=lambda pair: pair[0])]
+        numbered = results(each(self._session(), body, [pickle.dumps(task) for task in tasks], progress_dir))
+        return [answer for _, answer in sorted(numbered, key=lambda pair: pair[0])]
 
-    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[TaskResult]:
+    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[tuple[int, TaskResult | Exception]]:
         job = shuffle_job(works, parallelism=self._parallelism, progress_dir=progress_dir)
         return results(rewritten(winners(indexed(self._session(), job), job), job))

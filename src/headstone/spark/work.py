@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from headstone.errors import Unfinished
 from headstone.log.directory import INDEX, LOG, TIME_INDEX, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, IndexBuilder, aborted_bytes
 from headstone.retention import keys
@@ -103,11 +105,17 @@ class TaskResult:
     """What a task tells the driver; `tombstones_lost` are superseded ones that the rewrite never saw."""
 
     groups: tuple[GroupResult, ...]
-    partition: int = 0
-    """Which of the works of the shuffle path this belongs to."""
     keys: int = 0
     tombstones_lost: int = 0
     seconds: float = 0.0
+
+
+def answers(outcomes: Sequence[Any]) -> list[Any]:
+    """What tasks answered. An error among it is raised, what is wrong with the data before what was unfinished."""
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    for error in sorted(errors, key=lambda error: isinstance(error, Unfinished)):
+        raise error
+    return list(outcomes)
 
 
 def compact_whole(work: PartitionWork, meter: Meter) -> TaskResult:
