@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compact.add_argument("--all", action="store_true", help="whatever is dirty, due or not")
     compact.add_argument("--level", action="store_true", help="merge small extents too")
     compact.add_argument(
-        "--purge", action="store_true", help="as --level, and write extents again whose dead records were only marked"
+        "--purge",
+        action="store_true",
+        help="as --level, and empty every object that holds records which nobody is shown any more: then gc deletes it",
     )
     _add_job(compact)
     worker = action("worker", "compact what is due until nothing is, beside any number of others", _worker)
@@ -211,6 +213,7 @@ def _compact(arguments: argparse.Namespace) -> int:
     """A partition that fails does not keep the others from their turn; the exit code is the first failure's."""
     from headstone.lake.compaction import compact_partition
     from headstone.lake.leveling import level_partition
+    from headstone.lake.purging import evacuate
     from headstone.lake.scheduling import queue
     from headstone.lake.worker import eligibilities
 
@@ -233,12 +236,15 @@ def _compact(arguments: argparse.Namespace) -> int:
         if (arguments.level or arguments.purge) and (not arguments.topic or at.topic in arguments.topic)
     ):
         leveled.append(level_partition(lake, at, clock=clock_of(arguments), purge=arguments.purge))
+    purged = arguments.topic or {at.topic for at in states}
+    evacuated = evacuate(lake, purged, clock=clock_of(arguments)) if arguments.purge else None
     lake.close()
     if arguments.output == "json":
         told = {
             "partitions": [{**asdict(one), "at": str(one.at)} for one in done],
             "leveled": [{**asdict(one), "at": str(one.at)} for one in leveled],
             "failed": [{"at": str(at), "why": str(error)} for at, error in failed],
+            "evacuated": asdict(evacuated) if evacuated else None,
         }  # fmt: skip
         print(json.dumps(told, indent=2))
     else:
@@ -248,6 +254,8 @@ def _compact(arguments: argparse.Namespace) -> int:
                 f"{merged.at}: {merged.extents_before} -> {merged.extents_after} extents, {merged.extents_purged} rewritten "
                 "without their dead records"
             )
+        if evacuated:
+            print(f"{evacuated.extents} extents moved out of {len(evacuated.objects)} objects that held erased records")
     return failed[0][1].exit_code if failed else 0
 
 

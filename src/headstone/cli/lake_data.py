@@ -1,4 +1,4 @@
-"""`headstone lake ingest|read|restore`: records into the lake, out of it, and back to Kafka.
+"""`headstone lake ingest|read|restore|prove-erased`: records into the lake, out of it, back to Kafka, and gone.
 
 Parsing and printing only; `lake.py` beside it has the other actions.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstone.cli.options import add_spark_arguments, offset, positive, spark_conf, tell
-from headstone.errors import UsageError
+from headstone.errors import Unfinished, UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]], argparse.ArgumentParser]) -> None:
-    """The arguments of all three; what is named after an action parses it."""
+    """The arguments of all of them; what is named after an action parses it."""
     into = action("ingest", "copy committed records from log directories, backups or a cluster", ingest)
     into.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, backups")
     _add_cluster(into, required=False)
@@ -46,6 +46,11 @@ def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]]
     out.add_argument(
         "--to", type=Path, metavar="FILE", help="a Parquet file (default: a JSON line a record, to stdout)"
     )
+    proof = action("prove-erased", "read every object of the store and say whether a value of a key is left", prove)
+    proof.add_argument("topic")
+    which = proof.add_mutually_exclusive_group(required=True)
+    which.add_argument("--key", help="as text")
+    which.add_argument("--key-hex", metavar="HEX")
     back = action("restore", "write a topic back into Kafka, tombstones included, and verify it", restore)
     back.add_argument("topic")
     _add_cluster(back, required=True)
@@ -207,6 +212,44 @@ def _write_parquet(path: Path, batches: Iterator[Any]) -> int:
             count += batch.num_rows
     partial.replace(path)
     return count
+
+
+def prove(arguments: argparse.Namespace) -> int:
+    """Exit 0 no object holds a value of the key; 1 some do; 3 some could not be read, so nothing is proven."""
+    from headstone.lake.proof import ERASED, FOUND, prove_erased
+
+    lake = open_named(arguments)
+    if arguments.topic not in lake.metastore.topics():
+        raise UsageError(f"the lake has no topic {arguments.topic}")
+    proof = prove_erased(lake, arguments.topic, _key(arguments))
+    lake.close()
+    total = sum(one.bytes for one in proof.searched)
+    if arguments.output == "json":
+        told = {
+            "topic": proof.topic, "key_hex": proof.key.hex(), "verdict": proof.verdict, "bytes": total,
+            "found": [asdict(one) for one in proof.sightings], "objects": [asdict(one) for one in proof.searched],
+            "unread": [asdict(one) for one in proof.unread],
+        }  # fmt: skip
+        print(json.dumps(told, indent=2))
+    else:
+        for sighting in proof.sightings:
+            what = "tombstone" if sighting.tombstone else "value"
+            print(
+                f"{what} at {proof.topic}-{sighting.partition} {sighting.offset}, {sighting.state}, in {sighting.object_id}"
+            )
+        for one in proof.unread:
+            print(f"not read: {one.path}: {one.why}")
+        print(f"{proof.verdict}: {len(proof.searched)} objects, {total:,} bytes were read")
+    return 0 if proof.verdict == ERASED else 1 if proof.verdict == FOUND else Unfinished.exit_code
+
+
+def _key(arguments: argparse.Namespace) -> bytes:
+    if arguments.key is not None:
+        return str(arguments.key).encode()
+    try:
+        return bytes.fromhex(arguments.key_hex)
+    except ValueError as error:
+        raise UsageError(f"--key-hex {arguments.key_hex}: not hexadecimal") from error
 
 
 def restore(arguments: argparse.Namespace) -> int:

@@ -47,6 +47,12 @@ def is_live(offsets: Offsets, dead: Offsets) -> npt.NDArray[np.bool_]:
     return np.asarray(dead[at] != offsets)
 
 
+def offsets_of(chunk: Chunk) -> Offsets:
+    """Of all records, in order."""
+    runs = decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), Payloads())
+    return np.concatenate([NONE, *(spans[:, OFFSET] for _, spans in runs)])
+
+
 def without_dead(chunk: Chunk, dead: Offsets) -> bytes:
     """The batches as if the dead records had been compacted away; those that lose nothing are the same bytes."""
     batches = chunk.batches

@@ -1,7 +1,7 @@
 """Leveling: neighbouring small extents become one, so that a log of many small writes is not read in many small requests.
 
-No record changes: bytes are copied, but for dead records, which are left out; lists of keys become one. A compaction that runs
-meanwhile is not disturbed: the commit checks the epoch without raising it.
+No record changes: bytes are copied, but for records that nobody is shown, which are left out; lists of keys become one. A
+compaction that runs meanwhile is not disturbed: the commit checks the epoch without raising it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from headstone.lake.commits import Extent, Partition, oldest
-from headstone.lake.dead import is_live
+from headstone.lake.dead import is_live, offsets_of, without_dead
 from headstone.lake.ingest import EXTENT_BYTES
-from headstone.lake.keyindex import KeyList, joined
+from headstone.lake.keyindex import KeyList, Offsets, joined
 from headstone.lake.lake import Lake
-from headstone.lake.objects import read_dead, read_keys, read_live, writing_object
+from headstone.lake.objects import object_path, read_dead, read_extent, read_keys, writing_object
 from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import dirty_spans
 from headstone.lake.spans import SPREAD_MAX, Span, overlap
+from headstone.log.reading import chunk_of
 
 SMALL = 0.5
 """Of the size wanted: what is larger is left alone."""
@@ -29,7 +32,7 @@ class Leveled:
     extents_before: int
     extents_after: int
     extents_purged: int
-    """Rewritten only because some of their records are dead."""
+    """Rewritten only because some of their records are dead, or below the log start."""
     bytes_written: int
 
 
@@ -66,32 +69,80 @@ def level_partition(
 ) -> Leveled:
     """One commit for each new extent; CommitRefused if a compaction came in between, and what was done before stays.
 
-    `purge`: extents with dead records are written again without them, merged or not."""
+    `purge`: extents with records that nobody is shown are written again without them, merged or not."""
     partition = lake.metastore.partition(at)
     runs = runs_to_merge(partition, extent_bytes=extent_bytes)
     merged = {extent.span for run in runs for extent in run}
-    purged = [[extent] for extent in partition.extents if purge and extent.dead and extent.span not in merged]
-    written = 0
-    for run in (*runs, *purged):
-        (object_id,) = lake.metastore.register(1, now_ms=clock())
-        with writing_object(lake.store, object_id) as writer:
-            chunks = (read_live(lake.store, extent) for extent in run if extent.length)
-            made = writer.add(
-                at.topic, at.number, Span(run[0].span.start, run[-1].span.end), chunks,
-                records=sum(extent.records for extent in run),
-                max_timestamp_ms=max(extent.max_timestamp_ms for extent in run),
-                oldest_timestamp_ms=oldest(extent.oldest_timestamp_ms for extent in run), keys=_keys(lake, run),
-            )  # fmt: skip
-        lake.metastore.level(at, partition.compaction_epoch, [made], {object_id: writer.size}, now_ms=clock)
-        written += writer.size
+    purged = [
+        [extent]
+        for extent in partition.extents
+        if purge and extent.span not in merged and _purgeable(lake, partition, extent)
+    ]
+    rewritten = rewrite_runs(lake, at, partition, [*runs, *purged], clock=clock)
     before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
     return Leveled(
-        at=at, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged), bytes_written=written
+        at=at, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged),
+        bytes_written=rewritten.bytes_written,
     )  # fmt: skip
 
 
-def _keys(lake: Lake, run: Sequence[Extent]) -> KeyList | None:
-    if any(extent.keys < 0 for extent in run):
-        return None
-    lists = ((read_keys(lake.store, extent), read_dead(lake.store, extent)) for extent in run if extent.length)
-    return joined(keys.only(is_live(keys.offsets, dead)) for keys, dead in lists)
+def _purgeable(lake: Lake, partition: Partition, extent: Extent) -> bool:
+    below = extent.span.start < partition.start_offset and extent.length > 0
+    return extent.dead > 0 or (below and _shown_to_nobody(lake, extent, partition.start_offset).size > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    extents: int
+    bytes_written: int
+
+
+def rewrite_runs(
+    lake: Lake, at: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *, clock: Callable[[], int]
+) -> Rewritten:
+    """Each run becomes one extent in an object of its own, without what nobody is shown; a commit each."""
+    written = 0
+    for run in runs:
+        (object_id,) = lake.metastore.register(1, now_ms=clock())
+        live = [_live(lake, extent, partition.start_offset) for extent in run]
+        with writing_object(lake.store, object_id) as writer:
+            made = writer.add(
+                at.topic, at.number, Span(run[0].span.start, run[-1].span.end), [one.data for one in live if one.data],
+                records=sum(one.records for one in live),
+                max_timestamp_ms=max(extent.max_timestamp_ms for extent in run),
+                oldest_timestamp_ms=oldest(extent.oldest_timestamp_ms for extent in run),
+                keys=None if any(one.keys is None for one in live) else joined(one.keys for one in live if one.keys),
+            )  # fmt: skip
+        lake.metastore.level(at, partition.compaction_epoch, [made], {object_id: writer.size}, now_ms=clock)
+        written += writer.size
+    return Rewritten(extents=sum(map(len, runs)), bytes_written=written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Live:
+    """What readers are shown of an extent."""
+
+    data: bytes
+    records: int
+    keys: KeyList | None
+
+
+def _live(lake: Lake, extent: Extent, start_offset: int) -> _Live:
+    if not extent.length:
+        return _Live(data=b"", records=0, keys=joined([]))
+    data, hidden = read_extent(lake.store, extent), _shown_to_nobody(lake, extent, start_offset)
+    keys = read_keys(lake.store, extent) if extent.keys >= 0 else None
+    return _Live(
+        data=without_dead(chunk_of(object_path(extent.object_id), data), hidden) if hidden.size else data,
+        records=extent.records + extent.dead - hidden.size,
+        keys=keys.only(is_live(keys.offsets, hidden)) if keys else None,
+    )
+
+
+def _shown_to_nobody(lake: Lake, extent: Extent, start_offset: int) -> Offsets:
+    """Offsets of its records that are dead, or below the log start."""
+    dead = read_dead(lake.store, extent)
+    if extent.span.start >= start_offset:
+        return dead
+    offsets = offsets_of(chunk_of(object_path(extent.object_id), read_extent(lake.store, extent)))
+    return np.union1d(dead, offsets[offsets < start_offset])

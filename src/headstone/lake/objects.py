@@ -32,6 +32,7 @@ from headstone.lake.keyindex import (
     key_section,
     keys_of,
     rest_bytes,
+    section_bytes,
 )
 from headstone.lake.spans import Span
 from headstone.lake.store import PART_BYTES, Sink, Store
@@ -53,6 +54,14 @@ class Range:
     topic: str
     partition: int
     extent: Extent
+
+
+def place_of(found: Range, object_id: str) -> tuple[int, int]:
+    """The bytes of a range in this object, the list of keys behind them included."""
+    extent = found.extent
+    if extent.object_id != object_id:
+        return extent.dead_position, extent.dead_position + dead_bytes(extent.dead)
+    return extent.position, extent.position + extent.length + section_bytes(extent.keys)
 
 
 def object_path(object_id: str) -> str:

@@ -125,6 +125,12 @@ class Store:
             except MissingObject:
                 continue
 
+    def staged(self) -> tuple[str, ...]:
+        """What uploads have written and not published; object stores show no such thing."""
+        scheme, _, root = self.url.partition("://")
+        found = Path(root).rglob("*#*") if scheme == "file" else ()
+        return tuple(sorted(path.relative_to(root).as_posix() for path in found if path.is_file()))
+
     def _staged(self, path: str) -> tuple[Path, ...]:
         """Local uploads are written beside their place, as `name#1`, and then renamed."""
         scheme, _, root = self.url.partition("://")

@@ -1,0 +1,242 @@
+"""Erasure: after a purge and a collection no object holds what nobody is shown, and a proof that reads them all says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headstone.cli.main import main
+from headstone.lake.collection import collect, garbage
+from headstone.lake.commits import CommitRefused
+from headstone.lake.compaction import compact_partition
+from headstone.lake.ingest import ingest
+from headstone.lake.job_plan import JobOptions
+from headstone.lake.lake import Lake
+from headstone.lake.leveling import level_partition
+from headstone.lake.objects import object_path
+from headstone.lake.proof import prove_erased
+from headstone.lake.purging import evacuate, objects_to_leave
+from headstone.lake.reading import records
+from headstone.lake.rows import TopicPartition
+from headstone.log.directory import find_partitions
+from headstone.spark.inprocess import InProcess
+from tests.lake.scene import AT, Scene
+from tests.oracle.notation import History
+
+ORDERS, USERS = TopicPartition("orders", 0), TopicPartition("users", 0)
+
+
+def shared(lake: Lake, root: Path, codec: str = "") -> None:
+    """Two topics whose first extents lie in one object; in a second one, a key of `users` is deleted."""
+    orders, users = History(), History()
+    grow(
+        lake,
+        root,
+        {"orders": (orders, f"N[o1]{codec} N[o2]{codec}"), "users": (users, f"N[alice]{codec} N[bob]{codec}")},
+    )
+    grow(lake, root, {"orders": (orders, f"N[o3]{codec}"), "users": (users, f"T[alice]{codec}")})
+
+
+def grow(lake: Lake, root: Path, terms: dict[str, tuple[History, str]]) -> None:
+    for topic, (history, text) in terms.items():
+        history.append(text)
+        history.roll()
+        history.write_partition(root / "logs", f"{topic}-0")
+    ingest(lake, find_partitions([root / "logs"]), clock=lambda: 5)
+
+
+def held(lake: Lake, at: TopicPartition) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(record.offset, record.key, record.value) for record in records(lake, at)]
+
+
+def collected(lake: Lake) -> list[str]:
+    return collect(lake, garbage(lake, now_ms=1000, grace_ms=0))
+
+
+def holding(root: Path, needle: bytes) -> list[str]:
+    return [path.name for path in (root / "objects").rglob("*") if path.is_file() and needle in path.read_bytes()]
+
+
+@pytest.mark.parametrize("codec", ["", "/zstd"])
+def test_what_is_purged_is_in_no_object_though_others_shared_it(lake: Lake, tmp_path: Path, codec: str) -> None:
+    shared(lake, tmp_path, codec)
+    (before,) = {
+        (one.object_id, one.partition) for one in prove_erased(lake, "users", b"alice").sightings if not one.tombstone
+    }
+    others = held(lake, ORDERS)
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    level_partition(lake, USERS, clock=lambda: 20, purge=True)
+    collected(lake)
+    assert [one.state for one in prove_erased(lake, "users", b"alice").sightings if not one.tombstone] == [
+        "unreferenced"
+    ]
+    done = evacuate(lake, ["users"], clock=lambda: 30)
+    assert (before[0] in done.objects, len(done.objects), done.extents) == (True, 2, 2)
+    assert set(collected(lake)) == set(done.objects)
+    proof = prove_erased(lake, "users", b"alice")
+    assert (proof.verdict, [(one.offset, one.tombstone, one.state) for one in proof.sightings]) == (
+        "erased",
+        [(2, True, "live")],
+    )
+    assert {one.object_id for one in proof.searched} == {
+        path.name for path in (tmp_path / "objects" / "objects").rglob("*-*")
+    }
+    assert (held(lake, ORDERS), lake.metastore.check(), objects_to_leave(lake, ["users"])) == (others, [], set())
+    if not codec:
+        assert holding(tmp_path, b"alice") == [one.object_id for one in proof.sightings]
+
+
+def test_an_object_that_holds_only_what_is_in_use_stays(lake: Lake, tmp_path: Path) -> None:
+    """Of another topic nothing moves either, unless it is asked for."""
+    shared(lake, tmp_path)
+    assert objects_to_leave(lake, ["orders", "users"]) == set()
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    assert objects_to_leave(lake, ["orders"]) == set()
+    assert len(objects_to_leave(lake, ["users"])) == 2
+
+
+def test_evacuation_moves_an_extent_as_it_is(lake: Lake, tmp_path: Path) -> None:
+    """Span, records, timestamps and keys; its epoch and its clean ranges are those of its log."""
+    shared(lake, tmp_path)
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    before = lake.metastore.partition(ORDERS)
+    evacuate(lake, ["users"], clock=lambda: 30)
+    after = lake.metastore.partition(ORDERS)
+    names = ("span", "length", "records", "max_timestamp_ms", "oldest_timestamp_ms", "checksum", "keys", "dead")
+    assert [[getattr(one, name) for name in names] for one in after.extents] == [
+        [getattr(one, name) for name in names] for one in before.extents
+    ]
+    assert [one.object_id for one in after.extents] != [one.object_id for one in before.extents]
+    assert (after.compaction_epoch, after.cleaned) == (before.compaction_epoch, before.cleaned)
+
+
+def test_evacuation_that_was_overtaken_changes_nothing(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared(lake, tmp_path)
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    register = lake.metastore.register
+
+    def overtaken(count: int, *, now_ms: int) -> list[str]:
+        monkeypatch.undo()
+        compact_partition(lake, ORDERS, InProcess(1), now_ms=20, options=JobOptions(dead_share_max=0))
+        return register(count, now_ms=now_ms)
+
+    monkeypatch.setattr(lake.metastore, "register", overtaken)
+    with pytest.raises(CommitRefused):
+        evacuate(lake, ["users"], clock=lambda: 30)
+    assert (len(held(lake, ORDERS)), lake.metastore.check()) == (3, [])
+    evacuate(lake, ["users"], clock=lambda: 40)
+    collected(lake)
+    assert (prove_erased(lake, "users", b"alice").verdict, len(held(lake, ORDERS))) == ("erased", 3)
+
+
+def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None:
+    """Its extents move, since they can be read; as long as it is there nothing is proven."""
+    scene.write("N[a]", "N[b]")
+    (extent,) = scene.lake.metastore.partition(AT).extents
+    path = tmp_path / "objects" / object_path(extent.object_id)
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    proof = prove_erased(scene.lake, "t", b"nobody")
+    assert (proof.verdict, [one.path for one in proof.unread]) == ("unknown", [object_path(extent.object_id)])
+    assert evacuate(scene.lake, ["t"], clock=lambda: 30).objects == (extent.object_id,)
+    collected(scene.lake)
+    assert (prove_erased(scene.lake, "t", b"nobody").verdict, len(scene.held())) == ("erased", 2)
+
+
+def test_what_lies_below_the_log_start_is_purged(scene: Scene) -> None:
+    scene.write("N[a,b]", "N[c]")
+    scene.lake.metastore.start_at(AT, 1, now_ms=5)
+    assert [one.state for one in prove_erased(scene.lake, "t", b"a").sightings] == ["live"]
+    assert level_partition(scene.lake, AT, clock=lambda: 6, extent_bytes=1, purge=True).extents_purged == 1
+    collected(scene.lake)
+    assert (prove_erased(scene.lake, "t", b"a").verdict, [offset for offset, _, _ in scene.held()]) == (
+        "erased",
+        [1, 2],
+    )
+    (extent,) = scene.lake.metastore.partition(AT).extents
+    assert (extent.records, extent.keys, scene.lake.metastore.check()) == (2, 2, [])
+    assert level_partition(scene.lake, AT, clock=lambda: 6, extent_bytes=1, purge=True).extents_purged == 0
+
+
+def test_a_proof_tells_where_a_value_is(scene: Scene) -> None:
+    """In the log, dead, and in an object that is no part of it any more; other topics' keys are not this one's."""
+    scene.write("N[a]", *(f"N[k{i}]" for i in range(9)))
+    live = prove_erased(scene.lake, "t", b"a")
+    assert (live.verdict, [(one.offset, one.state) for one in live.sightings]) == ("found", [(0, "live")])
+    scene.compact(now_ms=5)
+    scene.write("T[a]")
+    assert scene.compact(now_ms=10).extents_marked == 1
+    dead = prove_erased(scene.lake, "t", b"a")
+    assert [(one.offset, one.tombstone, one.state) for one in dead.sightings if not one.tombstone] == [
+        (0, False, "dead")
+    ]
+    level_partition(scene.lake, AT, clock=lambda: 20, extent_bytes=1, purge=True)
+    gone = prove_erased(scene.lake, "t", b"a")
+    assert [(one.offset, one.state) for one in gone.sightings if not one.tombstone] == [(0, "unreferenced")]
+    assert sum(one.digests for one in gone.searched) == len(gone.sightings) == 3
+    collected(scene.lake)
+    assert prove_erased(scene.lake, "t", b"a").verdict == "erased"
+    assert prove_erased(scene.lake, "t", b"").verdict == "erased"
+
+
+@pytest.mark.parametrize("name", ["strange", "objects/ab/ab-strange", "objects/ab/abc#1"])
+def test_what_can_not_be_read_proves_nothing(scene: Scene, tmp_path: Path, name: str) -> None:
+    """An upload that was killed, or something that is no object of a lake."""
+    scene.write("N[a]")
+    path = tmp_path / "objects" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"HEADST\x00\x03 and the value of somebody")
+    proof = prove_erased(scene.lake, "t", b"nobody")
+    assert (proof.verdict, [one.path for one in proof.unread]) == ("unknown", [name])
+
+
+def test_an_object_that_comes_while_others_are_read_is_searched(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that is made just before its original is deleted."""
+    scene.write("N[a]", "N[b]")
+    store, (extent,) = scene.lake.store, scene.lake.metastore.partition(AT).extents
+    listed = store.list
+
+    def moved(prefix: str = "") -> list[str]:
+        monkeypatch.undo()
+        paths = listed(prefix)
+        scene.lake.metastore.start_at(AT, 1, now_ms=5)
+        level_partition(scene.lake, AT, clock=lambda: 6, extent_bytes=1, purge=True)
+        collected(scene.lake)
+        return paths
+
+    monkeypatch.setattr(store, "list", moved)
+    proof = prove_erased(scene.lake, "t", b"b")
+    assert (proof.verdict, [one.object_id == extent.object_id for one in proof.sightings]) == ("found", [False])
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert main(["lake", *arguments, "--output", "json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_documented_erasure_erases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the commands of README, on a log directory of two topics."""
+    for topic, text in (("orders", "N[o1] N[o2] | N[o3]"), ("users", "N[alice] N[bob] | T[alice]")):
+        history = History()
+        history.append(text + " |")
+        history.write_partition(tmp_path / "logs", f"{topic}-0")
+    where = str(tmp_path / "lake")
+    told(capsys, "init", where)
+    told(capsys, "ingest", where, str(tmp_path / "logs"))
+    found = told(capsys, "prove-erased", where, "users", "--key", "alice", code=1)
+    assert [(one["offset"], one["tombstone"]) for one in found["found"]] == [(0, False), (2, True)]
+    done = told(capsys, "compact", where, "--topic", "users", "--all", "--dead-share-max", "0", "--purge")
+    assert done["evacuated"]["extents"] == 1
+    told(capsys, "gc", where, "--grace-ms", "0", "--apply")
+    proof = told(capsys, "prove-erased", where, "users", "--key-hex", b"alice".hex())
+    assert (proof["verdict"], proof["unread"]) == ("erased", [])
+    assert proof["bytes"] == sum(one["bytes"] for one in proof["objects"])
+    assert all(len(one["sha256"]) == 64 for one in proof["objects"])
+    assert main(["lake", "prove-erased", where, "nosuch", "--key", "a"]) == 2
+    assert main(["lake", "prove-erased", where, "users", "--key-hex", "xyz"]) == 2
