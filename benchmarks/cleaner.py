@@ -204,8 +204,8 @@ def watched(run: Callable[[], object], root: int) -> Measured:
 
 def whole_command(log_dir: Path) -> Measured:
     command = [
-        sys.executable, "-m", "headstone.cli.main", "compact", str(partition(log_dir)), "--in-place", "--rules", "kafka",
-        "--segment-bytes", str(SEGMENT_BYTES),
+        sys.executable, "-m", "headstone.cli.main", "compact", str(partition(log_dir)), "--all-topics", "--in-place",
+        "--rules", "kafka", "--segment-bytes", str(SEGMENT_BYTES),
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     measured = watched(process.wait, process.pid)
@@ -217,7 +217,7 @@ def job(log_dir: Path, engine: Engine) -> None:
     policy = kafka_rules(Policy(now_ms=int(time.time() * 1000), segment_bytes=SEGMENT_BYTES))
     request = CompactionRequest(
         paths=(str(partition(log_dir)),), out=None, policy=policy, path="whole", progress=False, parallelism=1,
-        task_memory_bytes=4 << 30, force_offline=True,
+        task_memory_bytes=4 << 30, force_offline=True, all_topics=True,
     )  # fmt: skip
     compact(request, engine, lambda text: None)
 

@@ -44,7 +44,9 @@ def run_case(case: Case, tmp_path: Path, path: str, in_place: bool) -> list[str]
             history.write_partition(logs, "t-0")
             continue
         high = step.settings.high_watermark
-        (logs / "replication-offset-checkpoint").write_text("0\n0\n" if high is None else f"0\n1\nt 0 {high}\n")
+        (logs / "replication-offset-checkpoint").unlink(missing_ok=True)
+        if high is not None:
+            (logs / "replication-offset-checkpoint").write_text(f"0\n1\nt 0 {high}\n")
         start = step.settings.dirty_start
         out = None if in_place else tmp_path / str(number + 1)
         request = CompactionRequest(

@@ -59,12 +59,13 @@ def test_compact_out_answers_json_and_leaves_a_log_directory(tmp_path: Path) -> 
 def test_compact_in_place_of_a_cleanly_stopped_broker(tmp_path: Path) -> None:
     source = write_log(tmp_path / "in", "N[a] N[a] | N[b]")
     (source / "meta.properties").write_text("version=1\n")
-    refused = headstone("compact", source, "--in-place", "--rules", "kafka", "--now-ms", NOW)
+    (source / "replication-offset-checkpoint").write_text("0\n1\norders 0 3\n")
+    refused = headstone("compact", source, "--topic", "orders", "--in-place", "--rules", "kafka", "--now-ms", NOW)
     assert refused.returncode == 2
     assert "--force-offline" in refused.stderr
     assert [s.base for s in read_partition(source / "orders-0")] == [0, 2]
     (source / ".kafka_cleanshutdown").write_text("{}")
-    done = headstone("compact", source, "--in-place", "--rules", "kafka", "--now-ms", NOW)
+    done = headstone("compact", source, "--topic", "orders", "--in-place", "--rules", "kafka", "--now-ms", NOW)
     assert done.returncode == 0, done.stderr
     assert [[r.offset for b in s.batches for r in b.records] for s in read_partition(source / "orders-0")] == [[1], [2]]
 

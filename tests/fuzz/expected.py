@@ -95,12 +95,14 @@ def read(files: Files, settings: Pass) -> Reading:
     offsets = {name: _checkpoint(files, name) for name in ("replication-offset", "log-start-offset", "cleaner-offset")}
     _check_order(segments)
     end = segments[-1].next_offset
+    start = max(offsets["log-start-offset"] or 0, bases[0])
     high = offsets["replication-offset"]
-    start = offsets["log-start-offset"]
+    if high is None:
+        high = start if "replication-offset-checkpoint" in files else end
     settings = replace(
         settings,
-        high_watermark=end if high is None else min(high, end),
-        log_start=bases[0] if start is None else max(start, bases[0]),
+        high_watermark=min(high, end),
+        log_start=start,
         dirty_start=offsets["cleaner-offset"],
     )
     everything = ProducerTable()

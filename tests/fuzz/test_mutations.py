@@ -102,7 +102,7 @@ def _refuse(logs: Path) -> None:
 def _compact(logs: Path) -> None:
     request = CompactionRequest(
         paths=(str(logs / "t-0"),),
-        out=logs / "out",
+        out=logs.with_name(logs.name + "-out"),
         policy=kafka_rules(Policy(now_ms=0)),
         path=logs.name,
         progress=False,

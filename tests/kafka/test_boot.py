@@ -48,7 +48,7 @@ def compact(broker: Broker, partitions: Sequence[str], *options: str) -> int:
     """How many records went."""
     paths = [str(broker.log_dir / name) for name in partitions]
     settings = ["--segment-bytes", str(SEGMENT_BYTES), "--index-interval-bytes", str(INDEX_INTERVAL_BYTES)]
-    done = headstone("compact", *paths, "--in-place", *settings, *options, "--output", "json")
+    done = headstone("compact", *paths, "--all-topics", "--in-place", *settings, *options, "--output", "json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)["partitions"]
     return sum(partition["records_before"] - partition["records_after"] for partition in report)
@@ -90,7 +90,9 @@ def test_a_broker_goes_on_where_compaction_left_it(
             before = read(cluster, workload.partitions)
             if unclean:
                 broker.kill()
-                refused = headstone("compact", str(broker.log_dir / "plain-0"), "--in-place", "--rules", rules)
+                refused = headstone(
+                    "compact", str(broker.log_dir / "plain-0"), "--all-topics", "--in-place", "--rules", rules
+                )
                 assert refused.returncode == 2
                 assert "--force-offline" in refused.stderr
             else:

@@ -71,7 +71,8 @@ def test_a_file_that_cannot_be_right_names_its_line(content: bytes, line: int, f
     with pytest.raises(UsageError) as caught:
         read_offsets(path)
     assert (
-        str(caught.value) == f"{path}, line {line}: {found}; restore the file, or remove it to do without its offsets"
+        str(caught.value)
+        == f"{path}, line {line}: {found}; restore the file from a backup: what it says protects records"
     )
 
 

@@ -14,6 +14,7 @@ from headstone.log.directory import (
     as_partition,
     exclusive,
     find_partitions,
+    future_copies,
     list_segments,
     snapshot_offsets,
     was_stopped_cleanly,
@@ -156,6 +157,43 @@ def test_nothing_to_find_is_an_error(tmp_path: Path) -> None:
         find_partitions([""])
 
 
+HEX = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "partition", "is_copy"),
+    [
+        (f"orders-0.{HEX}-future", "orders", 0, True),
+        (f"orders-0.{HEX}-future", "orders", 1, False),
+        (f"orders-0.{HEX}-future", "orders-0", 0, False),
+        (f"{'x' * 213}-0.{HEX}-future", "x" * 249, 0, True),
+        (f"{'x' * 212}-0.{HEX}-future", "x" * 249, 0, False),
+        (f"{'x' * 213}-0.{HEX}-future", "x" * 212 + "y" * 37, 0, False),
+    ],
+)
+def test_the_copy_of_a_move_tells_its_partition(
+    name: str, topic: str, partition: int, is_copy: bool, tmp_path: Path
+) -> None:
+    path = folder(tmp_path, name)
+    (copy,) = future_copies(tmp_path)
+    assert copy.path == path
+    assert copy.is_of(PartitionDir(path=tmp_path / f"{topic}-{partition}", topic=topic, partition=partition)) == is_copy
+
+
+def test_other_folders_are_no_copies(tmp_path: Path) -> None:
+    for name in ("orders-0", f"orders-0.{HEX}-delete", f"orders-0.{HEX}-stray", "orders-0.1-future"):
+        folder(tmp_path, name)
+    assert future_copies(tmp_path) == []
+
+
+def test_copies_alone_are_nothing_to_work_on(tmp_path: Path) -> None:
+    folder(tmp_path / "2", f"orders-0.{HEX}-future")
+    with pytest.raises(UsageError, match="nothing but copies of partitions that are being moved"):
+        find_partitions([tmp_path / "2"])
+    here = folder(tmp_path / "1", "orders-0")
+    assert find_partitions([tmp_path / "2", tmp_path / "1"]) == [PartitionDir(path=here, topic="orders", partition=0)]
+
+
 def partition(path: Path) -> PartitionDir:
     found = as_partition(path)
     assert found is not None
@@ -205,8 +243,9 @@ def test_a_directory_without_segments_is_an_error(tmp_path: Path) -> None:
 def compacted_in_place(root: Path, *, force_offline: bool = False) -> list[str]:
     told: list[str] = []
     request = CompactionRequest(
-        paths=(str(root),), out=None, policy=Policy(now_ms=10**6), progress=False, force_offline=force_offline
-    )
+        paths=(str(root),), out=None, policy=Policy(now_ms=10**6), progress=False, force_offline=force_offline,
+        topics=("t",),
+    )  # fmt: skip
     compact(request, InProcess(), told.append)
     return told
 
@@ -215,6 +254,7 @@ def written(root: Path) -> dict[str, bytes]:
     history = History()
     history.append("N[a] N[a] | N[z]")
     history.write_partition(root, "t-0")
+    (root / "replication-offset-checkpoint").write_text("0\n1\nt 0 3\n")
     return contents(root)
 
 

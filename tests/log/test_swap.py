@@ -38,7 +38,11 @@ NAME = "t-0"
 CHILDREN = 3
 STEPS_MAX = 400
 NOW_MS = 100_000
-BROKER = (("meta.properties", "version=1\n"), (".kafka_cleanshutdown", "{}"))
+BROKER = (
+    ("meta.properties", "version=1\n"),
+    (".kafka_cleanshutdown", "{}"),
+    ("replication-offset-checkpoint", "0\n1\nt 0 99\n"),
+)
 BROKER_FILES = ("meta.properties", ".kafka_cleanshutdown", ".lock")
 SHARED_MEMORY = Path("/dev/shm")
 FORK = multiprocessing.get_context("fork")
@@ -174,7 +178,13 @@ SCENARIOS = {
 
 def run_compaction(logs: Path, scenario: Scenario) -> None:
     request = CompactionRequest(
-        drop_keyless=True, paths=(str(logs),), out=None, policy=scenario.policy, path=scenario.path, progress=False
+        drop_keyless=True,
+        all_topics=True,
+        paths=(str(logs),),
+        out=None,
+        policy=scenario.policy,
+        path=scenario.path,
+        progress=False,
     )
     compact(request, InProcess(), lambda text: None)
 

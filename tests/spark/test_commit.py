@@ -58,3 +58,36 @@ def test_records_that_were_deleted_stay_deleted(
     others = {("other", 1): 9} if in_place else {}
     assert read_offsets(made / LOG_START) == ({**others} if entry is None else {**others, NAME: entry})
     assert read_offsets(made / CLEANER)[NAME] == report.dirty_end >= report.log_start
+
+
+@pytest.mark.parametrize(
+    ("files", "left", "notes"),
+    [
+        pytest.param({}, [2, 3, 4], [], id="a backup without the file"),
+        pytest.param({"meta.properties": "version=1\n"}, [0, 1, 2, 3, 4], [0], id="a broker's directory without the file"),
+        pytest.param({HIGH_WATERMARK: ""}, [0, 1, 2, 3, 4], [0], id="an empty file"),
+        pytest.param({HIGH_WATERMARK: "0\n1\nother 0 5\n"}, [0, 1, 2, 3, 4], [0], id="entries of others only"),
+        pytest.param(
+            {HIGH_WATERMARK: "0\n0\n", LOG_START: "0\n1\nt 0 2\n"}, [1, 2, 3, 4], [2], id="from the log start on"
+        ),
+        pytest.param({HIGH_WATERMARK: "0\n1\nt 0 5\n"}, [2, 3, 4], [], id="its own entry"),
+    ],
+)  # fmt: skip
+def test_without_a_high_watermark_nothing_above_log_start_was_replicated(
+    files: dict[str, str], left: list[int], notes: list[int], tmp_path: Path
+) -> None:
+    history = History()
+    history.append("N[a] | N[a] N[a] | N[b] N[c]")
+    history.write_partition(tmp_path, "t-0")
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    request = CompactionRequest(
+        paths=(str(tmp_path),), out=None, policy=Policy(now_ms=9000), progress=False, force_offline=True, topics=("t",)
+    )
+    told: list[str] = []
+    compact(request, InProcess(), told.append)
+    segments = read_partition(tmp_path / "t-0")
+    assert [record.offset for segment in segments for batch in segment.batches for record in batch.records] == left
+    assert [line for line in told if "no high watermark" in line] == [
+        f"t-0: no high watermark in {HIGH_WATERMARK}: it begins at log start {start}, as in a broker" for start in notes
+    ]

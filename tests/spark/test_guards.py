@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headstone.errors import UsageError
+from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, read_offsets, write_offsets
 from headstone.retention.policy import Policy
 from headstone.spark.compaction import CompactionRequest, CompactionResult, compact
 from headstone.spark.inprocess import InProcess
@@ -21,11 +22,21 @@ def write(root: Path, notation: str, name: str = "t-0") -> Path:
     return root
 
 
-def run(root: Path, **settings: object) -> CompactionResult:
-    request = CompactionRequest(
-        paths=(str(root),), policy=Policy(now_ms=9000), progress=False, **{"out": None, **settings}
-    )  # type: ignore[arg-type]
-    return compact(request, InProcess(), lambda text: None)
+def run(*roots: Path, told: list[str] | None = None, **settings: object) -> CompactionResult:
+    paths = tuple(map(str, roots))
+    request = CompactionRequest(paths=paths, policy=Policy(now_ms=9000), progress=False, **{"out": None, **settings})  # type: ignore[arg-type]
+    return compact(request, InProcess(), lambda text: None if told is None else told.append(text))
+
+
+def as_broker(root: Path, **checkpoints: dict[tuple[str, int], int]) -> Path:
+    """The files of a cleanly stopped broker; all that is there was replicated."""
+    (root / "meta.properties").write_text("version=1\n")
+    (root / ".kafka_cleanshutdown").write_text("{}")
+    found = [path.name.rpartition("-") for path in root.iterdir() if path.is_dir()]
+    write_offsets(root / HIGH_WATERMARK, {(topic, int(number)): 99 for topic, _, number in found if number.isdigit()})
+    for name, offsets in checkpoints.items():
+        write_offsets(root / f"{name.replace('_', '-')}-checkpoint", offsets)
+    return root
 
 
 def offsets(root: Path, name: str = "t-0") -> list[int]:
@@ -33,13 +44,11 @@ def offsets(root: Path, name: str = "t-0") -> list[int]:
 
 
 def test_keyless_records_in_a_brokers_directory_stop_the_run(tmp_path: Path) -> None:
-    write(tmp_path, "U N[a] N[a] |")
-    (tmp_path / "meta.properties").write_text("version=1\n")
-    (tmp_path / ".kafka_cleanshutdown").write_text("{}")
+    as_broker(write(tmp_path, "U N[a] N[a] |"))
     with pytest.raises(UsageError, match="--drop-keyless"):
-        run(tmp_path)
+        run(tmp_path, topics=("t",))
     assert offsets(tmp_path) == [0, 1, 2]
-    run(tmp_path, drop_keyless=True)
+    run(tmp_path, topics=("t",), drop_keyless=True)
     assert offsets(tmp_path) == [2]
 
 
@@ -58,6 +67,82 @@ def test_only_the_topics_named(tmp_path: Path) -> None:
     assert (offsets(tmp_path), offsets(tmp_path, "u-0")) == ([0, 1], [1])
     with pytest.raises(UsageError, match="no partition of topic x"):
         run(tmp_path, topics=("x",))
+
+
+def events_and_tables(root: Path) -> Path:
+    """A topic that the cleaner knows, and one that it has never seen."""
+    for name in ("events-0", "events-1", "table-0", "table-1"):
+        write(root, "N[a] N[a] | N[b]", name)
+    return as_broker(root, cleaner_offset={("table", 1): 0})
+
+
+LEFT = (
+    "events is left as it is (2 partitions): nothing says that it is a compacted topic; name it with --topic if it is, "
+    "or pass --all-topics"
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "compacted", "left"),
+    [
+        ({}, ["table-0", "table-1"], [LEFT]),
+        ({"topics": ("events",)}, ["events-0", "events-1"], []),
+        ({"all_topics": True}, ["events-0", "events-1", "table-0", "table-1"], []),
+    ],
+)
+def test_in_a_brokers_directory_a_topic_needs_a_reason(
+    settings: dict[str, object], compacted: list[str], left: list[str], tmp_path: Path
+) -> None:
+    told: list[str] = []
+    run(events_and_tables(tmp_path), told=told, **settings)
+    names = ("events-0", "events-1", "table-0", "table-1")
+    assert [name for name in names if offsets(tmp_path, name) == [1, 2]] == compacted
+    assert [name for name in names if offsets(tmp_path, name) == [0, 1, 2]] == [n for n in names if n not in compacted]
+    assert [line for line in told if "is left as it is" in line] == left
+
+
+def test_a_partition_named_by_its_path_needs_a_reason_too(tmp_path: Path) -> None:
+    """`compact LOGDIR/*` names everything."""
+    root = events_and_tables(tmp_path)
+    with pytest.raises(UsageError, match="nothing to compact"):
+        run(root / "events-0")
+    run(root / "events-0", root / "table-0")
+    assert (offsets(root, "events-0"), offsets(root, "table-0")) == ([0, 1, 2], [1, 2])
+
+
+def test_what_is_left_is_copied_to_a_new_log_directory_with_its_offsets(tmp_path: Path) -> None:
+    source = events_and_tables(tmp_path / "in")
+    write_offsets(source / LOG_START, {("events", 1): 1})
+    write_offsets(source / RECOVERY_POINT, {("events", 0): 2, ("table", 0): 1})
+    (source / "events-0" / ".headstone-w0").mkdir()
+    run(source, out=tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == [
+        "events-0", "events-1", "table-0", "table-1",
+    ]  # fmt: skip
+    for name in ("events-0", "events-1"):
+        copied = {path.name: path.read_bytes() for path in (tmp_path / "out" / name).iterdir()}
+        assert copied == {path.name: path.read_bytes() for path in (source / name).iterdir() if path.is_file()}
+    assert read_offsets(tmp_path / "out" / LOG_START) == {("events", 1): 1}
+    assert read_offsets(tmp_path / "out" / HIGH_WATERMARK) == read_offsets(source / HIGH_WATERMARK)
+    ends = {("events", 0): 2, ("table", 0): 3, ("table", 1): 3}
+    assert read_offsets(tmp_path / "out" / RECOVERY_POINT) == ends
+
+
+@pytest.mark.parametrize("settings", [{}, {"topics": ("t",)}, {"all_topics": True}])
+def test_a_partition_with_a_copy_on_its_way_to_another_disk_is_left(
+    settings: dict[str, object], tmp_path: Path
+) -> None:
+    for name in ("t-0", "t-1"):
+        write(tmp_path / "1", "N[a] N[a] | N[b]", name)
+    copy = "t-1." + "0" * 32 + "-future"
+    write(tmp_path / "2", "N[a]", copy)
+    told: list[str] = []
+    run(tmp_path / "1", tmp_path / "2", told=told, **settings)
+    assert (offsets(tmp_path / "1", "t-0"), offsets(tmp_path / "1", "t-1")) == ([1, 2], [0, 1, 2])
+    assert [line for line in told if "left" in line] == [
+        f"t-1 is left as it is: {tmp_path / '2' / copy} is a copy of it that is being moved there; "
+        "start the broker and let it finish"
+    ]
 
 
 def transactional(root: Path) -> list[int]:

@@ -38,7 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--eligible", action="store_true", help="only what the cleaner would choose now, filthiest first"
     )
-    parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
+    topics = parser.add_mutually_exclusive_group()
+    topics.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
+    topics.add_argument(
+        "--all-topics",
+        action="store_true",
+        help="in a broker's directory: also topics that nothing tells to be compacted",
+    )
     parser.add_argument(
         "--drop-keyless", action="store_true", help="in a broker's directory: drop records without a key"
     )
@@ -96,6 +102,7 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
         dirty_from=arguments.dirty_from,
         peers=tuple(peer.resolve() for peer in arguments.peer),
         topics=tuple(arguments.topic),
+        all_topics=arguments.all_topics,
         eligible_only=arguments.eligible,
         drop_keyless=arguments.drop_keyless,
         force_offline=arguments.force_offline,

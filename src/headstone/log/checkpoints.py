@@ -138,4 +138,4 @@ def _integer(path: Path, line: int, text: str) -> int:
 
 
 def _malformed(path: Path, line: int, found: str) -> UsageError:
-    return UsageError(f"{path}, line {line}: {found}; restore the file, or remove it to do without its offsets")
+    return UsageError(f"{path}, line {line}: {found}; restore the file from a backup: what it says protects records")

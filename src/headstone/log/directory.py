@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,9 @@ METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log: snapshots, not compaction, keep it small, and a controller does not start on a compacted one."""
 
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d+)")
+_FUTURE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\.[0-9a-f]{32}-future")
+_NAME_LENGTH_MAX = 255
+"""A broker cuts a topic's name where the name of its future copy would be longer."""
 _STRAY = re.compile(r".+-(delete|future|stray)$")
 _NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _OWNERS_FILES = (
@@ -58,6 +61,28 @@ class PartitionDir:
     @property
     def log_dir(self) -> Path:
         return self.path.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FutureCopy:
+    """What a move of a partition between log directories has copied so far."""
+
+    path: Path
+    topic: str
+    partition: int
+
+    def is_of(self, directory: PartitionDir) -> bool:
+        cut = len(self.path.name) == _NAME_LENGTH_MAX and directory.topic.startswith(self.topic)
+        return directory.partition == self.partition and (directory.topic == self.topic or cut)
+
+
+def future_copies(log_dir: Path) -> list[FutureCopy]:
+    matches = (_FUTURE.fullmatch(child.name) for child in sorted(log_dir.iterdir()))
+    return [
+        FutureCopy(path=log_dir / match[0], topic=match["topic"], partition=int(match["partition"]))
+        for match in matches
+        if match
+    ]
 
 
 def numbered(offset: int, suffix: str) -> str:
@@ -114,7 +139,7 @@ def _link_places(path: Path) -> list[Path]:
     return places
 
 
-def find_partitions(paths: Iterable[str | Path]) -> list[PartitionDir]:
+def find_partitions(paths: Sequence[str | Path]) -> list[PartitionDir]:
     """The partitions that each path is (a partition directory) or holds (a log directory)."""
     found: dict[Path, PartitionDir] = {}
     for given in paths:
@@ -127,9 +152,11 @@ def find_partitions(paths: Iterable[str | Path]) -> list[PartitionDir]:
         here = as_partition(path) if any(path.glob("*" + LOG)) or any(path.glob("*" + LOG + ".*")) else None
         inside = [here] if here else [as_partition(child) for child in sorted(path.iterdir())]
         partitions = [partition for partition in inside if partition is not None]
-        if not partitions:
+        if not partitions and not future_copies(path):
             raise UsageError(f"{given}: no partition found; {_what_is_there(path)}")
         found.update({partition.path: partition for partition in partitions})
+    if not found:
+        raise UsageError(f"{', '.join(map(str, paths))}: nothing but copies of partitions that are being moved")
     return list(found.values())
 
 
@@ -179,6 +206,11 @@ def _segment(path: Path, base: int) -> SegmentFile:
 
 def is_broker_directory(log_dir: Path) -> bool:
     return (log_dir / checkpoints.META_PROPERTIES).exists()
+
+
+def tells_high_watermarks(log_dir: Path) -> bool:
+    """Whether a partition without a high watermark has none; in a backup without such a file all there is was replicated."""
+    return is_broker_directory(log_dir) or (log_dir / checkpoints.HIGH_WATERMARK).exists()
 
 
 def was_stopped_cleanly(log_dir: Path) -> bool:

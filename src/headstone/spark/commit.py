@@ -6,6 +6,7 @@ Up to here nothing but work files exists; from here on every step may be the las
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -256,7 +257,7 @@ def _copy_rest(directory: PartitionDir, target: Path, snapshots: set[int]) -> No
             _copy_synced(source, target / source.name)
 
 
-def _copy_synced(source: Path, target: Path) -> None:
+def _copy_synced(source: str | Path, target: str | Path) -> None:
     shutil.copy2(source, target)
     with open(target, "rb+") as file:
         os.fsync(file.fileno())
@@ -279,9 +280,32 @@ def refuse_keyless(done: Finished) -> None:
         )
 
 
-def copy_untouched(directory: PartitionDir, out: Path) -> None:
-    """A partition that is never compacted, whole."""
-    shutil.copytree(directory.path, out / directory.name)
+def copy_untouched(directories: Sequence[PartitionDir], out: Path) -> None:
+    """Partitions that are not compacted: each appears whole or not at all, with what the checkpoints say of it."""
+    for directory in directories:
+        copy = out / (WORK_PREFIX + secrets.token_hex(6))
+        try:
+            shutil.copytree(
+                directory.path, copy, copy_function=_copy_synced, ignore=shutil.ignore_patterns(WORK_PREFIX + "*")
+            )
+            for folder, _, _ in os.walk(copy):
+                sync_directory(Path(folder))
+            reach(f"rename {copy} to {out / directory.name}")
+            os.rename(copy, out / directory.name)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+    sync_directory(out)
+    book = CheckpointBook(out)
+    for directory in directories:
+        for file in (
+            checkpoints.CLEANER,
+            checkpoints.LOG_START,
+            checkpoints.RECOVERY_POINT,
+            checkpoints.HIGH_WATERMARK,
+        ):
+            offsets = checkpoints.read_offsets(directory.log_dir / file)
+            book.put(file, directory.topic_partition, offsets.get(directory.topic_partition))
+    book.write()
 
 
 def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:

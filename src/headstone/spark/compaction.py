@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.log.directory import (
-    METADATA_TOPIC,
     PartitionDir,
     exclusive,
     find_partitions,
@@ -50,6 +49,7 @@ from headstone.spark.commit import (
 from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_each, verify_each
 from headstone.spark.progress import Meter, ProgressLine
 from headstone.spark.report import PartitionReport, partition_report
+from headstone.spark.selection import select
 from headstone.spark.work import PartitionWork, TaskResult, bounded_map, compact_whole
 
 TASK_MEMORY_BYTES = 1 << 30
@@ -92,7 +92,9 @@ class CompactionRequest:
     dirty_from: int | None = None
     peers: tuple[Path, ...] = ()
     topics: tuple[str, ...] = ()
-    """Only these; none named: all."""
+    """Only these; none named: every compacted one."""
+    all_topics: bool = False
+    """Also those that nothing in a broker's directory tells to be compacted."""
     eligible_only: bool = False
     drop_keyless: bool = False
     force_offline: bool = False
@@ -123,7 +125,8 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
     """Raises what the first partition met if none could be compacted; else those that could not are in the result."""
     started = time.monotonic()
     everything = find_partitions(request.paths)
-    directories = _wanted(everything, request, tell)
+    selection = select(everything, paths=request.paths, topics=request.topics, all_topics=request.all_topics, tell=tell)
+    directories = selection.wanted
     result = CompactionResult()
     with ExitStack() as stack:
         if request.out is None and not request.dry_run:
@@ -143,35 +146,22 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
         else:
             _run(found, chosen, request, engine, result, tell)
             if request.out is not None:
-                _complete_out(request.out, everything, result)
+                _complete_out(request.out, everything, selection.left, result)
     if result.failed and not result.partitions:
         raise result.failed[0].error
     result.seconds = time.monotonic() - started
     return result
 
 
-def _complete_out(out: Path, everything: Sequence[PartitionDir], result: CompactionResult) -> None:
-    """What a broker looks for beside partitions; without it none starts on an output that lacks one of them."""
+def _complete_out(
+    out: Path, everything: Sequence[PartitionDir], left: Sequence[PartitionDir], result: CompactionResult
+) -> None:
+    """What a broker looks for beside what was compacted; without it none starts on an output that lacks a partition."""
     if result.failed:
         return
-    for directory in everything:
-        if directory.topic == METADATA_TOPIC:
-            copy_untouched(directory, out)
+    copy_untouched(left, out)
     for log_dir in sorted({directory.log_dir for directory in everything}):
         copy_broker_files(log_dir, out)
-
-
-def _wanted(everything: Sequence[PartitionDir], request: CompactionRequest, tell: Tell) -> list[PartitionDir]:
-    """The partitions of the topics named, never KRaft's metadata log."""
-    unknown = sorted(set(request.topics) - {directory.topic for directory in everything})
-    if unknown:
-        raise UsageError(f"no partition of topic {unknown[0]} in {', '.join(request.paths)}")
-    wanted = [d for d in everything if d.topic != METADATA_TOPIC and (not request.topics or d.topic in request.topics)]
-    if any(directory.topic == METADATA_TOPIC for directory in everything):
-        tell(f"{METADATA_TOPIC} is left as it is: snapshots, not compaction, keep it small")
-    if not wanted:
-        raise UsageError(f"{', '.join(request.paths)}: nothing to compact")
-    return wanted
 
 
 def tell_choice(found: Candidate, request: CompactionRequest, tell: Tell) -> None:

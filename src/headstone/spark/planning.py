@@ -22,6 +22,7 @@ from headstone.log.directory import (
     list_segments,
     numbered,
     snapshot_offsets,
+    tells_high_watermarks,
 )
 from headstone.log.indexes import AbortedTxn, read_aborted
 from headstone.log.reading import SegmentFile, next_offset, verify_segment
@@ -94,6 +95,9 @@ def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[st
     high = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
     snapshot, notes = _newest_snapshot(directory, files)
+    if high is None and tells_high_watermarks(directory.log_dir):
+        high = max(start or 0, files[0].base)
+        notes += (f"no high watermark in {checkpoints.HIGH_WATERMARK}: it begins at log start {high}, as in a broker",)
     survey = survey_partition(
         files,
         log_start=start,
