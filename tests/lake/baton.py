@@ -247,10 +247,10 @@ class BatonMetastore(Metastore):
         super().close()
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
+    def transaction(self, *, snapshot: bool = False) -> Iterator[Any]:
         if self._baton.acting and self._baton.chance.random() < LOOKS:
             self._baton.pause("transaction")
-        with super().transaction() as connection:
+        with super().transaction(snapshot=snapshot) as connection:
             yield connection
 
     def append(self, appends: Mapping[TopicPartition, Append], *arguments: Any, **options: Any) -> None:

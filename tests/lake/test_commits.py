@@ -133,7 +133,7 @@ def test_a_clean_claim_goes_no_further_than_what_was_processed() -> None:
 
 
 def test_tombstone_ranges_are_tracked_until_they_are_removed() -> None:
-    first = replaced(log(0, 10, 20), 0, [], clean(0, 20, tombstones=(Span(0, 20),), cleaned_at_ms=5))
+    first = replaced(log(0, 10, 20), 0, [], clean(0, 20, tombstones=(Span(0, 20),)), now_ms=5)
     assert first.tombstones == (TombstoneRange(span=Span(0, 20), cleaned_at_ms=5),)
     with pytest.raises(CommitRefused, match="overlaps one that is known"):
         replaced(first, 1, [], clean(0, 20, tombstones=(Span(5, 8),)))

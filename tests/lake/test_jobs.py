@@ -152,6 +152,79 @@ def test_holds_keep_tombstones_for_readers_until_they_expire(scene: Scene) -> No
     assert (holds.release("reader"), holds.release("reader"), holds.all(now_ms=20)) == (1, 0, [])
 
 
+def test_a_hold_that_is_taken_while_a_job_runs_is_kept(scene: Scene) -> None:
+    """Acknowledged means kept: the job was planned without it, and its commit is refused."""
+    scene.write("N[a]", "T[a]", "N[b]")
+    scene.compact(now_ms=10)
+    before, held = scene.lake.metastore.partition(AT), scene.held()
+    holds = Holds(scene.lake.metastore)
+    with pytest.raises(CommitRefused, match="reader holds tombstones from offset 0 on"):
+        scene.compact(
+            now_ms=10 + RETENTION_MS, before_commit=lambda: holds.hold("reader", AT, 0, expires_ms=10 + 2 * RETENTION_MS)
+        )  # fmt: skip
+    assert (scene.lake.metastore.partition(AT), scene.held()) == (before, held)
+    assert not scene.compact(now_ms=10 + RETENTION_MS).committed
+    scene.compact(now_ms=10 + 2 * RETENTION_MS)
+    assert [key for _, key, _ in scene.held()] == [b"b"]
+
+
+def test_a_hold_stops_a_job_that_commits_in_parts(scene: Scene) -> None:
+    """What the parts before have taken is gone; the hold came after that. No part removes a tombstone after it."""
+    for name in "abc":
+        scene.write(f"N[{name}]", f"T[{name}]")
+    scene.compact(now_ms=10)
+    parts = iter(("first", "second"))
+    holds = Holds(scene.lake.metastore)
+
+    def hold_before_the_second() -> None:
+        if next(parts, "") == "second":
+            holds.hold("reader", AT, 0, expires_ms=10**6)
+
+    with pytest.raises(CommitRefused, match="reader holds"):
+        scene.compact(now_ms=10 + RETENTION_MS, commit_bytes=1, before_commit=hold_before_the_second)
+    assert [(offset, key) for offset, key, _ in scene.held()] == [(3, b"b"), (5, b"c")]
+    assert scene.lake.metastore.check() == []
+
+
+@pytest.mark.parametrize("taken", [3, 4, 10**6])
+def test_a_hold_above_what_is_due_disturbs_no_job(scene: Scene, taken: int) -> None:
+    scene.write("N[a]", "T[a]", "N[b]")
+    scene.compact(now_ms=10)
+    holds = Holds(scene.lake.metastore)
+    scene.compact(
+        now_ms=10 + RETENTION_MS, before_commit=lambda: holds.hold("reader", AT, taken, expires_ms=10**6)
+    )  # fmt: skip
+    assert [key for _, key, _ in scene.held()] == [b"b"]
+
+
+def test_of_several_holds_the_one_farthest_behind_counts(scene: Scene) -> None:
+    for name in "abc":
+        scene.write(f"N[{name}]", f"T[{name}]")
+    scene.compact(now_ms=10)
+    holds = Holds(scene.lake.metastore)
+    for reader, offset in (("ahead", 4), ("behind", 2), ("beyond", 9)):
+        holds.hold(reader, AT, offset, expires_ms=10**6)
+    assert holds.held_from(AT, now_ms=20) == 2
+    scene.compact(now_ms=10 + RETENTION_MS)
+    assert [(offset, key) for offset, key, _ in scene.held()] == [(3, b"b"), (5, b"c")]
+
+
+def test_tombstones_have_their_time_from_the_commit_on(scene: Scene) -> None:
+    """A job that takes longer than delete.retention.ms: readers met the clean log when it was committed."""
+    scene.write("N[a]", "T[a]")
+    now_ms = 10
+
+    def later() -> None:
+        nonlocal now_ms
+        now_ms += 5 * RETENTION_MS
+
+    scene.compact(now_ms=10, clock=lambda: now_ms, before_commit=later)
+    assert [known.cleaned_at_ms for known in scene.lake.metastore.partition(AT).tombstones] == [now_ms]
+    assert now_ms == 10 + 5 * RETENTION_MS
+    assert not scene.compact(now_ms=now_ms + RETENTION_MS - 1).committed
+    assert scene.compact(now_ms=now_ms + RETENTION_MS).committed
+
+
 def test_an_expired_hold_holds_nothing(scene: Scene) -> None:
     scene.write("N[a]", "T[a]")
     scene.compact(now_ms=10)

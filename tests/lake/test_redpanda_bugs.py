@@ -123,17 +123,17 @@ def test_31052_a_metastore_that_fails_within_a_commit_has_changed_nothing(
     for _ in range(3):
         scene.write("N[a]", "T[b]")
     before, objects = lake.metastore.partition(AT), lake.metastore.objects()
-    real = metastore_module._release
+    real = metastore_module.release
 
     def fails(*arguments: object) -> None:
         raise OperationalError("UPDATE objects", {}, OSError("disk I/O error"))
 
-    monkeypatch.setattr(metastore_module, "_release", fails)
-    with pytest.raises(Unfinished, match="the metastore does not answer: disk I/O error"):
+    monkeypatch.setattr(metastore_module, "release", fails)
+    with pytest.raises(Unfinished, match="does not answer: disk I/O error"):
         scene.compact(now_ms=10)
     after = {one: row for one, row in lake.metastore.objects().items() if row.state != "registered"}
     assert (lake.metastore.partition(AT), after, lake.metastore.check()) == (before, objects, [])
-    monkeypatch.setattr(metastore_module, "_release", real)
+    monkeypatch.setattr(metastore_module, "release", real)
     scene.compact(now_ms=20)
     assert len(scene.held()) == 2
 

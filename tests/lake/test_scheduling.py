@@ -25,8 +25,8 @@ def log(*ends: int, length: int = 100) -> Partition:
 def cleaned(partition: Partition, end: int, *, tombstones_at: int | None = None) -> Partition:
     span = Span(0, end)
     holding = (span,) if tombstones_at is not None else ()
-    claim = Claim(processed=span, cleaned=(span,), tombstones=holding, cleaned_at_ms=tombstones_at or 0)
-    return replaced(partition, partition.compaction_epoch, [], claim)
+    claim = Claim(processed=span, cleaned=(span,), tombstones=holding)
+    return replaced(partition, partition.compaction_epoch, [], claim, now_ms=tombstones_at or 0)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from sqlalchemy import insert
 
 from headstone.errors import HeadstoneError, Unfinished
 from headstone.lake import compaction, schema
+from headstone.lake.clock import GIVEN
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused, Partition
 from headstone.lake.compaction import compact_partition
@@ -157,7 +158,7 @@ class Race:
         with self.metastore.transaction() as connection:
             schema.metadata.create_all(connection)
             row = {"lake_id": "race", "version": schema.VERSION, "location": self.lake.store.url, "created_ms": 0}
-            connection.execute(insert(schema.lakes).values(**row, hash_key="2a"))
+            connection.execute(insert(schema.lakes).values(**row, hash_key="2a", clock=GIVEN))
         settings = {"delete.retention.ms": RETENTION_MS, "min.cleanable.dirty.ratio": 0}
         self.metastore.create_topic("t", len(self.logs), settings)
         self.progress = {(name, at): Progress() for name in ("follower", "holder") for at in self.logs}

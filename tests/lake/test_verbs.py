@@ -38,7 +38,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def test_from_a_log_directory_to_a_table(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
     lake = str(tmp_path / "lake")
-    told(capsys, "init", lake)
+    told(capsys, "init", lake, "--now-ms", "0")
     ingested = told(capsys, "ingest", lake, sample, "--topic-conf", "orders:delete.retention.ms=1000")["partitions"]
     assert [one["at"] for one in ingested] == ["orders-0", "orders-1"]
     before = told(capsys, "status", lake, "--check")
@@ -68,7 +68,7 @@ def test_garbage_is_shown_first_and_then_deleted(
     tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = str(tmp_path / "lake")
-    told(capsys, "init", lake)
+    told(capsys, "init", lake, "--now-ms", "0")
     told(capsys, "ingest", lake, sample)
     told(capsys, "compact", lake, "--now-ms", str(NOW))
     objects = {path.name for path in (tmp_path / "lake" / "objects" / "objects").rglob("*") if path.is_file()}
@@ -133,7 +133,7 @@ def test_holds_bounded_passes_leveling_and_the_past(
     tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = str(tmp_path / "lake")
-    told(capsys, "init", lake)
+    told(capsys, "init", lake, "--now-ms", "0")
     told(capsys, "ingest", lake, sample, "--now-ms", str(NOW), "--topic-conf", "orders:delete.retention.ms=1000")
     rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 100_000))["partitions"]
     assert [one["indexed"][1] - one["indexed"][0] < one["dirty"][0][1] for one in rows] == [True, True]
@@ -141,7 +141,7 @@ def test_holds_bounded_passes_leveling_and_the_past(
         rows = told(capsys, "compact", lake, "--all", "--map-bytes", "4000", "--now-ms", str(NOW + 100_000))[
             "partitions"
         ]
-    assert told(capsys, "hold", lake, "me", "--topic", "orders", "--now-ms", str(NOW))["held"] == [
+    assert told(capsys, "hold", lake, "me", "--topic", "orders", "--now-ms", str(NOW + 150_000))["held"] == [
         "orders-0",
         "orders-1",
     ]
@@ -164,7 +164,7 @@ def test_one_partition_that_fails_does_not_stop_the_others(
     tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = str(tmp_path / "lake")
-    told(capsys, "init", lake)
+    told(capsys, "init", lake, "--now-ms", "0")
     told(capsys, "ingest", lake, sample)
     engine = create_engine(f"sqlite:///{lake}/metastore.db")
     with engine.begin() as connection:

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstone.cli import lake_data
-from headstone.cli.lake_data import chosen_partitions, clock_of, open_named, store_settings
+from headstone.cli.lake_data import chosen_partitions, open_named, store_settings
 from headstone.cli.options import add_spark_arguments, cores, offset, positive, ratio, spark_conf, tell
 from headstone.errors import HeadstoneError, UsageError
 
@@ -37,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made = actions.add_parser(name, help=about, description=about + ".")
         made.add_argument("lake", metavar="LAKE", help="a directory, or a metastore: sqlite:///PATH, postgresql://...")
         made.add_argument("--output", choices=("text", "json"), default="text")
-        made.add_argument("--now-ms", type=offset, help="the clock that decides, in ms since 1970 (default: now)")
+        made.add_argument(
+            "--now-ms", type=offset, help="of a lake that was made with --now-ms: its time, in ms since 1970"
+        )
         made.add_argument(
             "--store-conf", metavar="K=V", action="append", default=[], help="such as endpoint=http://..."
         )
@@ -83,6 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hold.add_argument("--offset", type=offset, default=0, help="what the reader has not passed yet (default 0)")
     hold.add_argument("--for-ms", type=positive, default=86_400_000, help="the hold expires then (default a day)")
     hold.add_argument("--release", action="store_true", help="all holds of this reader")
+    clock = action(
+        "set-clock", "count times ahead of the clock, which was wrong once; with --apply, end them", _set_clock
+    )
+    clock.add_argument("--apply", action="store_true")
     gc = action("gc", "show what is garbage; with --apply, delete it", _gc)
     gc.add_argument("--apply", action="store_true")
     gc.add_argument(
@@ -110,12 +115,11 @@ def _job_options(arguments: argparse.Namespace) -> JobOptions:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.now_ms is None:
-        arguments.now_ms = int(time.time() * 1000)
     return int(arguments.act(arguments))
 
 
 def _init(arguments: argparse.Namespace) -> int:
+    from headstone.lake.database import address
     from headstone.lake.lake import create_lake, metastore_url
 
     url = metastore_url(arguments.lake, make=True)
@@ -123,12 +127,9 @@ def _init(arguments: argparse.Namespace) -> int:
         raise UsageError("name the object storage with --objects; only a lake in a directory has its own")
     objects = arguments.objects or f"file://{Path(arguments.lake).absolute() / 'objects'}"
     lake = create_lake(url, objects, now_ms=arguments.now_ms, settings=store_settings(arguments))
-    made = {"lake": lake.metastore.lake_id, "metastore": url, "objects": objects}
-    print(
-        json.dumps(made, indent=2)
-        if arguments.output == "json"
-        else f"made lake {made['lake']} in {url}, objects in {objects}"
-    )
+    made = {"lake": lake.metastore.lake_id, "metastore": address(url), "objects": address(objects)}
+    text = f"made lake {made['lake']} in {made['metastore']}, objects in {made['objects']}"
+    print(json.dumps(made, indent=2) if arguments.output == "json" else text)
     lake.close()
     return 0
 
@@ -140,7 +141,8 @@ def _status(arguments: argparse.Namespace) -> int:
     from headstone.lake.worker import eligibilities
 
     lake = open_named(arguments)
-    states = eligibilities(lake, now_ms=arguments.now_ms)
+    now_ms = lake.metastore.clock()
+    states = eligibilities(lake, now_ms=now_ms)
     topics: dict[str, list[dict[str, Any]]] = {name: [] for name in lake.metastore.topics()}
     for at, state in states.items():
         partition = lake.metastore.partition(at)
@@ -154,11 +156,11 @@ def _status(arguments: argparse.Namespace) -> int:
             "bytes": sum(extent.length for extent in partition.extents), "eligible": state.eligible, "reason": state.reason,
         })  # fmt: skip
     wrong = lake.metastore.check() if arguments.check else []
-    waiting = [str(at) for at, _ in queue(states.items(), now_ms=arguments.now_ms)]
+    waiting = [str(at) for at, _ in queue(states.items(), now_ms=now_ms)]
     leases = Leases(lake.metastore)
-    working = {str(at): name for at, name in leases.held(now_ms=arguments.now_ms).items()}
+    working = {str(at): name for at, name in leases.held(now_ms=now_ms).items()}
     workers, history = leases.workers(), leases.history()
-    holds = Holds(lake.metastore).all(now_ms=arguments.now_ms)
+    holds = Holds(lake.metastore).all(now_ms=now_ms)
     lake.close()
     if arguments.output == "json":
         listed = [{"topic": name, "partitions": found} for name, found in topics.items()]
@@ -180,13 +182,9 @@ def _status(arguments: argparse.Namespace) -> int:
             )
     print(f"queue: {', '.join(waiting) or 'empty'}")
     for row in workers:
-        print(
-            f"worker {row.worker}: {'paused' if row.paused else row.doing}, seen {arguments.now_ms - row.seen_ms} ms ago"
-        )
+        print(f"worker {row.worker}: {'paused' if row.paused else row.doing}, seen {now_ms - row.seen_ms} ms ago")
     for hold in holds:
-        print(
-            f"held by {hold.reader}: {hold.at} from {hold.held_from} for {hold.expires_ms - arguments.now_ms} ms more"
-        )
+        print(f"held by {hold.reader}: {hold.at} from {hold.held_from} for {hold.expires_ms - now_ms} ms more")
     for text in wrong:
         print(f"WRONG: {text}")
     return 1 if wrong else 0
@@ -218,15 +216,16 @@ def _compact(arguments: argparse.Namespace) -> int:
     from headstone.lake.worker import eligibilities
 
     lake = open_named(arguments)
-    states = eligibilities(lake, now_ms=arguments.now_ms)
-    order = list(states) if arguments.all else [at for at, _ in queue(states.items(), now_ms=arguments.now_ms)]
-    options = replace(_job_options(arguments), clock=clock_of(arguments), tell=tell)
+    now_ms = lake.metastore.clock()
+    states = eligibilities(lake, now_ms=now_ms)
+    order = list(states) if arguments.all else [at for at, _ in queue(states.items(), now_ms=now_ms)]
+    options = replace(_job_options(arguments), clock=lake.metastore.clock, tell=tell)
     done, leveled, failed = [], [], []
     with _engine(arguments) as engine:
         for at in (at for at in order if not arguments.topic or at.topic in arguments.topic):
             tell(f"compacting {at}")
             try:
-                done.append(compact_partition(lake, at, engine, now_ms=arguments.now_ms, options=options))
+                done.append(compact_partition(lake, at, engine, now_ms=now_ms, options=options))
             except HeadstoneError as error:
                 failed.append((at, error))
                 tell(f"headstone: {at}: {error}")
@@ -235,9 +234,9 @@ def _compact(arguments: argparse.Namespace) -> int:
         for at in states
         if (arguments.level or arguments.purge) and (not arguments.topic or at.topic in arguments.topic)
     ):
-        leveled.append(level_partition(lake, at, clock=clock_of(arguments), purge=arguments.purge))
+        leveled.append(level_partition(lake, at, clock=lake.metastore.clock, purge=arguments.purge))
     purged = arguments.topic or {at.topic for at in states}
-    evacuated = evacuate(lake, purged, clock=clock_of(arguments)) if arguments.purge else None
+    evacuated = evacuate(lake, purged, clock=lake.metastore.clock) if arguments.purge else None
     lake.close()
     if arguments.output == "json":
         told = {
@@ -287,7 +286,7 @@ def _worker(arguments: argparse.Namespace) -> int:
     committed = 0
     with _engine(arguments) as engine:
         worker = Worker(
-            name=name, lake=lake, engine=engine, clock=clock_of(arguments), tell=tell, lease_ms=arguments.lease_ms,
+            name=name, lake=lake, engine=engine, clock=lake.metastore.clock, tell=tell, lease_ms=arguments.lease_ms,
             options=_job_options(arguments),
         )  # fmt: skip
 
@@ -320,7 +319,7 @@ def _hold(arguments: argparse.Namespace) -> int:
     elif not arguments.topic:
         raise UsageError("name what to hold with --topic, or --release")
     else:
-        expires_ms = arguments.now_ms + arguments.for_ms
+        expires_ms = lake.metastore.clock() + arguments.for_ms
         chosen = chosen_partitions(arguments, lake)
         for at in chosen:
             holds.hold(arguments.reader, at, arguments.offset, expires_ms=expires_ms)
@@ -337,7 +336,7 @@ def _request(arguments: argparse.Namespace) -> int:
     lake = open_named(arguments)
     chosen = chosen_partitions(arguments, lake)
     for at in chosen:
-        Leases(lake.metastore).request(at, now_ms=arguments.now_ms)
+        Leases(lake.metastore).request(at, now_ms=lake.metastore.clock())
     lake.close()
     names = [str(at) for at in chosen]
     print(json.dumps({"requested": names}) if arguments.output == "json" else f"requested: {', '.join(names)}")
@@ -357,11 +356,21 @@ def _pause(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _set_clock(arguments: argparse.Namespace) -> int:
+    lake = open_named(arguments)
+    ahead = lake.metastore.set_clock(apply=arguments.apply)
+    lake.close()
+    told = {"applied": arguments.apply, "times_ahead": ahead}
+    what = "are now" if arguments.apply else "would be now; --apply does it"
+    print(json.dumps(told) if arguments.output == "json" else f"{ahead} times lie ahead of the clock, and {what}")
+    return 0
+
+
 def _gc(arguments: argparse.Namespace) -> int:
     from headstone.lake.collection import collect, garbage
 
     lake = open_named(arguments)
-    found = garbage(lake, now_ms=arguments.now_ms, grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms)
+    found = garbage(lake, now_ms=lake.metastore.clock(), grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms)
     if arguments.apply:
         collect(lake, found)
     lake.close()

@@ -10,7 +10,6 @@ import json
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -89,7 +88,7 @@ def _ingest_logs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if topic not in lake.metastore.topics():
             count = max((d.partition + 1 for d in directories if d.topic == topic), default=1)
             lake.metastore.create_topic(topic, count, settings)
-    done = ingest_logs(lake, directories, clock=clock_of(arguments), tell=tell)
+    done = ingest_logs(lake, directories, clock=lake.metastore.clock, tell=tell)
     lake.close()
     return [{**asdict(one), "at": str(one.at)} for one in done]
 
@@ -126,7 +125,7 @@ def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         app_name="headstone lake ingest", master=arguments.master, remote=arguments.spark_remote,
         conf=with_package(spark_conf(arguments), CONNECTOR),
     ) as spark:  # fmt: skip
-        added = stream(lake, address, spark, counts, options, clock=clock_of(arguments), tell=tell)
+        added = stream(lake, address, spark, counts, options, clock=lake.metastore.clock, tell=tell)
     rows = [
         {"at": str(at), "start": before[at], "end": lake.metastore.partition(at).next_offset, "records": added.get(at, 0)}
         for at in partitions
@@ -269,12 +268,6 @@ def restore(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def clock_of(arguments: argparse.Namespace) -> Callable[[], int]:
-    """The wall clock, set to --now-ms when the command began."""
-    ahead = arguments.now_ms - int(time.time() * 1000)
-    return lambda: int(time.time() * 1000) + ahead
-
-
 def store_settings(arguments: argparse.Namespace) -> dict[str, str]:
     pairs = [item.partition("=") for item in arguments.store_conf]
     if any(not equals for _, equals, _ in pairs):
@@ -292,7 +285,10 @@ def open_named(arguments: argparse.Namespace) -> Lake:
     """The lake that the command line names."""
     from headstone.lake.lake import open_lake
 
-    return open_lake(_url(arguments), settings=store_settings(arguments))
+    lake = open_lake(_url(arguments), settings=store_settings(arguments))
+    if arguments.now_ms is not None:
+        lake.metastore.give_clock(arguments.now_ms)
+    return lake
 
 
 def chosen_partitions(arguments: argparse.Namespace, lake: Lake) -> list[TopicPartition]:

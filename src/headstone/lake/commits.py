@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from headstone.errors import HeadstoneError
 from headstone.lake.spans import Span, Spans, covers, normal, overlap, without
@@ -75,7 +75,13 @@ class Claim:
     """Those of the cleaned ranges in which tombstones are left, to be tracked from now on."""
     tombstones_removed: Spans = ()
     """No longer tracked: they went, or they are tracked anew by `tombstones`."""
-    cleaned_at_ms: int = 0
+
+
+class LowestHold(NamedTuple):
+    """Of all holds on a partition, that of the reader farthest behind: tombstones from `held_from` on stay."""
+
+    reader: str
+    held_from: int
 
 
 def oldest(timestamps_ms: Iterable[int]) -> int:
@@ -97,26 +103,35 @@ def appended(partition: Partition, expected_next: int, extents: Sequence[Extent]
     return replace(partition, next_offset=span.end, extents=(*partition.extents, *extents))
 
 
-def replaced(partition: Partition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None) -> Partition:
+def replaced(
+    partition: Partition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None, *, now_ms: int = 0,
+    tombstones_below: int = 0, hold: LowestHold | None = None,
+) -> Partition:  # fmt: skip
     """A compaction's result: other extents for the same spans, or more dead records in them, and what is clean now.
 
-    Raises the epoch. `extents` may be empty: a claim alone, or none (nothing had to be rewritten).
+    Raises the epoch. `extents` may be empty: a claim alone, or none (nothing had to be rewritten). Ranges that are clean
+    now are so since `now_ms`. `tombstones_below`: some may be gone below this offset, whether they are claimed or not.
     """
     _expect_epoch(partition, expected_epoch)
+    _refuse_held(claim, tombstones_below, hold)
     for extent in extents:
         if extent.dead_object is not None and extent.span.end > partition.start_offset:
             _expect_marked(partition, extent)
     swapped = _swapped(partition, extents)
     if claim is not None:
-        swapped = _claimed(swapped, claim)
+        swapped = _claimed(swapped, claim, now_ms)
     return replace(swapped, compaction_epoch=expected_epoch + 1)
 
 
-def leveled(partition: Partition, expected_epoch: int, extents: Sequence[Extent]) -> Partition:
-    """Small extents merged, nothing removed but what is dead: a compaction that runs meanwhile is not disturbed.
+def leveled(
+    partition: Partition, expected_epoch: int, extents: Sequence[Extent], *, worked_on_by: str | None = None
+) -> Partition:
+    """Small extents merged, nothing removed but what is dead, so the epoch stays.
 
-    So the epoch stays."""
+    A compaction that runs meanwhile would find its extents gone: while somebody else works on the partition, leveling waits."""
     _expect_epoch(partition, expected_epoch)
+    if worked_on_by is not None:
+        raise CommitRefused(f"{worked_on_by} works on this partition: leveling waits until it has ended")
     _refuse_dead(extents)
     return _swapped(partition, extents)
 
@@ -136,6 +151,13 @@ def started_at(partition: Partition, start_offset: int) -> Partition:
     ]
     cleaned = without(partition.cleaned, below)
     return replace(partition, start_offset=start_offset, extents=kept, cleaned=cleaned, tombstones=tuple(ranges))
+
+
+def _refuse_held(claim: Claim | None, tombstones_below: int, hold: LowestHold | None) -> None:
+    """A hold may be taken while a job runs that was planned without it."""
+    removed = [span.end for span in claim.tombstones_removed] if claim is not None else []
+    if hold is not None and max([tombstones_below, *removed]) > hold.held_from:
+        raise CommitRefused(f"{hold.reader} holds tombstones from offset {hold.held_from} on, since this job began")
 
 
 def _expect_epoch(partition: Partition, expected: int) -> None:
@@ -210,7 +232,7 @@ def _left_edge_fits(partition: Partition, old: Span, new: Span) -> bool:
     return old.start == new.start or (new.start < old.start and old.start <= partition.start_offset)
 
 
-def _claimed(partition: Partition, claim: Claim) -> Partition:
+def _claimed(partition: Partition, claim: Claim, now_ms: int) -> Partition:
     start, cleaned = partition.start_offset, normal(claim.cleaned)
     if cleaned and claim.processed.start > start:
         raise CommitRefused(
@@ -233,7 +255,7 @@ def _claimed(partition: Partition, claim: Claim) -> Partition:
         for known in partition.tombstones
         for piece in without([known.span], claim.tombstones_removed)
     ]
-    left += [TombstoneRange(span=span, cleaned_at_ms=claim.cleaned_at_ms) for span in normal(claim.tombstones)]
+    left += [TombstoneRange(span=span, cleaned_at_ms=now_ms) for span in normal(claim.tombstones)]
     below = [Span(0, start)] if start else []
     return replace(
         partition,

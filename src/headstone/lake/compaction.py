@@ -113,8 +113,7 @@ def compact_partition(
         claim = None
         if report.dirty_end > plan.index.start:  # a full map may end before what was planned
             job.plan = plan = replace(plan, index=Span(plan.index.start, report.dirty_end))
-            # Later than any tombstone in it was written, whenever this job began.
-            claim = _claim(partition, plan, facts, job.clock())
+            claim = _claim(partition, plan, facts)
         changes: list[Extent | Mark] = [
             extent for extent in fetched if _without_list(extent) or _content_changed(job.directory, extent)
         ]
@@ -161,7 +160,10 @@ def _commit_parts(
         extents, sizes = _upload(job, part, facts)
         job.options.before_commit()
         last = i == len(parts) - 1
-        job.lake.metastore.replace(job.at, job.epoch, extents, claim if last else None, sizes, now_ms=job.clock)
+        job.lake.metastore.replace(
+            job.at, job.epoch, extents, claim if last else None, sizes, tombstones_below=job.plan.policy.tombstones_below,
+            now_ms=job.clock,
+        )  # fmt: skip
         job.epoch += 1
         job.committed += extents
         if not last:
@@ -259,7 +261,7 @@ def _has_tombstone(path: Path, row: Any, reader: ChunkReader, payloads: Payloads
     return any(bool((spans[:, VALUE_SIZE] < 0).any()) for _, spans in decode(chunk, only, payloads))
 
 
-def _claim(partition: Partition, plan: Plan, facts: Mapping[int, _Facts], cleaned_at_ms: int) -> Claim:
+def _claim(partition: Partition, plan: Plan, facts: Mapping[int, _Facts]) -> Claim:
     """What was indexed is clean now, and which of it still holds tombstones. Ranges that were due are done with.
 
     What is left in those all the same (its batches were stamped under a longer retention) is tracked anew."""
@@ -270,7 +272,6 @@ def _claim(partition: Partition, plan: Plan, facts: Mapping[int, _Facts], cleane
     return Claim(
         processed=Span(partition.start_offset, max(claimed.end, *(span.end for span in plan.due), 0)),
         cleaned=(claimed, *plan.due), tombstones=without(left, tracked), tombstones_removed=plan.due,
-        cleaned_at_ms=cleaned_at_ms,
     )  # fmt: skip
 
 

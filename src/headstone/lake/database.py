@@ -1,13 +1,15 @@
 """Opens the SQL database of a metastore: SQLite or PostgreSQL, each with the transactions that commits rely on.
 
-SQLite takes its write lock when a transaction begins, PostgreSQL locks rows; nothing else differs.
+SQLite takes its write lock when a transaction begins, PostgreSQL locks rows; nothing else differs. A server that does not
+answer is given up after a few seconds. The one place that turns a URL into something to show: a password is never part of it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -15,21 +17,49 @@ from headstone.errors import UsageError
 
 BUSY_SECONDS = 30
 """How long a writer waits for another one's SQLite transaction."""
+CONNECT_SECONDS = 10
+SILENCE_MS = 10_000
+"""Of a server in the middle of a connection, at the level of TCP; a statement may take as long as it likes."""
+SUPPORTED = "metastores are sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE"
+
+_USER_INFO = re.compile(r"(?<=://)([^:/?#]*):.*@")
+_SECRET = re.compile(r"((?:password|passwd|secret|token|key)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
+
+
+def address(url: str) -> str:
+    """A URL as it may be shown: without what is secret in it, whether it can be parsed or not."""
+    return _SECRET.sub(r"\1***", _USER_INFO.sub(r"\1:***@", url))
 
 
 def connected(url: str) -> Engine:
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise UsageError(f"{url!r} is not a metastore: sqlite:///PATH or postgresql://USER@HOST/DATABASE") from error
-    if parsed.get_backend_name() == "sqlite":
+    parsed = _parsed(url)
+    backend = parsed.drivername.partition("+")[0]
+    if backend == "sqlite":
         engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         return engine
-    if parsed.get_backend_name() == "postgresql":
-        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
-    raise UsageError(f"{url!r}: metastores are sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+    if backend == "postgresql":
+        patience = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": SILENCE_MS}
+        given = {name: value for name, value in patience.items() if name not in parsed.query}
+        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=given)
+    raise UsageError(f"{address(url)}: {SUPPORTED}")
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
+        raise UsageError(f"{address(url)!r} is not a metastore: {SUPPORTED}") from error
+    if parsed.port is not None and not 0 < parsed.port < 1 << 16:
+        raise UsageError(f"{address(url)!r} is not a metastore: there is no port {parsed.port}")
+    return parsed
+
+
+def first_line(error: BaseException | None) -> str:
+    """What went wrong, without advice and backtraces."""
+    lines = str(error).strip().splitlines()
+    return address(lines[0]) if lines else type(error).__name__
 
 
 def _prepare_sqlite(raw: Any, record: object) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, insert, select
 
 from headstone.lake import schema
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import TopicPartition, partition_id_of
+from headstone.lake.rows import TopicPartition, located, lowest_hold, partition_id_of
 from headstone.retention.policy import NO_LIMIT
 
 
@@ -32,7 +32,8 @@ class Holds:
         """Takes the place of the reader's last hold on the partition: as it reads on, it holds less."""
         columns = schema.holds.c
         with self._metastore.transaction() as connection:
-            partition_id = partition_id_of(connection, at)
+            # Under the lock that commits take: what is committed from here on has seen the hold.
+            partition_id, _ = located(connection, at, lock=True)
             mine = (columns.reader == reader) & (columns.partition_id == partition_id)
             connection.execute(delete(schema.holds).where(mine))
             row = {"reader": reader, "partition_id": partition_id, "held_from": held_from, "expires_ms": expires_ms}
@@ -45,25 +46,25 @@ class Holds:
 
     def held_from(self, at: TopicPartition, *, now_ms: int) -> int:
         """Tombstones from this offset on stay; NO_LIMIT if nobody holds any."""
-        columns = schema.holds.c
         with self._metastore.transaction() as connection:
-            mine = (columns.partition_id == partition_id_of(connection, at)) & (columns.expires_ms > now_ms)
-            lowest = connection.execute(select(func.min(columns.held_from)).where(mine)).scalar_one()
-        return NO_LIMIT if lowest is None else int(lowest)
+            lowest = lowest_hold(
+                connection, partition_id_of(connection, at), self._metastore.moment(connection, now_ms)
+            )
+        return NO_LIMIT if lowest is None else lowest.held_from
 
     def all(self, *, now_ms: int) -> list[Hold]:
         joined = (
             select(schema.topics.c.name, schema.partitions.c.number, schema.holds)
             .join_from(schema.holds, schema.partitions)
             .join(schema.topics)
-            .where(schema.holds.c.expires_ms > now_ms)
             .order_by(schema.holds.c.reader, schema.topics.c.name, schema.partitions.c.number)
         )
         with self._metastore.transaction() as connection:
+            unexpired = joined.where(schema.holds.c.expires_ms > self._metastore.moment(connection, now_ms))
             return [
                 Hold(
                     reader=row.reader, at=TopicPartition(row.name, row.number), held_from=row.held_from,
                     expires_ms=row.expires_ms,
                 )
-                for row in connection.execute(joined)
+                for row in connection.execute(unexpired)
             ]  # fmt: skip

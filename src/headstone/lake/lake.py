@@ -39,8 +39,12 @@ def metastore_url(given: str, *, make: bool = False) -> str:
     return f"sqlite:///{Path(given).absolute() / EMBEDDED}"
 
 
-def create_lake(metastore_url: str, location: str, *, now_ms: int, settings: Mapping[str, str] | None = None) -> Lake:
-    """A new lake. The prefix must be free: objects of another lake would be garbage to this one."""
+def create_lake(
+    metastore_url: str, location: str, *, now_ms: int | None = None, settings: Mapping[str, str] | None = None
+) -> Lake:
+    """A new lake. The prefix must be free: objects of another lake would be garbage to this one.
+
+    `now_ms`: it goes by a given clock, which stands there now. None: by its database's."""
     store = Store.open(location, settings)
     if store.list():
         raise UsageError(f"{location} holds objects already; a lake needs a prefix of its own")

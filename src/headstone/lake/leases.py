@@ -50,14 +50,15 @@ class Leases:
         try:
             with self._metastore.transaction() as connection:
                 partition_id = partition_id_of(connection, at)
+                moment_ms = self._metastore.moment(connection, now_ms)
                 mine = (columns.partition_id == partition_id) & (
-                    (columns.expires_ms <= now_ms) | (columns.worker == worker)
+                    (columns.expires_ms <= moment_ms) | (columns.worker == worker)
                 )
                 taken = connection.execute(
-                    update(schema.leases).where(mine).values(worker=worker, expires_ms=now_ms + lease_ms)
+                    update(schema.leases).where(mine).values(worker=worker, expires_ms=moment_ms + lease_ms)
                 )
                 if taken.rowcount == 0 and not _held(connection, partition_id):
-                    row = {"partition_id": partition_id, "worker": worker, "expires_ms": now_ms + lease_ms}
+                    row = {"partition_id": partition_id, "worker": worker, "expires_ms": moment_ms + lease_ms}
                     connection.execute(insert(schema.leases).values(**row))
                     return True
                 return taken.rowcount == 1
@@ -70,9 +71,8 @@ class Leases:
             mine = (schema.leases.c.partition_id == partition_id_of(connection, at)) & (
                 schema.leases.c.worker == worker
             )
-            return (
-                connection.execute(update(schema.leases).where(mine).values(expires_ms=now_ms + lease_ms)).rowcount == 1
-            )
+            expires_ms = self._metastore.moment(connection, now_ms) + lease_ms
+            return connection.execute(update(schema.leases).where(mine).values(expires_ms=expires_ms)).rowcount == 1
 
     def release(self, at: TopicPartition, worker: str) -> None:
         with self._metastore.transaction() as connection:
@@ -87,10 +87,10 @@ class Leases:
             select(schema.topics.c.name, schema.partitions.c.number, schema.leases.c.worker)
             .join_from(schema.leases, schema.partitions)
             .join(schema.topics)
-            .where(schema.leases.c.expires_ms > now_ms)
         )
         with self._metastore.transaction() as connection:
-            return {TopicPartition(row.name, row.number): row.worker for row in connection.execute(joined)}
+            ours = joined.where(schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms))
+            return {TopicPartition(row.name, row.number): row.worker for row in connection.execute(ours)}
 
     def request(self, at: TopicPartition, *, now_ms: int) -> None:
         """Compact this now, whatever its dirty ratio is."""

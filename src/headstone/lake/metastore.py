@@ -1,7 +1,8 @@
 """The metastore: which extents are the log of each partition. SQL through SQLAlchemy; SQLite or PostgreSQL.
 
-Owns transactions. A commit reads the partition under a lock, asks `commits` for the new state, and writes the difference; a
-refusal rolls back everything. Objects are registered before they are uploaded, and used by one commit only.
+Owns transactions. A commit reads the partition under a lock, asks `commits` for the new state, and writes the difference
+(`changes`); a refusal rolls back everything. Objects are registered before they are uploaded, and used by one commit only.
+Times are the lake's (`clock`): what callers give as `now_ms` counts in lakes on a given clock only.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,26 +18,49 @@ from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Connection, Engine, and_, delete, func, insert, select, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from headstone.errors import Unfinished, UsageError
 from headstone.lake import commits, schema
+from headstone.lake.changes import (
+    COMMITTED,
+    CONDEMNED,
+    REGISTERED,
+    UNREFERENCED,
+    forget_past,
+    locked,
+    release,
+    use,
+    write,
+)
+from headstone.lake.clock import (
+    DATABASE,
+    GIVEN,
+    Clock,
+    Moment,
+    bring_back,
+    read_clock,
+    refuse_skew,
+    refuse_untold,
+    times_ahead,
+    wall_clock,
+)
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
-from headstone.lake.database import connected
-from headstone.lake.rows import Place, TopicPartition, extent_of, extent_row, loaded, located, places
+from headstone.lake.database import address, connected, first_line
+from headstone.lake.rows import (
+    Place,
+    TopicPartition,
+    extent_of,
+    lease_of,
+    loaded,
+    located,
+    lowest_hold,
+    places,
+)
 from headstone.retention.keys import HashKey
 
-REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
-ROWS_AT_ONCE = 500
-"""In one SQL statement: databases limit its parameters."""
-
-
-Moment = int | Callable[[], int]
-"""Milliseconds since 1970, or a clock, which is read when the locks are held: whoever waited for them is not too early."""
-
-
-def _ms(moment: Moment) -> int:
-    return moment if isinstance(moment, int) else moment()
+OWN_CLOCK = 4
+"""The first version of the tables in which times are the lake's own. Before that any host could be ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,32 +82,84 @@ class ObjectRow:
 class Metastore:
     """One lake's metastore. Methods are one transaction each; a CommitRefused has changed nothing."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, host: Clock = wall_clock) -> None:
         self._engine = engine
+        self._snapshots = engine
+        if engine.dialect.name == "postgresql":  # SQLite lets nobody in between anyway
+            self._snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
+        self._host = host
         self._hash_key: HashKey | None = None
 
     @classmethod
-    def open(cls, url: str) -> Metastore:
-        """An existing metastore, migrated to this program's version."""
-        store = cls(connected(url))
+    def open(cls, url: str, *, host: Clock = wall_clock) -> Metastore:
+        """An existing metastore, migrated to this program's version. A host whose clock is far from its own is refused."""
+        store = cls(connected(url), host)
         with store.transaction() as connection:
             if not schema.exists(connection):
-                raise UsageError(f"{url} holds no lake; `headstone lake init` makes one")
-            schema.migrate(connection)
+                raise UsageError(f"{address(url)} holds no lake; `headstone lake init` makes one")
+            if schema.migrate(connection) < OWN_CLOCK:
+                bring_back(connection, host)
+            refuse_skew(connection, host)
         return store
 
     @classmethod
-    def create(cls, url: str, *, location: str, now_ms: int) -> Metastore:
-        """A new one. `location` is the prefix of its objects, which it alone uses."""
-        store = cls(connected(url))
+    def create(cls, url: str, *, location: str, now_ms: int | None = None, host: Clock = wall_clock) -> Metastore:
+        """A new one. `location` is the prefix of its objects, which it alone uses. `now_ms`: all its times will be given."""
+        store = cls(connected(url), host)
         with store.transaction() as connection:
             if schema.exists(connection):
-                raise UsageError(f"{url} holds a lake already")
+                raise UsageError(f"{address(url)} holds a lake already")
             schema.metadata.create_all(connection)
-            row = {"lake_id": str(uuid.uuid4()), "version": schema.VERSION, "location": location, "created_ms": now_ms}
-            row["hash_key"] = secrets.token_hex(16)
+            row = {
+                "lake_id": str(uuid.uuid4()),
+                "version": schema.VERSION,
+                "location": location,
+                "created_ms": now_ms or 0,
+            }
+            row |= {
+                "hash_key": secrets.token_hex(16),
+                "clock": DATABASE if now_ms is None else GIVEN,
+                "clock_ms": now_ms or 0,
+            }
             connection.execute(insert(schema.lakes).values(**row))
+            if now_ms is None:
+                refuse_skew(connection, host)
+                connection.execute(update(schema.lakes).values(created_ms=read_clock(connection, None, host)))
         return store
+
+    def clock(self) -> int:
+        """The lake's time, in milliseconds since 1970."""
+        with self.transaction() as connection:
+            return read_clock(connection, None, self._host)
+
+    def give_clock(self, now_ms: int) -> None:
+        """Moves the clock of a lake that goes by a given one."""
+        with self.transaction() as connection:
+            lake = connection.execute(select(schema.lakes.c.clock, schema.lakes.c.clock_ms).with_for_update()).one()
+            if lake.clock != GIVEN:
+                raise UsageError(
+                    "this lake goes by its database's clock, which --now-ms does not move; `lake init --now-ms` makes one "
+                    "that goes by what it is given"
+                )
+            if now_ms < lake.clock_ms:
+                raise UsageError(
+                    f"--now-ms {now_ms}: this lake was at {lake.clock_ms} already, and time only goes forward"
+                )
+            connection.execute(update(schema.lakes).values(clock_ms=now_ms))
+
+    def set_clock(self, *, apply: bool) -> int:
+        """Times ahead of the clock become now (`clock.bring_back`); how many there are."""
+        with self.transaction() as connection:
+            if connection.execute(select(schema.lakes.c.clock).with_for_update()).scalar_one() == GIVEN:
+                raise UsageError("this lake goes by a given clock; --now-ms moves it, and only forward")
+            ahead = times_ahead(connection, self._host)
+            if apply and ahead:
+                bring_back(connection, self._host)
+            return ahead
+
+    def moment(self, connection: Connection, given: Moment | None = None) -> int:
+        """The lake's time inside a transaction; read it behind the locks. `given` may be the lake's own clock."""
+        return read_clock(connection, None if given == self.clock else given, self._host)
 
     @property
     def lake_id(self) -> str:
@@ -166,13 +242,14 @@ class Metastore:
             return [TopicPartition(row.name, row.number) for row in rows]
 
     def partition(self, at: TopicPartition) -> Partition:
-        with self.transaction() as connection:
+        with self.transaction(snapshot=True) as connection:
             return loaded(connection, *located(connection, at, lock=False))
 
     def partition_as_of(self, at: TopicPartition, moment_ms: int) -> Partition:
         """What the log was made of then; clean ranges are of no interest to readers and left out."""
-        with self.transaction() as connection:
+        with self.transaction(snapshot=True) as connection:
             partition_id, row = located(connection, at, lock=False)
+            refuse_untold(connection, moment_ms, row.changed_ms, self._host)
             if moment_ms < row.known_from_ms:
                 raise UsageError(
                     f"{at} as of {moment_ms}: what was replaced before {row.known_from_ms} was collected as garbage"
@@ -191,53 +268,64 @@ class Metastore:
             tombstones=(),
         )  # fmt: skip
 
-    def register(self, count: int, *, now_ms: int) -> list[str]:
+    def register(self, count: int, *, now_ms: Moment | None = None) -> list[str]:
         """Ids for objects that are about to be uploaded."""
         made = [str(uuid.uuid4()) for _ in range(count)]
-        rows = [{"object_id": one, "state": REGISTERED, "size": 0, "changed_ms": now_ms} for one in made]
         with self.transaction() as connection:
+            moment_ms = self.moment(connection, now_ms)
+            rows = [{"object_id": one, "state": REGISTERED, "size": 0, "changed_ms": moment_ms} for one in made]
             connection.execute(insert(schema.objects), rows)
         return made
 
-    def append(self, appends: Mapping[TopicPartition, Append], sizes: Mapping[str, int], *, now_ms: Moment) -> None:
+    def append(
+        self, appends: Mapping[TopicPartition, Append], sizes: Mapping[str, int], *, now_ms: Moment | None = None
+    ) -> None:
         """Several partitions at once, all or none: an object of ingest holds ranges of many. `sizes` by object id."""
         with self.transaction() as connection:
-            _use(connection, [extent for append in appends.values() for extent in append.extents], sizes, now_ms)
+            clock = partial(self.moment, connection, now_ms)
+            use(connection, [extent for append in appends.values() for extent in append.extents], sizes, clock)
             for at, append in sorted(appends.items(), key=lambda item: item[0]):
-                change = partial(commits.appended, expected_next=append.expected_next, extents=append.extents)
-                _commit(connection, at, change, now_ms, with_extents=False)
+                found = locked(connection, at, clock, with_extents=False)
+                write(connection, found, commits.appended(found.before, append.expected_next, append.extents))
 
     def replace(
         self, at: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,
-        sizes: Mapping[str, int], *, now_ms: Moment,
+        sizes: Mapping[str, int], *, tombstones_below: int = 0, now_ms: Moment | None = None,
     ) -> None:  # fmt: skip
-        """A compaction's result; `claim` None is a part of a longer job. Raises the epoch by one."""
+        """A compaction's result; `claim` None is a part of a longer job. Raises the epoch by one.
+
+        `tombstones_below`: the new extents may lack tombstones below this offset."""
         with self.transaction() as connection:
-            _use(connection, extents, sizes, now_ms)
-            left = _commit(
-                connection, at, lambda before: commits.replaced(before, expected_epoch, extents, claim), now_ms
-            )
-            _release(connection, left | set(sizes), now_ms)
+            clock = partial(self.moment, connection, now_ms)
+            use(connection, extents, sizes, clock)
+            found = locked(connection, at, clock)
+            hold = lowest_hold(connection, found.partition_id, found.moment_ms)
+            after = commits.replaced(
+                found.before, expected_epoch, extents, claim, tombstones_below=tombstones_below, hold=hold,
+                now_ms=found.moment_ms,
+            )  # fmt: skip
+            release(connection, write(connection, found, after) | set(sizes), clock)
 
     def level(
-        self,
-        at: TopicPartition,
-        expected_epoch: int,
-        extents: Sequence[Extent],
-        sizes: Mapping[str, int],
-        *,
-        now_ms: Moment,
-    ) -> None:
-        """Merged small extents; checks the epoch without raising it."""
+        self, at: TopicPartition, expected_epoch: int, extents: Sequence[Extent], sizes: Mapping[str, int], *,
+        worker: str | None = None, now_ms: Moment | None = None,
+    ) -> None:  # fmt: skip
+        """Merged small extents; checks the epoch without raising it. Refused while another one than `worker` has the lease."""
         with self.transaction() as connection:
-            _use(connection, extents, sizes, now_ms)
-            left = _commit(connection, at, lambda before: commits.leveled(before, expected_epoch, extents), now_ms)
-            _release(connection, left | set(sizes), now_ms)
+            clock = partial(self.moment, connection, now_ms)
+            use(connection, extents, sizes, clock)
+            found = locked(connection, at, clock)
+            holder = lease_of(connection, found.partition_id, found.moment_ms)
+            after = commits.leveled(
+                found.before, expected_epoch, extents, worked_on_by=holder if holder != worker else None
+            )
+            release(connection, write(connection, found, after) | set(sizes), clock)
 
-    def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: Moment) -> None:
+    def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: Moment | None = None) -> None:
         with self.transaction() as connection:
-            left = _commit(connection, at, lambda before: commits.started_at(before, start_offset), now_ms)
-            _release(connection, left, now_ms)
+            clock = partial(self.moment, connection, now_ms)
+            found = locked(connection, at, clock)
+            release(connection, write(connection, found, commits.started_at(found.before, start_offset)), clock)
 
     def collectable(self, *, unreferenced_before_ms: int, registered_before_ms: int) -> list[ObjectRow]:
         """Objects that nobody can need: no extent points at them since then, or they were registered and never used."""
@@ -256,7 +344,7 @@ class Metastore:
             condemned = sorted(row.object_id for row in rows)
             chosen = schema.objects.c.object_id.in_(condemned)
             connection.execute(update(schema.objects).where(chosen).values(state=CONDEMNED))
-            _forget_past(connection, condemned)
+            forget_past(connection, condemned)
         return condemned
 
     def forget(self, object_ids: Sequence[str]) -> None:
@@ -274,9 +362,9 @@ class Metastore:
             return {row.object_id: ObjectRow(**row._mapping) for row in connection.execute(select(schema.objects))}
 
     def check(self) -> list[str]:
-        """Every invariant over the whole metastore, in one transaction; what is wrong, in words."""
+        """Every invariant over the whole metastore, in one snapshot; what is wrong, in words."""
         found: list[str] = []
-        with self.transaction() as connection:
+        with self.transaction(snapshot=True) as connection:
             rows = connection.execute(select(schema.objects)).all()
             known = {row.object_id: ObjectRow(**row._mapping) for row in rows}
             used: dict[str, list[Place]] = {}
@@ -294,12 +382,18 @@ class Metastore:
         return found + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
+        """`snapshot`: all that is read is of one moment. Else a statement sees what was committed before it began."""
         try:
-            with self._engine.begin() as connection:
+            with (self._snapshots if snapshot else self._engine).begin() as connection:
                 yield connection
-        except OperationalError as error:
-            raise Unfinished(f"the metastore does not answer: {error.orig}") from error
+        except DBAPIError as error:
+            if isinstance(error, IntegrityError | ProgrammingError):
+                raise
+            where = self._engine.url.render_as_string(hide_password=True)
+            raise Unfinished(f"the metastore {where} does not answer: {first_line(error.orig)}") from error
+        except TimeoutError as error:  # all connections of the pool are in use
+            raise Unfinished(f"the metastore has no connection left: {first_line(error)}") from error
 
 
 def _collectable(unreferenced_before_ms: int, registered_before_ms: int) -> Any:
@@ -319,108 +413,3 @@ def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[P
     if places[-1].end > row.size:
         found.append(f"{places[-1].what} ends behind its object {object_id} of {row.size} bytes")
     return found
-
-
-def _commit(
-    connection: Connection, at: TopicPartition, change: Callable[[Partition], Partition], now_ms: Moment, *,
-    with_extents: bool = True,
-) -> set[str]:  # fmt: skip
-    """Reads the partition under its lock, and writes what the change made of it. An append looks at no old extent.
-
-    Returns the objects of the extents that are gone."""
-    schema.expect_version(connection)
-    partition_id, row = located(connection, at, lock=True)
-    before = loaded(connection, partition_id, row, with_extents=with_extents)
-    after = change(before)
-    moment_ms = max(_ms(now_ms), row.changed_ms)
-    columns = schema.partitions.c
-    connection.execute(
-        update(schema.partitions)
-        .where(columns.partition_id == partition_id)
-        .values(
-            start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch,
-            changed_ms=moment_ms,
-        )
-    )  # fmt: skip
-    kept, known = set(after.extents), set(before.extents)
-    gone = [extent for extent in before.extents if extent not in kept]
-    new = [extent for extent in after.extents if extent not in known]
-    table = schema.extents
-    if gone:
-        _retire(connection, partition_id, [extent.span.start for extent in gone], moment_ms)
-    if new:
-        connection.execute(insert(table), [extent_row(partition_id, extent, moment_ms) for extent in new])
-    if after.cleaned != before.cleaned:
-        rows = [{"partition_id": partition_id, "span_start": s.start, "span_end": s.end} for s in after.cleaned]
-        _rewrite(connection, schema.cleaned, partition_id, rows)
-    if after.tombstones != before.tombstones:
-        rows = [
-            {
-                "partition_id": partition_id, "span_start": known.span.start, "span_end": known.span.end,
-                "cleaned_at_ms": known.cleaned_at_ms,
-            }
-            for known in after.tombstones
-        ]  # fmt: skip
-        _rewrite(connection, schema.tombstones, partition_id, rows)
-    return {object_id for extent in gone for object_id, _ in places(at, extent)}
-
-
-def _retire(connection: Connection, partition_id: int, starts: Sequence[int], moment_ms: int) -> None:
-    """Extents that the log is no longer made of move to the past."""
-    table = schema.extents
-    for some in (starts[i : i + ROWS_AT_ONCE] for i in range(0, len(starts), ROWS_AT_ONCE)):
-        mine = (table.c.partition_id == partition_id) & table.c.span_start.in_(some)
-        rows = [{**row._mapping, "removed_ms": moment_ms} for row in connection.execute(select(table).where(mine))]
-        connection.execute(insert(schema.past_extents), rows)
-        connection.execute(delete(table).where(mine))
-
-
-def _forget_past(connection: Connection, object_ids: Sequence[str]) -> None:
-    """What pointed at collected objects; from then on the past before that can't be read any more."""
-    past, partitions = schema.past_extents, schema.partitions
-    mine = past.c.object_id.in_(object_ids) | past.c.dead_object.in_(object_ids)
-    latest = select(past.c.partition_id, func.max(past.c.removed_ms)).where(mine).group_by(past.c.partition_id)
-    for partition_id, removed_ms in connection.execute(latest).all():
-        later = (partitions.c.partition_id == partition_id) & (partitions.c.known_from_ms < removed_ms)
-        connection.execute(update(partitions).where(later).values(known_from_ms=removed_ms))
-    connection.execute(delete(past).where(mine))
-
-
-def _rewrite(connection: Connection, table: Any, partition_id: int, rows: Sequence[Mapping[str, object]]) -> None:
-    connection.execute(delete(table).where(table.c.partition_id == partition_id))
-    if rows:
-        connection.execute(insert(table), list(rows))
-
-
-def _use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, int], now_ms: Moment) -> None:
-    """Registered objects become committed ones; an object that is not registered, or used already, is refused.
-
-    An extent with dead records is one that is there: only the list of them is new."""
-    for object_id in sorted({extent.dead_object or extent.object_id for extent in extents}):
-        taken = connection.execute(
-            update(schema.objects)
-            .where(schema.objects.c.object_id == object_id, schema.objects.c.state == REGISTERED)
-            .values(state=COMMITTED, size=sizes[object_id], changed_ms=_ms(now_ms))
-        )
-        if taken.rowcount != 1:
-            raise CommitRefused(
-                f"object {object_id} is not registered any more, or used already: upload under a new id"
-            )
-
-
-def _release(connection: Connection, object_ids: set[str], now_ms: Moment) -> None:
-    """Of these objects, those that the last extent has left are garbage, after a time of grace for readers.
-
-    Their rows are locked first: of two partitions that leave the same object at once, the second must see the first."""
-    rows = select(schema.objects.c.object_id).where(schema.objects.c.object_id.in_(object_ids))
-    # Not against those who only point at them from new rows: two who both do would wait for each other.
-    connection.execute(rows.order_by(schema.objects.c.object_id).with_for_update(key_share=True)).all()
-    columns = (schema.extents.c.object_id, schema.extents.c.dead_object)
-    still = {name for column in columns for name in connection.scalars(select(column).where(column.in_(object_ids)))}
-    free = sorted(object_ids - still)
-    if free:
-        connection.execute(
-            update(schema.objects)
-            .where(schema.objects.c.object_id.in_(free), schema.objects.c.state == COMMITTED)
-            .values(state=UNREFERENCED, changed_ms=_ms(now_ms))
-        )

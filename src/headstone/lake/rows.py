@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 
 from headstone.errors import UsageError
 from headstone.lake import schema
-from headstone.lake.commits import Extent, Partition, TombstoneRange
+from headstone.lake.commits import Extent, LowestHold, Partition, TombstoneRange
 from headstone.lake.dead import dead_bytes
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.spans import Span
@@ -76,6 +76,22 @@ def extent_row(partition_id: int, extent: Extent, moment_ms: int) -> dict[str, o
         "dead": extent.dead, "dead_object": extent.dead_object, "dead_position": extent.dead_position,
         "oldest_timestamp_ms": extent.oldest_timestamp_ms,
     }  # fmt: skip
+
+
+def lowest_hold(connection: Connection, partition_id: int, now_ms: int) -> LowestHold | None:
+    """Of the holds that have not expired, the one of the reader farthest behind."""
+    columns = schema.holds.c
+    mine = (columns.partition_id == partition_id) & (columns.expires_ms > now_ms)
+    query = select(columns.reader, columns.held_from).where(mine).order_by(columns.held_from, columns.reader)
+    row = connection.execute(query.limit(1)).first()
+    return None if row is None else LowestHold(row.reader, row.held_from)
+
+
+def lease_of(connection: Connection, partition_id: int, now_ms: int) -> str | None:
+    """Who works on a partition."""
+    columns = schema.leases.c
+    mine = (columns.partition_id == partition_id) & (columns.expires_ms > now_ms)
+    return connection.execute(select(columns.worker).where(mine)).scalar_one_or_none()
 
 
 class Place(NamedTuple):

@@ -269,12 +269,13 @@ def expect_version(connection: Connection) -> None:
         )
 
 
-def migrate(connection: Connection) -> None:
-    """To this program's version, step by step; a metastore of a newer program is left alone."""
-    found = connection.execute(select(lakes.c.version).with_for_update()).scalar_one()
+def migrate(connection: Connection) -> int:
+    """To this program's version, step by step; a metastore of a newer program is left alone. The version it had."""
+    found: int = connection.execute(select(lakes.c.version).with_for_update()).scalar_one()
     if found > VERSION:
         raise UsageError(f"the metastore has version {found}, this program knows {VERSION}: use a newer headstone")
     for step in range(found, VERSION):
         MIGRATIONS[step](connection)
     if found < VERSION:
         connection.execute(update(lakes).values(version=VERSION))
+    return found
