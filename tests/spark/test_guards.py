@@ -160,3 +160,23 @@ def test_without_peers_nothing_becomes_plain(tmp_path: Path) -> None:
     mine = write(tmp_path, "P1[a] C1 N[z] |")
     run(mine)
     assert transactional(mine) == [0]
+
+
+def clean_stop(source: Path, *, clean: bool) -> Path:
+    as_broker(source, cleaner_offset={("t", 0): 0, ("t", 1): 0})
+    if not clean:
+        (source / ".kafka_cleanshutdown").unlink()
+    return source
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["one run", "two runs"])
+@pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_new_log_directory_is_clean_only_if_all_its_sources_were(
+    first: bool, second: bool, at_once: bool, tmp_path: Path
+) -> None:
+    one = clean_stop(write(tmp_path / "1", "N[a] N[a] | N[b]", "t-0"), clean=first)
+    two = clean_stop(write(tmp_path / "2", "N[a] N[a] | N[b]", "t-1"), clean=second)
+    for sources in [(one, two)] if at_once else [(one,), (two,)]:
+        run(*sources, out=tmp_path / "out")
+    assert (tmp_path / "out" / "meta.properties").exists()
+    assert (tmp_path / "out" / ".kafka_cleanshutdown").exists() == (first and second)

@@ -30,6 +30,9 @@ WITH_ACTIONS = ("lake",)
 """Verbs whose actions have their own options."""
 
 
+BEGUN = "what it had begun to change is finished or undone by the next run, the rest is as it was"
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="headstone", description="Keeps compacted Kafka topics small and correct.")
     top.add_argument("--version", action="version", version=f"headstone {__version__}")
@@ -54,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headstone {arguments.verb}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"headstone {arguments.verb}: interrupted; nothing was changed but what was reported", file=sys.stderr)
+        print(f"headstone {arguments.verb}: interrupted; {BEGUN}", file=sys.stderr)
         return 3
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -65,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
     except Exception:
         traceback.print_exc()
-        print(f"headstone {arguments.verb}: stopped by an unexpected error; inputs are as they were", file=sys.stderr)
+        print(f"headstone {arguments.verb}: stopped by an unexpected error; {BEGUN}", file=sys.stderr)
         return 3
 
 

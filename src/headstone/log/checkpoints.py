@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from headstone.errors import UsageError
 from headstone.log.failpoint import reach
+from headstone.log.ownership import take_after
 
 CLEANER = "cleaner-offset-checkpoint"
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -40,6 +41,7 @@ def write_atomically(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+    take_after(temporary, path if path.exists() else path.parent)
     reach(f"rename {temporary.name}")
     os.replace(temporary, path)
     sync_directory(path.parent)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headstone.errors import UsageError
 from headstone.log import checkpoints
+from headstone.log.ownership import take_after
 from headstone.log.reading import SegmentFile
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
@@ -222,6 +223,7 @@ def exclusive(log_dir: Path) -> Iterator[None]:
     """Holds the lock that a broker would hold, so that none can start here meanwhile; refuses if one does hold it."""
     lock = log_dir / checkpoints.LOCK
     with open(lock, "a+b") as file:
+        take_after(lock, log_dir)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

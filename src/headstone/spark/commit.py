@@ -26,8 +26,10 @@ from headstone.log.directory import (
     PartitionDir,
     is_broker_directory,
     numbered,
+    was_stopped_cleanly,
 )
 from headstone.log.failpoint import reach
+from headstone.log.ownership import take_after
 from headstone.log.snapshots import write_snapshot
 from headstone.log.swap import remove_segments, replace_segments, uncovered_base
 from headstone.retention import verdicts
@@ -110,7 +112,7 @@ def commit_in_place(done: Finished) -> int:
         new = [group.base for group in done.groups]
         extra = uncovered_base([(g.base, g.next_offset) for g in done.groups], done.rewritten_bases)
         if extra is not None:
-            _empty_segment(directory.path, extra, CLEANED)
+            _empty_segment(directory.path, extra, CLEANED, done.found.survey.active.file.path)
             new.append(extra)
         replace_segments(
             directory.path, new_bases=new, old_bases=done.rewritten_bases, stale_snapshots=done.stale_snapshots
@@ -118,7 +120,7 @@ def commit_in_place(done: Finished) -> int:
     gone = deleted_by_retention(done)
     if gone:
         if len(gone) == len(done.bases):
-            _empty_segment(directory.path, done.found.survey.log_end, "")
+            _empty_segment(directory.path, done.found.survey.log_end, "", done.found.survey.active.file.path)
         remove_segments(directory.path, gone)
     return _start_after(done, gone)
 
@@ -128,9 +130,9 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     directory = done.found.directory
     for group in done.groups:
         for suffix in group.suffixes:
-            os.replace(
-                attempt_path(str(work_dir), group.base, suffix, group.attempt), work_dir / numbered(group.base, suffix)
-            )
+            output = attempt_path(str(work_dir), group.base, suffix, group.attempt)
+            take_after(output, directory.path / numbered(group.base, LOG))
+            os.replace(output, work_dir / numbered(group.base, suffix))
     finals = {numbered(group.base, suffix) for group in done.groups for suffix in group.suffixes}
     for lost_attempt in [path for path in work_dir.iterdir() if path.name not in finals]:
         lost_attempt.unlink()
@@ -141,8 +143,9 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     _snapshot_at_end(done, work_dir)
     gone = deleted_by_retention(done)
     if gone and len(gone) == len(done.bases):
-        _empty_segment(work_dir, done.found.survey.log_end, "")
+        _empty_segment(work_dir, done.found.survey.log_end, "", done.found.survey.active.file.path)
     remove_segments(work_dir, gone)
+    take_after(work_dir, directory.path)
     sync_directory(work_dir)
     reach(f"rename {work_dir} to {out / directory.name}")
     os.rename(work_dir, out / directory.name)
@@ -217,6 +220,7 @@ def _stage_cleaned(done: Finished, directory: Path) -> None:
         for suffix in group.suffixes:
             source = attempt_path(done.work.work_dir, group.base, suffix, group.attempt)
             target = directory / (numbered(group.base, suffix) + CLEANED)
+            take_after(source, directory / numbered(group.base, LOG))
             reach(f"rename {source.name} to {target.name}")
             os.replace(source, target)
 
@@ -230,14 +234,17 @@ def _snapshot_at_end(done: Finished, directory: Path) -> None:
         return
     temporary = target.with_name(target.name + ".tmp")
     write_snapshot(temporary, entries)
+    take_after(temporary, Path(survey.active.file.path))
     reach(f"rename {temporary.name}")
     os.replace(temporary, target)
 
 
-def _empty_segment(directory: Path, base: int, stage: str) -> None:
+def _empty_segment(directory: Path, base: int, stage: str, model: str) -> None:
     for suffix in (INDEX, TIME_INDEX, LOG):
         reach(f"create {numbered(base, suffix)}{stage}")
-        (directory / (numbered(base, suffix) + stage)).write_bytes(b"")
+        path = directory / (numbered(base, suffix) + stage)
+        path.write_bytes(b"")
+        take_after(path, Path(model))
 
 
 def _copy_segment(directory: PartitionDir, base: int, target: Path) -> None:
@@ -259,15 +266,34 @@ def _copy_rest(directory: PartitionDir, target: Path, snapshots: set[int]) -> No
 
 def _copy_synced(source: str | Path, target: str | Path) -> None:
     shutil.copy2(source, target)
-    with open(target, "rb+") as file:
+    with open(target, "rb") as file:
         os.fsync(file.fileno())
+    take_after(Path(target), Path(source))
 
 
-def copy_broker_files(source: Path, out: Path) -> None:
-    """What a broker looks for in its log directory beside partitions."""
-    for name in (checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN, checkpoints.BOOTSTRAP):
-        if (source / name).exists() and not (out / name).exists():
-            _copy_synced(source / name, out / name)
+def copy_broker_files(sources: Sequence[Path], out: Path, *, clean: bool) -> None:
+    """What a broker looks for in its log directory beside partitions; the sign of a clean stop comes last."""
+    for source in sources:
+        for name in (
+            checkpoints.META_PROPERTIES,
+            checkpoints.BOOTSTRAP,
+            *([checkpoints.CLEAN_SHUTDOWN] if clean else []),
+        ):
+            if (source / name).exists() and not (out / name).exists():
+                _copy_synced(source / name, out / name)
+        for name in (path.name for path in out.glob("*-checkpoint")):
+            take_after(out / name, source / name if (source / name).exists() else source)
+    sync_directory(out)
+
+
+def is_clean_with(out: Path, sources: Sequence[Path]) -> bool:
+    """Whether all that `out` will hold comes from brokers that stopped cleanly; its sign is taken back if not."""
+    empty = not any(child.is_dir() for child in out.iterdir())
+    clean = all(map(was_stopped_cleanly, sources)) and (empty or was_stopped_cleanly(out))
+    if not clean and was_stopped_cleanly(out):
+        (out / checkpoints.CLEAN_SHUTDOWN).unlink()
+        sync_directory(out)
+    return clean
 
 
 def refuse_keyless(done: Finished) -> None:
@@ -289,6 +315,7 @@ def copy_untouched(directories: Sequence[PartitionDir], out: Path) -> None:
                 directory.path, copy, copy_function=_copy_synced, ignore=shutil.ignore_patterns(WORK_PREFIX + "*")
             )
             for folder, _, _ in os.walk(copy):
+                take_after(Path(folder), directory.path / Path(folder).relative_to(copy))
                 sync_directory(Path(folder))
             reach(f"rename {copy} to {out / directory.name}")
             os.rename(copy, out / directory.name)

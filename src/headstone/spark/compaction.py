@@ -25,6 +25,7 @@ from headstone.log.directory import (
     is_broker_directory,
     was_stopped_cleanly,
 )
+from headstone.log.ownership import refuse_foreign, take_after
 from headstone.log.swap import recover
 from headstone.retention import keys
 from headstone.retention.keys import HashKey
@@ -40,6 +41,7 @@ from headstone.spark.commit import (
     commit_to,
     copy_broker_files,
     copy_untouched,
+    is_clean_with,
     note_cleaned,
     note_new,
     refuse_existing,
@@ -132,7 +134,7 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
         if request.out is None and not request.dry_run:
             _hold_in_place(directories, request.force_offline, stack, tell)
         elif request.out is not None and not request.dry_run:
-            _hold_out(request.out, everything, stack)
+            clean = _hold_out(request.out, everything, stack)
         if not request.dry_run:
             engine.begin()
         found = _candidates(directories, request, result.failed)
@@ -146,7 +148,7 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
         else:
             _run(found, chosen, request, engine, result, tell)
             if request.out is not None:
-                _complete_out(request.out, everything, selection.left, result)
+                _complete_out(request.out, everything, selection.left, result, clean=clean)
     if result.failed and not result.partitions:
         raise result.failed[0].error
     result.seconds = time.monotonic() - started
@@ -154,14 +156,18 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
 
 
 def _complete_out(
-    out: Path, everything: Sequence[PartitionDir], left: Sequence[PartitionDir], result: CompactionResult
+    out: Path,
+    everything: Sequence[PartitionDir],
+    left: Sequence[PartitionDir],
+    result: CompactionResult,
+    *,
+    clean: bool,
 ) -> None:
     """What a broker looks for beside what was compacted; without it none starts on an output that lacks a partition."""
     if result.failed:
         return
     copy_untouched(left, out)
-    for log_dir in sorted({directory.log_dir for directory in everything}):
-        copy_broker_files(log_dir, out)
+    copy_broker_files(sorted({directory.log_dir for directory in everything}), out, clean=clean)
 
 
 def tell_choice(found: Candidate, request: CompactionRequest, tell: Tell) -> None:
@@ -172,18 +178,24 @@ def tell_choice(found: Candidate, request: CompactionRequest, tell: Tell) -> Non
         tell(f"{name}: {'chosen' if found.eligibility.eligible else 'not chosen'}: {found.eligibility.reason}")
 
 
-def _hold_out(out: Path, directories: Sequence[PartitionDir], stack: ExitStack) -> None:
-    """The output directory is ours alone; what a killed run left in it goes."""
+def _hold_out(out: Path, directories: Sequence[PartitionDir], stack: ExitStack) -> bool:
+    """The output directory is ours alone; what a killed run left in it goes. Whether it will be as after a clean stop."""
     refuse_existing(out, directories)
-    out.mkdir(parents=True, exist_ok=True)
+    sources = sorted({directory.log_dir for directory in directories})
+    if not out.exists():
+        out.mkdir(parents=True)
+        take_after(out, sources[0])
     stack.enter_context(exclusive(out))
     remove_work_dirs(out)
+    return is_clean_with(out, sources)
 
 
 def _hold_in_place(directories: Sequence[PartitionDir], force: bool, stack: ExitStack, tell: Tell) -> None:
     """Locks each log directory, refuses one whose broker did not stop cleanly, finishes interrupted swaps."""
     for log_dir in sorted({directory.log_dir for directory in directories}):
         broker = is_broker_directory(log_dir)
+        if broker:
+            refuse_foreign(log_dir)
         stack.enter_context(exclusive(log_dir))
         if broker and not was_stopped_cleanly(log_dir):
             if not force:
