@@ -104,6 +104,7 @@ def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(tmp_path: P
         (["compact", "{log}", "--in-place", "--peer", "{log}/orders-0"], "is a partition directory"),
         (["compact", "{log}/orders-0", "--in-place", "--peer", "{log}"], "is what is compacted"),
         (["compact", "", "--in-place"], "'': no such directory"),
+        (["compact", "{recent}", "--in-place", "--now-ms", "1700000000"], "milliseconds since 1970"),
         (["compact", "{missing}", "--out", "{out}"], "no such directory"),
         (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--markers-below", "3"], "--rules coordinated"),
         (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--plain-below", "3"], "--rules coordinated"),
@@ -118,7 +119,8 @@ def test_wrong_usage_is_two_with_a_sentence(
 ) -> None:
     log = write_log(tmp_path / "in", "N[a] |")
     full = write_log(tmp_path / "full", "N[a] |")
-    places = {"log": log, "missing": tmp_path / "nowhere", "out": tmp_path / "out", "full": full}
+    recent = write_log(tmp_path / "recent", "N[a]@1700000000000 | N[b]@1700000000000")
+    places = {"log": log, "missing": tmp_path / "nowhere", "out": tmp_path / "out", "full": full, "recent": recent}
     code = main([argument.format(**places) for argument in arguments])
     assert code == 2
     assert says in capsys.readouterr().err

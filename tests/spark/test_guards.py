@@ -24,7 +24,8 @@ def write(root: Path, notation: str, name: str = "t-0") -> Path:
 
 def run(*roots: Path, told: list[str] | None = None, **settings: object) -> CompactionResult:
     paths = tuple(map(str, roots))
-    request = CompactionRequest(paths=paths, policy=Policy(now_ms=9000), progress=False, **{"out": None, **settings})  # type: ignore[arg-type]
+    given = {"out": None, "policy": Policy(now_ms=9000), "progress": False, **settings}
+    request = CompactionRequest(paths=paths, **given)  # type: ignore[arg-type]
     return compact(request, InProcess(), lambda text: None if told is None else told.append(text))
 
 
@@ -180,3 +181,35 @@ def test_a_new_log_directory_is_clean_only_if_all_its_sources_were(
         run(*sources, out=tmp_path / "out")
     assert (tmp_path / "out" / "meta.properties").exists()
     assert (tmp_path / "out" / ".kafka_cleanshutdown").exists() == (first and second)
+
+
+DAY_MS = 24 * 3600 * 1000
+WRITTEN_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "refused"),
+    [
+        (WRITTEN_MS // 1000, "lies 19,656 days before the newest record (1700000000000)"),
+        (WRITTEN_MS - DAY_MS - 1, "lies 1 days before the newest record"),
+        (WRITTEN_MS - DAY_MS, None),
+        (WRITTEN_MS + 36_525 * DAY_MS, None),
+        (WRITTEN_MS * 1000, "days behind the newest record"),
+    ],
+)
+def test_a_clock_in_another_unit_is_refused(now_ms: int, refused: str | None, tmp_path: Path) -> None:
+    write(tmp_path, f"N[a]@{WRITTEN_MS} N[a]@{WRITTEN_MS - 5} | N[z]@{WRITTEN_MS - 9}")
+    policy = Policy(now_ms=now_ms)
+    if refused is None:
+        run(tmp_path, policy=policy, clock_given=True)
+        assert offsets(tmp_path) == [1, 2]
+        return
+    with pytest.raises(UsageError) as raised:
+        run(tmp_path, policy=policy, clock_given=True)
+    assert refused in str(raised.value)
+    assert offsets(tmp_path) == [0, 1, 2]
+
+
+def test_records_without_timestamps_say_nothing_about_a_clock(tmp_path: Path) -> None:
+    run(write(tmp_path, "N[a]@-1 N[a]@-1 | N[z]@-1"), clock_given=True)
+    assert offsets(tmp_path) == [1, 2]

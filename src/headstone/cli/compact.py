@@ -104,6 +104,7 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
         topics=tuple(arguments.topic),
         all_topics=arguments.all_topics,
         eligible_only=arguments.eligible,
+        clock_given=arguments.now_ms is not None,
         drop_keyless=arguments.drop_keyless,
         force_offline=arguments.force_offline,
         dry_run=arguments.dry_run,

@@ -51,7 +51,7 @@ from headstone.spark.commit import (
 from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_each, verify_each
 from headstone.spark.progress import Meter, ProgressLine
 from headstone.spark.report import PartitionReport, partition_report
-from headstone.spark.selection import select
+from headstone.spark.selection import refuse_wrong_clock, select
 from headstone.spark.work import PartitionWork, TaskResult, bounded_map, compact_whole
 
 TASK_MEMORY_BYTES = 1 << 30
@@ -98,6 +98,8 @@ class CompactionRequest:
     all_topics: bool = False
     """Also those that nothing in a broker's directory tells to be compacted."""
     eligible_only: bool = False
+    clock_given: bool = False
+    """The policy's clock came from the caller: it is checked against the records."""
     drop_keyless: bool = False
     force_offline: bool = False
     dry_run: bool = False
@@ -218,6 +220,8 @@ def _candidates(
         if isinstance(surveyed, Exception):
             failed.append(FailedPartition(partition=directory.name, error=surveyed))
         else:
+            if request.clock_given:
+                refuse_wrong_clock(directory, surveyed[0], request.policy.now_ms)
             found.append(
                 candidate(directory, surveyed, request.policy, dirty_from=request.dirty_from, peers=request.peers)
             )

@@ -13,7 +13,11 @@ from pathlib import Path
 from headstone.errors import UsageError
 from headstone.log import checkpoints
 from headstone.log.directory import METADATA_TOPIC, PartitionDir, future_copies, is_broker_directory
+from headstone.retention.policy import DAY_MS
+from headstone.retention.survey import PartitionSurvey
 
+CENTURY_MS = 36_525 * DAY_MS
+"""Microseconds are a thousand times further away."""
 NO_REASON = "nothing says that it is a compacted topic; name it with --topic if it is, or pass --all-topics"
 
 
@@ -54,6 +58,21 @@ def select(
         raise UsageError(f"{', '.join(paths)}: nothing to compact")
     left = [d for d in asked if d.topic in reasons or d.path in moving]
     return Selection(wanted=tuple(wanted), left=(*left, *metadata))
+
+
+def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms: int) -> None:
+    """A clock in another unit stamps horizons in 1970, or lets everything expire at once.
+
+    Producers may be ahead of a right clock, by a day at most; how far back records go is nobody's fault.
+    """
+    newest = max(segment.largest_timestamp for segment in survey.segments)
+    if newest < 0 or newest - DAY_MS <= now_ms <= newest + CENTURY_MS:
+        return
+    where = "before" if now_ms < newest else "behind"
+    raise UsageError(
+        f"{directory.path}: --now-ms {now_ms} lies {abs(newest - now_ms) // DAY_MS:,} days {where} the newest record "
+        f"({newest}); it is in milliseconds since 1970: leave it out for this machine's clock"
+    )
 
 
 def _left_topics(asked: Sequence[PartitionDir]) -> dict[str, str]:
