@@ -11,19 +11,20 @@ from headstone.kafka.brokers import Broker, Cluster, wait_until
 from headstone.kafka.client import READ_COMMITTED, JavaClient, KafkaClient, Producer, Reading
 from headstone.kafka.distribution import Distribution
 from headstone.kafka.outages import BROKER_SETTINGS, SHORT_MS, TOPIC_SETTINGS, read_running_log
+from headstone.log.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets
 
+DAY_MS = 86_400_000
 TOPIC = "plain"
 PASSES = 8
 """Of the broker's cleaner, a third of a second apart at least: more than twice delete.retention.ms."""
 
 
-def compacted(broker: Broker, peers: list[Broker]) -> dict[str, int]:
+def compacted(broker: Broker, *options: str) -> dict[str, int]:
     """In a process of its own: Spark changes how Py4J, which drives our producers, tells errors. Why records stayed."""
-    named = [option for peer in peers for option in ("--peer", str(peer.log_dir))]
     retention = ["--delete-retention-ms", str(SHORT_MS), "--producer-id-expiration-ms", str(SHORT_MS)]
     command = ["compact", str(broker.log_dir / f"{TOPIC}-0"), "--in-place", "--dirty-from", "0", "--output", "json"]
     done = subprocess.run(
-        [sys.executable, "-m", "headstone.cli.main", *command, *named, *retention],
+        [sys.executable, "-m", "headstone.cli.main", *command, *options, *retention],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -84,7 +85,8 @@ def test_a_follower_that_stopped_inside_a_transaction_gets_its_marker_however_la
         fill(client, lambda: len(list((two.log_dir / f"{TOPIC}-0").glob("*.log"))) > 2, "segments")
         cluster.stop()
         for broker, other in ((one, two), (two, one)):
-            assert compacted(broker, [other, away])["marker: data not gone"] == 1
+            peers = ("--peer", str(other.log_dir), "--peer", str(away.log_dir))
+            assert compacted(broker, *peers)["marker: data not gone"] == 1
         one.start(wait=False)
         two.start()
         one.wait_started()
@@ -96,4 +98,47 @@ def test_a_follower_that_stopped_inside_a_transaction_gets_its_marker_however_la
         for number in (3, 2, 1):
             later = served_by(client, number)
             assert (later.stuck, later.table()) == (False, {b"k": b"committed", b"z": b"v"})
+        client.close()
+
+
+EAGER_CHECKPOINTS = {
+    "log.flush.offset.checkpoint.interval.ms": 200,
+    "replica.high.watermark.checkpoint.interval.ms": 200,
+}
+
+
+def test_a_broker_recovers_behind_a_snapshot_from_inside_a_transaction_that_became_plain(
+    distribution: Distribution, java: JavaClient, tmp_path: Path
+) -> None:
+    """It stopped inside the transaction once, in mid-segment; later it is killed, with its recovery point far behind that.
+    Left there, the snapshot would be the newest below the recovery point, and the broker would not start."""
+    with Cluster(distribution, tmp_path, settings={**BROKER_SETTINGS, **EAGER_CHECKPOINTS}) as cluster:
+        broker = cluster.brokers[1]
+        folder = broker.log_dir / f"{TOPIC}-0"
+        client = java.connect(cluster.bootstrap)
+        client.create_topic(TOPIC, [[1]], {**TOPIC_SETTINGS, "segment.ms": DAY_MS, "min.compaction.lag.ms": DAY_MS})
+        producer = client.producer(linger_ms=0, transactional_id=TOPIC)
+        producer.begin()
+        producer.write(TOPIC, 0, b"k", b"first half")
+        broker.stop()
+        broker.start()
+        producer.write(TOPIC, 0, b"l", b"second half")
+        ended(client, producer.commit)
+        client.alter_topic(TOPIC, {"segment.ms": TOPIC_SETTINGS["segment.ms"]})
+
+        def checkpointed() -> bool:
+            bases = sorted(int(path.name[:20]) for path in folder.glob("*.log"))
+            offsets = [
+                read_offsets(broker.log_dir / name).get((TOPIC, 0), 0) for name in (RECOVERY_POINT, HIGH_WATERMARK)
+            ]
+            return len(bases) > 3 and min(offsets) > bases[2]
+
+        fill(client, checkpointed, "a recovery point behind several segments")
+        table = client.read(TOPIC).table()
+        broker.kill()
+        assert (folder / f"{1:020d}.snapshot").exists()
+        assert compacted(broker, "--force-offline", "--plain-below", "3")["made plain"] == 2
+        broker.start()
+        after = client.read(TOPIC)
+        assert (after.stuck, after.table()) == (False, table)
         client.close()

@@ -64,20 +64,24 @@ def _orphans(directory: Path) -> list[_File]:
 
 
 def replace_segments(
-    directory: Path, *, new_bases: Sequence[int], old_bases: Sequence[int], stale_snapshots: Sequence[int]
+    directory: Path, *, new_bases: Sequence[int], old_bases: Sequence[int], stale_snapshots: range
 ) -> None:
-    """Swaps the `.cleaned` segments named by new_bases in for the old ones. All `.cleaned` files are on disk already."""
+    """Swaps the `.cleaned` segments named by new_bases in for the old ones. All `.cleaned` files are on disk already.
+
+    Stale snapshots go first: a log without them is right too, and no recovery would find those behind its last batch.
+    """
     cleaned = [file for file in _files(directory) if file.stage == CLEANED]
-    old, stale = set(old_bases), set(stale_snapshots)
+    old = set(old_bases)
     assert {file.offset for file in cleaned} == set(new_bases)
+    for file in _files(directory):
+        if file.suffix == SNAPSHOT and file.stage == "" and file.offset in stale_snapshots:
+            _rename(file.path, file.path.with_name(file.path.name + DELETED))
     sync_directory(directory)
     for file in sorted(cleaned, key=_swap_order):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix) + SWAP))
     sync_directory(directory)
     for file in _files(directory):
-        old_segment = file.suffix in SEGMENT_SUFFIXES and file.offset in old
-        old_snapshot = file.suffix == SNAPSHOT and file.offset in stale
-        if file.stage == "" and (old_segment or old_snapshot):
+        if file.stage == "" and file.suffix in SEGMENT_SUFFIXES and file.offset in old:
             _rename(file.path, file.path.with_name(file.path.name + DELETED))
     for file in sorted((f for f in _files(directory) if f.stage == SWAP), key=_swap_order):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))

@@ -56,12 +56,11 @@ class Finished:
         return [segment.base for group in self.work.groups for segment in group.segments] if self.work else []
 
     @property
-    def stale_snapshots(self) -> list[int]:
-        """Offsets whose producer snapshots go with the old segments: those merged away; and, where committed data became
-        plain, all of them, because one taken inside a transaction would meet plain data of an open transaction."""
-        if self.found.policy.plain_below > 0:
-            return self.rewritten_bases
-        return sorted(set(self.rewritten_bases) - {group.base for group in self.groups})
+    def rewritten(self) -> range:
+        """Offsets whose producer snapshots go with the old segments, wherever a broker took them: to one from inside a
+        transaction it is open, and what follows would be plain data of it, or its marker would be gone."""
+        bases = self.rewritten_bases
+        return range(bases[0], self.carried[0].base) if bases else range(0)
 
     @property
     def carried(self) -> list[SegmentSurvey]:
@@ -114,9 +113,7 @@ def commit_in_place(done: Finished) -> int:
         if extra is not None:
             _empty_segment(directory.path, extra, CLEANED, done.found.survey.active.file.path)
             new.append(extra)
-        replace_segments(
-            directory.path, new_bases=new, old_bases=done.rewritten_bases, stale_snapshots=done.stale_snapshots
-        )
+        replace_segments(directory.path, new_bases=new, old_bases=done.rewritten_bases, stale_snapshots=done.rewritten)
     gone = deleted_by_retention(done)
     if gone:
         if len(gone) == len(done.bases):
@@ -138,7 +135,7 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
         lost_attempt.unlink()
     for segment in done.carried:
         _copy_segment(directory, segment.base, work_dir)
-    snapshots = {*done.bases, done.found.survey.log_end} - set(done.stale_snapshots)
+    snapshots = {*(segment.base for segment in done.carried), done.found.survey.log_end}
     _copy_rest(directory, work_dir, snapshots)
     _snapshot_at_end(done, work_dir)
     gone = deleted_by_retention(done)
