@@ -91,3 +91,39 @@ def test_without_a_high_watermark_nothing_above_log_start_was_replicated(
     assert [line for line in told if "no high watermark" in line] == [
         f"t-0: no high watermark in {HIGH_WATERMARK}: it begins at log start {start}, as in a broker" for start in notes
     ]
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "--out"])
+@pytest.mark.parametrize(
+    ("checkpoint", "dirty_from", "written"),
+    [
+        pytest.param(2, None, 6, id="from the checkpoint on"),
+        pytest.param(2, 0, 6, id="from further back"),
+        pytest.param(2, 2, 6, id="the checkpoint by name"),
+        pytest.param(2, 4, 2, id="from beyond it: what lies between was not looked at"),
+        pytest.param(2, 6, 2, id="nothing was cleaned"),
+        pytest.param(None, 4, 0, id="no checkpoint: nothing is known to be clean"),
+        pytest.param(99, 4, 0, id="a checkpoint above the log end tells nothing"),
+        pytest.param(6, 0, 6, id="all of it again"),
+    ],
+)
+def test_the_checkpoint_rises_only_over_what_was_cleaned(
+    checkpoint: int | None, dirty_from: int | None, written: int, in_place: bool, tmp_path: Path
+) -> None:
+    """It is the replica's MCCO: a record below it that is superseded would outlive its tombstone elsewhere."""
+    source = tmp_path / "in"
+    history = History()
+    history.append("N[a] N[b] | N[a] N[b] | N[c] N[d] | N[e]")
+    history.write_partition(source, "t-0")
+    if checkpoint is not None:
+        # Copied by --out too, which compacts what the checkpoint beside the input says.
+        write_offsets(source / CLEANER, {NAME: checkpoint})
+    out = None if in_place else tmp_path / "out"
+    notes: list[str] = []
+    request = CompactionRequest(
+        paths=(str(source),), out=out, policy=Policy(now_ms=9000), progress=False, dirty_from=dirty_from
+    )
+    compact(request, InProcess(), notes.append)
+    assert read_offsets((out or source) / CLEANER) == {NAME: written}
+    says = [note for note in notes if f"the checkpoint stays at {written}" in note]
+    assert len(says) == (dirty_from is not None and dirty_from > written)

@@ -52,6 +52,12 @@ class Finished:
     next_dirty: int
 
     @property
+    def clean_below(self) -> int:
+        """For the cleaner checkpoint, which is this replica's MCCO: it rises only over what was cleaned without a gap."""
+        before = self.found.clean_below
+        return before if self.work is None or self.found.range.dirty_start > before else self.next_dirty
+
+    @property
     def rewritten_bases(self) -> list[int]:
         return [segment.base for group in self.work.groups for segment in group.segments] if self.work else []
 
@@ -180,7 +186,7 @@ class CheckpointBook:
 def note_cleaned(book: CheckpointBook, done: Finished, start: int) -> None:
     """First dirty offset and log start of a partition."""
     name = done.found.directory.topic_partition
-    book.put(checkpoints.CLEANER, name, max(done.next_dirty, start))
+    book.put(checkpoints.CLEANER, name, max(done.clean_below, start))
     book.put(checkpoints.LOG_START, name, _log_start_entry(done, start))
 
 

@@ -31,7 +31,15 @@ from headstone.retention.keys import HashKey
 from headstone.retention.passes import Round
 from headstone.retention.policy import Policy
 from headstone.retention.producers import active_producers
-from headstone.retention.ranges import CleanRange, Eligibility, clean_range, dirty_segments, eligibility, group_segments
+from headstone.retention.ranges import (
+    CleanRange,
+    Eligibility,
+    clean_range,
+    dirty_segments,
+    eligibility,
+    first_dirty,
+    group_segments,
+)
 from headstone.retention.survey import PartitionSurvey, survey_partition
 from headstone.spark.work import GroupWork, PartitionWork
 
@@ -46,6 +54,8 @@ class Candidate:
     survey: PartitionSurvey
     policy: Policy
     range: CleanRange
+    clean_below: int
+    """Where the last pass ended by the checkpoint; log start if there is none to trust."""
     eligibility: Eligibility
     log_start_entry: int | None
     """What the log start checkpoint says of it; the survey's log start is never below the first segment."""
@@ -141,11 +151,14 @@ def _indexed_aborted(directory: PartitionDir, files: Sequence[SegmentFile]) -> l
 
 def replica_watermarks(directory: PartitionDir, survey: PartitionSurvey) -> ReplicaWatermarks:
     """What a stopped replica's files prove. Its cleaner checkpoint is its MCCO: below it the cleaner left no duplicate."""
-    checkpoint = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition, 0)
     free_until = survey.log_end if survey.first_transactional is None else survey.first_transactional
-    return ReplicaWatermarks(
-        mcco=max(min(checkpoint, survey.log_end), survey.log_start), mxfo=max(free_until, survey.log_start)
-    )
+    return ReplicaWatermarks(mcco=_clean_below(directory, survey), mxfo=max(free_until, survey.log_start))
+
+
+def _clean_below(directory: PartitionDir, survey: PartitionSurvey) -> int:
+    """The cleaner checkpoint, or log start if there is none, or none that fits the log."""
+    known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
+    return first_dirty(survey, known)[0]
 
 
 def allowed_by(policy: Policy, directory: PartitionDir, survey: PartitionSurvey, peers: Sequence[Path]) -> Policy:
@@ -183,14 +196,15 @@ def candidate(
         policy = allowed_by(policy, directory, survey, peers)
     known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
-    trusted = max(survey.log_start, known or 0)
-    if dirty_from is not None and trusted < dirty_from <= survey.log_end:
-        notes += (
-            f"--dirty-from {dirty_from} takes offsets {trusted} to {dirty_from} to be clean; nothing has checked that",
-        )
     clean = clean_range(survey, policy, checkpoint=known if dirty_from is None else dirty_from)
+    clean_below = first_dirty(survey, known)[0]
+    if clean.dirty_start > clean_below:
+        notes += (
+            f"--dirty-from {dirty_from} leaves out offsets {clean_below} to {dirty_from}: nothing has checked that they are "
+            f"clean, so the checkpoint stays at {clean_below}",
+        )
     return Candidate(
-        directory=directory, survey=survey, policy=policy, range=clean,
+        directory=directory, survey=survey, policy=policy, range=clean, clean_below=clean_below,
         log_start_entry=start, eligibility=eligibility(survey, clean, policy),
         notes=notes + ((clean.reset,) if clean.reset else ()),
     )  # fmt: skip
