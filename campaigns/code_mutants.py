@@ -111,21 +111,18 @@ class Copy:
     children: Children
 
     def pytest(self, arguments: list[str], *, seconds: float, bytecode: bool) -> tuple[int | None, str]:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *arguments]
+        plugins = ["-p", "no:cacheprovider", "-p", "campaigns.plain_examples"]
+        command = [sys.executable, "-m", "pytest", "-q", *plugins, "--hypothesis-seed=0", *arguments]
         env = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(self.root / "src"), str(self.root)]),
+            "PYTHONPATH": os.pathsep.join([str(self.root / "src"), str(self.root), str(ROOT)]),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "NUMBA_CACHE_DIR": str(self.cache),
             # A mutant's byte code could be taken for the next one's: same file, same size, same second.
             "PYTHONDONTWRITEBYTECODE": "" if bytecode else "1",
         }
-        try:
-            return self.children.run(command, cwd=self.root, env=env, seconds=seconds)
-        finally:
-            # Failing examples of one mutant are no examples for the next.
-            shutil.rmtree(self.root / ".hypothesis", ignore_errors=True)
+        return self.children.run(command, cwd=self.root, env=env, seconds=seconds)
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
