@@ -297,6 +297,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # Also where a shell has started it in the background, and for whoever sends the other signal.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -15,10 +15,12 @@ from headstone.cli.main import main
 from headstone.errors import Unfinished
 from headstone.kafka.brokers import Cluster, free_ports, wait_until
 from headstone.kafka.distribution import Distribution
-from headstone.kafka.replicas import whole_batches
+from headstone.kafka.replicas import whole_batches, write_aborted_index
+from headstone.log.indexes import AbortedTxn, read_aborted
 from testbed.maven import VERSIONS
 from testbed.workloads import second_client
 from tests.oracle.batches import Batch, Record, encode
+from tests.oracle.notation import History
 
 USER, PASSWORD = "auditor", "se,cr=et"
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -146,6 +148,20 @@ def test_batches_that_are_cut_off_are_asked_for_again() -> None:
     for garbage in (bytes(100), b"\xff" * 100, first + bytes(100)):
         with pytest.raises(Unfinished, match="not a record batch"):
             whole_batches(garbage, 4, 100)
+
+
+def test_aborted_transactions_end_at_their_own_marker(tmp_path: Path) -> None:
+    """A broker tells producer and first offset; the end is the next ABORT of that producer, if it is in the copy."""
+    history = History()
+    history.append("P1[a] C1 P1[b] P2[c] A2 A1 P1[d] A1 P1[e]")
+    log = history.write_partition(tmp_path, "t-0") / f"{0:020d}.log"
+    log.with_suffix(".txnindex").unlink(missing_ok=True)
+    write_aborted_index(log, 0, {(1, 2), (2, 3), (1, 6), (1, 8)})
+    assert read_aborted(log.with_suffix(".txnindex")) == [
+        AbortedTxn(producer_id=2, first_offset=3, last_offset=4, lso=3),
+        AbortedTxn(producer_id=1, first_offset=2, last_offset=5, lso=2),
+        AbortedTxn(producer_id=1, first_offset=6, last_offset=7, lso=6),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headstone.errors import CorruptLog
-from headstone.log.reading import walk_segment
+from headstone.log.reading import ChunkReader, walk_segment
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
@@ -352,3 +352,15 @@ def test_a_walk_with_checksums_finds_the_batch_that_a_walk_without_passes_over(t
     with pytest.raises(CorruptLog, match="wrong CRC-32C") as caught:
         list(walk_segment(str(file), base=0, with_crc=True))
     assert (caught.value.position, caught.value.offset) == (THIRD_AT, 2)
+
+
+def test_a_file_that_became_shorter_meanwhile_is_not_read_as_zeros(tmp_path: Path) -> None:
+    history = History()
+    history.append("N[a] N[b]")
+    path = history.write_partition(tmp_path, "t-0") / f"{0:020d}.log"
+    size = path.stat().st_size
+    with path.open("r+b", buffering=0) as file:
+        file.truncate(size // 2)
+        with pytest.raises(CorruptLog, match="became shorter while it was read") as caught:
+            ChunkReader().read(file, str(path), 0, size, batches=2, previous=-1, with_crc=True)
+    assert caught.value.position == size // 2

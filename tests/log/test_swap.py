@@ -420,6 +420,24 @@ def test_crash_point(crash: str, loader: object, halves: tuple[Path, Path]) -> N
     assert leftovers(old) == []
 
 
+@pytest.mark.parametrize(
+    ("new", "old", "needed"),
+    [
+        ([(0, 10)], [0, 5], None),
+        ([(0, 10)], [0, 9], None),
+        ([(0, 10)], [0, 10], 10),
+        ([(0, 4), (4, 10)], [0, 4, 12], 12),
+        ([(0, 4), (10, 10)], [0, 4, 10], None),
+        ([(0, 0)], [0], None),
+    ],
+)
+def test_the_last_old_segment_is_covered_wherever_the_new_ones_end(
+    new: list[tuple[int, int]], old: list[int], needed: int | None
+) -> None:
+    """Recovery deletes old files below the end of the new ones, and those of the same base."""
+    assert uncovered_base(new, old) == needed
+
+
 def test_recovery_of_a_whole_log_does_nothing(halves: tuple[Path, Path]) -> None:
     assert recover(halves[0]) == []
 

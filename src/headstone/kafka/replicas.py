@@ -190,13 +190,13 @@ def _copy(connection: Connection, topic: str, number: int, start: int, log_dir: 
             answer = connection.fetch(topic, number, offset, bytes_max=FETCH_BYTES, isolation=isolation)
             if answer.error:
                 raise Unfinished(f"offset {offset}: {error_name(answer.error)}")
-    _write_aborted(log, start, aborted)
+    write_aborted_index(log, start, aborted)
     write_partition_offset(log_dir / HIGH_WATERMARK, topic, number, end)
     write_partition_offset(log_dir / LOG_START, topic, number, max(first.log_start, start))
     return stable
 
 
-def _write_aborted(log: Path, base: int, aborted: set[tuple[int, int]]) -> None:
+def write_aborted_index(log: Path, base: int, aborted: set[tuple[int, int]]) -> None:
     """The broker's own `.txnindex`, as far as it told: where each ends is where its ABORT is."""
     if not aborted:
         return
