@@ -1,10 +1,13 @@
-"""Does cost grow in line with the data? Warm Spark jobs over sizes, segment counts and with transactions, as ratios.
+"""Does cost grow in line with the data? Warm jobs over sizes, segments, partitions and transactions, as ratios.
 
     python benchmarks/scaling.py --output json
+    python benchmarks/scaling.py --groups many-partitions many-segments
 
-Nanoseconds of all processors together a byte of log, Spark's own included, best of the runs; and their ratio to the
-first row of the group: 1.0 everywhere would be perfectly linear. Processor time, because what else the machine does
-lengthens the seconds, which are there for comparison.
+Processor time of all processors together, Spark's own included, best of the runs: nanoseconds a byte of log, or
+microseconds a partition or segment where there are many small ones; and the ratio to the first row of the group: 1.0
+everywhere would be perfectly linear, at most 1.3 is the aim. Processor time, because what else the machine does
+lengthens the seconds, which are there for comparison. The many small ones are compacted in place, with all the renames
+and checkpoints that this takes, on Spark and in this process.
 """
 
 from __future__ import annotations
@@ -14,12 +17,19 @@ import json
 import os
 import shutil
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from compact import job, sample, scratch
+from compact import NOW_MS, job, sample, scratch
 
+from headstone.log import checkpoints
+from headstone.retention.policy import Policy, kafka_rules
+from headstone.sim.synth import SampleSettings, write_sample
+from headstone.spark.compaction import CompactionRequest, Engine, compact
+from headstone.spark.inprocess import InProcess
 from headstone.spark.session import StartingSession
 from headstone.spark.stages import OnSpark
 
@@ -29,6 +39,13 @@ GROUPS = {
     "segments": [{"segments": 1}, {"segments": 10}, {"segments": 40}],
     "transactions": [{"transactions": 0.0}, {"transactions": 0.5}, {"transactions": 1.0}],
 }
+MANY = {
+    "many-partitions": [100, 1_000, 10_000],
+    "many-segments": [100, 5_000, 50_000],
+    "many-segments-kept": [100, 5_000, 50_000],
+}
+"""Segments that become one, and segments each of which becomes one of its own, of a topic with transactions."""
+RATIO_AIM = 1.3
 PLAIN = {"bytes": 1_000 * MB, "codec": "none", "partitions": 4, "segments": 4, "transactions": 0.0, "target": None}
 
 
@@ -89,9 +106,77 @@ def with_ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     return rows
 
 
+def write_partitions(root: Path, count: int) -> None:
+    """Partitions of three small segments each: the first is written, the others are links to its files."""
+    write_sample(root, SampleSettings(records=30, keys=12, segment_bytes=3_000, batch_bytes=500, topic="many"))
+    first = root / "many-0"
+    for number in range(1, count):
+        shutil.copytree(first, root / f"many-{number}", copy_function=os.link)
+    end = checkpoints.read_offsets(root / checkpoints.HIGH_WATERMARK)["many", 0]
+    for name in (checkpoints.HIGH_WATERMARK, checkpoints.RECOVERY_POINT):
+        checkpoints.write_offsets(root / name, {("many", number): end for number in range(count)})
+
+
+def write_segments(root: Path, count: int, transactions: float) -> None:
+    """One partition whose segments are a record or two each."""
+    records = count * 11 // 10
+    write_sample(
+        root,
+        SampleSettings(
+            records=records,
+            keys=count // 2,
+            segment_bytes=400,
+            batch_bytes=400,
+            topic="many",
+            transactions=transactions,
+        ),
+    )
+
+
+def measured_many(group: str, count: int, engine: Engine, runs: int) -> dict[str, object]:
+    """One compaction in place of many small partitions, or of one with many small segments."""
+    seconds, used, items = [], [], 0
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as scratch_dir:
+            root = Path(scratch_dir) / "logs"
+            kept = group == "many-segments-kept"
+            if group == "many-partitions":
+                write_partitions(root, count)
+            else:
+                write_segments(root, count, 0.5 if kept else 0.0)
+            items = sum(1 for _ in root.glob("many-*" if group == "many-partitions" else "many-0/*.log"))
+            request = CompactionRequest(
+                paths=(str(root),), out=None, progress=False,
+                policy=kafka_rules(Policy(now_ms=NOW_MS, segment_bytes=400 if kept else 1 << 30)),
+            )  # fmt: skip
+            before, started = processor_seconds(), time.monotonic()
+            result = compact(request, engine, lambda text: None)
+            seconds.append(time.monotonic() - started)
+            used.append(processor_seconds() - before)
+            assert not result.failed
+    return {
+        "items": items, "engine": type(engine).__name__, "seconds": round(min(seconds), 2),
+        "processor_seconds": round(min(used), 2), "us_per_item": round(min(used) * 1e6 / items, 1),
+    }  # fmt: skip
+
+
+def many(group: str, engines: list[Engine], runs: int, counts: list[int]) -> list[dict[str, object]]:
+    rows = []
+    for engine in engines:
+        measured_many(group, counts[0], engine, 1)
+        first = 0.0
+        for count in counts:
+            row = measured_many(group, count, engine, runs if count < 10_000 else 1)
+            cost = float(str(row["us_per_item"]))
+            first = first or cost
+            ratio = round(cost / first, 2)
+            rows.append({"group": group, **row, "ratio": ratio, "verdict": "ok" if ratio <= RATIO_AIM else "TOO MUCH"})
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", nargs="+", choices=sorted(GROUPS), default=sorted(GROUPS))
+    parser.add_argument("--groups", nargs="+", choices=sorted({**GROUPS, **MANY}), default=sorted({**GROUPS, **MANY}))
     parser.add_argument("--runs", type=int, default=3, help="best of")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     arguments = parser.parse_args()
@@ -100,6 +185,9 @@ def main() -> int:
         session.begin()
         engine = OnSpark(session.get, parallelism=2)
         for group in arguments.groups:
+            if group in MANY:
+                rows += many(group, [InProcess(2), engine], arguments.runs, MANY[group])
+                continue
             results = [row for setting in GROUPS[group] for row in measured(setting, engine, arguments.runs)]
             rows += [{"group": group, **row} for row in with_ratios(results)]
     if arguments.output == "json":

@@ -23,10 +23,15 @@ _ANY_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    path: Path
+    directory: Path
+    name: str
     offset: int
     suffix: str
     stage: str
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.name
 
 
 def recover(directory: Path) -> list[str]:
@@ -49,7 +54,7 @@ def recover(directory: Path) -> list[str]:
         _remove(directory, old, done)
     for file in sorted(swaps, key=_swap_order):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
-        done.append(f"took {file.path.name}")
+        done.append(f"took {file.name}")
     _remove(directory, _orphans(directory), done)
     if done:
         sync_directory(directory)
@@ -75,14 +80,14 @@ def replace_segments(
     assert {file.offset for file in cleaned} == set(new_bases)
     for file in _files(directory):
         if file.suffix == SNAPSHOT and file.stage == "" and file.offset in stale_snapshots:
-            _rename(file.path, file.path.with_name(file.path.name + DELETED))
+            _rename(file.path, file.path.with_name(file.name + DELETED))
     sync_directory(directory)
     for file in sorted(cleaned, key=_swap_order):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix) + SWAP))
     sync_directory(directory)
     for file in _files(directory):
         if file.stage == "" and file.suffix in SEGMENT_SUFFIXES and file.offset in old:
-            _rename(file.path, file.path.with_name(file.path.name + DELETED))
+            _rename(file.path, file.path.with_name(file.name + DELETED))
     for file in sorted((f for f in _files(directory) if f.stage == SWAP), key=_swap_order):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
     sync_directory(directory)
@@ -95,7 +100,7 @@ def remove_segments(directory: Path, bases: Sequence[int]) -> None:
     wanted = set(bases)
     gone = [file for file in _files(directory) if file.offset in wanted and file.stage == ""]
     for file in sorted(gone, key=lambda file: (file.offset, file.suffix != LOG)):
-        _rename(file.path, file.path.with_name(file.path.name + DELETED))
+        _rename(file.path, file.path.with_name(file.name + DELETED))
     sync_directory(directory)
     _remove(directory, [file for file in _files(directory) if file.stage == DELETED], [])
 
@@ -120,7 +125,9 @@ def _files(directory: Path) -> list[_File]:
     for name in sorted(os.listdir(directory)):
         match = _ANY_NUMBERED.fullmatch(name)
         if match:
-            found.append(_File(path=directory / name, offset=int(match[1]), suffix=match[2], stage=match[3] or ""))
+            found.append(
+                _File(directory=directory, name=name, offset=int(match[1]), suffix=match[2], stage=match[3] or "")
+            )
     return found
 
 
@@ -131,6 +138,6 @@ def _rename(path: Path, target: Path) -> None:
 
 def _remove(directory: Path, files: Sequence[_File], done: list[str]) -> None:
     for file in files:
-        reach(f"remove {file.path.name}")
-        os.unlink(directory / file.path.name)
-        done.append(f"removed {file.path.name}")
+        reach(f"remove {file.name}")
+        os.unlink(directory / file.name)
+        done.append(f"removed {file.name}")

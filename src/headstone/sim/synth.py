@@ -187,15 +187,14 @@ def _write_indexes(directory: Path) -> None:
     name, _, number = directory.name.rpartition("-")
     files = list_segments(PartitionDir(path=directory, topic=name, partition=int(number)))
     state = ProducerState(high_watermark=2**63 - 1)
-    aborted_before = 0
     for file in files:
         if file.base and state.entries():
             write_snapshot(directory / numbered(file.base, SNAPSHOT), state.entries())
+        state.completed.clear()
         _write_segment_indexes(file, state)
         aborted = state.aborted()
-        if len(aborted) > aborted_before:
-            (directory / numbered(file.base, TXN_INDEX)).write_bytes(aborted_bytes(aborted[aborted_before:]))
-        aborted_before = len(aborted)
+        if aborted:
+            (directory / numbered(file.base, TXN_INDEX)).write_bytes(aborted_bytes(aborted))
 
 
 def _write_segment_indexes(file: SegmentFile, state: ProducerState) -> None:
