@@ -312,8 +312,8 @@ def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult) ->
     for met in errors.values():
         if _stops_the_run(met):
             raise met
-    names = {c.directory.path: c.directory.name for c in wave}
-    result.failed += [FailedPartition(partition=names[path], error=error) for path, error in errors.items()]
+    bad = [c.directory for c in wave if c.directory.path in errors]
+    result.failed += [FailedPartition(partition=directory.name, error=errors[directory.path]) for directory in bad]
 
 
 def _stops_the_run(error: Exception) -> bool:
