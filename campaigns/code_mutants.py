@@ -28,7 +28,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from campaigns.kernel_caches import importers, set_aside
-from campaigns.mutant_lists import Mutant, node_ids, read_lists
+from campaigns.mutant_lists import Mutant, misfits, node_ids, read_lists
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "tests", "testbed", "benchmarks", "campaigns", "examples", "docs", "README.md", "pyproject.toml")
@@ -269,8 +269,7 @@ def main() -> int:
         if (not arguments.room or mutant.room in arguments.room)
         and (not arguments.only or mutant.name in arguments.only)
     ]
-    if not chosen and not problems:
-        problems = ["no mutant of this room and name"]
+    problems += misfits(ROOT, chosen) if chosen else ["no mutant of this room and name"]
     if problems:
         print("\n".join(problems), file=sys.stderr)
         return 2

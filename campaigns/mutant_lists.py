@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Mutant:
 
 
 def read_lists(root: Path) -> tuple[list[Mutant], list[str]]:
-    """Every mutant below `root`, by room, and what is wrong: entries that lack a field are told and left out."""
+    """Every mutant below `root`, by room, and what is wrong with the lists: entries that lack a field are left out."""
     mutants, problems = [], []
     for path in sorted((root / LISTS).glob("*.toml")):
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -49,9 +49,14 @@ def read_lists(root: Path) -> tuple[list[Mutant], list[str]]:
             mutants.append(Mutant(room=path.stem, **{**entry, "tests": tuple(entry["tests"])}))
     names = [mutant.name for mutant in mutants]
     problems += [f"{name}: two mutants of this name" for name in sorted({n for n in names if names.count(n) > 1})]
-    for mutant in mutants:
-        problems += [f"{mutant.room}.toml: {mutant.name}: {problem}" for problem in _problems(root, mutant)]
     return mutants, problems
+
+
+def misfits(root: Path, mutants: Sequence[Mutant]) -> list[str]:
+    """Where a mutant does not fit the tree: its file, what it replaces, its tests."""
+    return [
+        f"{mutant.room}.toml: {mutant.name}: {problem}" for mutant in mutants for problem in _problems(root, mutant)
+    ]
 
 
 def _problems(root: Path, mutant: Mutant) -> Iterator[str]:

@@ -34,7 +34,8 @@ KERNEL_TEST = "from headstone.toy.kernels import below\n\n\ndef test_below():\n 
 
 
 def test_lists_fit_the_tree() -> None:
-    assert mutant_lists.read_lists(ROOT)[1] == []
+    mutants, problems = mutant_lists.read_lists(ROOT)
+    assert problems + mutant_lists.misfits(ROOT, mutants) == []
 
 
 @pytest.fixture
@@ -152,7 +153,8 @@ def test_entry_that_cannot_be_applied_is_told(toy: Path, entry: str, problem: st
         toy,
         f'[[mutant]]\nname = "m"\nfile = "src/headstone/toy/order.py"\ntests = ["tests/test_order.py"]\n{entry}\n',
     )
-    assert mutant_lists.read_lists(toy)[1] == [f"toy.toml: m: {problem}"]
+    mutants, problems = mutant_lists.read_lists(toy)
+    assert (problems, mutant_lists.misfits(toy, mutants)) == ([], [f"toy.toml: m: {problem}"])
 
 
 def test_lists_are_read_with_everything_that_is_wrong(toy: Path) -> None:
@@ -172,6 +174,8 @@ def test_lists_are_read_with_everything_that_is_wrong(toy: Path) -> None:
         "toy.toml: unknown: fields reason",
         "toy.toml: less: fields file, new",
         "twice: two mutants of this name",
+    ]
+    assert mutant_lists.misfits(toy, mutants) == [
         "toy.toml: twice: there is no test_below in tests/test_order.py",
         "toy.toml: twice: lives without a reason",
         "toy.toml: nothing: names no tests",

@@ -43,6 +43,11 @@ def test_a_digest_depends_on_the_message_and_the_key_alone() -> None:
     assert digest(message, bytes(16)) != digest(message)
 
 
+def test_every_byte_of_a_key_counts() -> None:
+    """Long keys with a common beginning, or a common end, would delete each other's records."""
+    assert len({digest(bytes(at) + b"\1" + bytes(299 - at)) for at in range(300)}) == 300
+
+
 def test_hash_keys_are_random() -> None:
     assert len({HashKey.random() for _ in range(50)}) == 50
     drawn = [HashKey.random() for _ in range(200)]

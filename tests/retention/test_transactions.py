@@ -143,6 +143,16 @@ def test_data_after_an_abort_whose_marker_was_emptied_is_not_aborted() -> None:
     assert [NAMES[role] for role in tracker.roles(table).tolist()] == ["aborted", "idle", "committed", "needed"]
 
 
+def test_an_aborted_transaction_that_runs_is_not_replaced_by_another_of_its_producer() -> None:
+    """As Kafka's cleaner has it: the entry that came first counts until its own marker, or data would count as committed."""
+    running = AbortedTxn(producer_id=1, first_offset=0, last_offset=3, lso=4)
+    within = AbortedTxn(producer_id=1, first_offset=1, last_offset=2, lso=3)
+    tracker = Tracker([running, within], (), {1})
+    table = walked(batches_of("P1[a] N[x] P1[b] A1"))
+    assert [NAMES[role] for role in tracker.roles(table).tolist()] == ["aborted", "data", "aborted", "needed"]
+    assert tracker.seen_aborted() == [running]
+
+
 def test_entries_that_only_the_log_tells_of_are_added_to_those_of_the_index() -> None:
     indexed = AbortedTxn(producer_id=1, first_offset=0, last_offset=5, lso=6)
     same_marker = AbortedTxn(producer_id=1, first_offset=3, last_offset=5, lso=6)

@@ -53,6 +53,11 @@ def test_watermarks_are_the_lowest_of_all_replicas(tmp_path: Path) -> None:
     assert planned(mine, lagging).policy == policy(mtro=3, mxro=1, plain=5)
 
 
+def test_transactional_data_anywhere_ends_what_is_free_of_it(tmp_path: Path) -> None:
+    mine = replica(tmp_path / "1", "N[a] P1[b] C1 N[c] | N[d] P1[e] C1 |", clean=7)
+    assert planned(mine, mine).policy == policy(mtro=7, mxro=1, plain=7)
+
+
 def test_a_checkpoint_above_the_log_end_proves_nothing(tmp_path: Path) -> None:
     mine = replica(tmp_path / "1", "N[a] N[b] N[c] N[d] |", clean=4)
     truncated = replica(tmp_path / "2", "N[a] N[b]", clean=4)
