@@ -116,9 +116,11 @@ class Load:
 
 
 @contextmanager
-def ingesting(lake_dir: Path, bootstrap: str, connector: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+def ingesting(
+    lake_dir: Path, bootstrap: str, connector: str, *more: str, topic: str = TOPIC
+) -> Iterator[subprocess.Popen[str]]:
     command = [
-        sys.executable, "-m", "headstone.cli.main", "lake", "ingest", str(lake_dir), "--bootstrap", bootstrap, "--topic", TOPIC,
+        sys.executable, "-m", "headstone.cli.main", "lake", "ingest", str(lake_dir), "--bootstrap", bootstrap, "--topic", topic,
         "--spark-conf", f"spark.jars={connector}", "--master", "local[2]", "--output", "json", *more,
     ]  # fmt: skip
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
@@ -219,3 +221,69 @@ def _same_tables(lake: Lake, served: dict[str, list[Consumed]]) -> None:
     for n, name in enumerate(NAMES):
         found = {key: entry.value for key, entry in table(lake, TopicPartition(TOPIC, n)).items()}
         assert found == expected[name]
+
+
+EVENTS = "events"
+
+
+@pytest.mark.parametrize("distribution", VERSIONS[-1:], indirect=True)
+def test_a_topic_that_is_not_compacted_grows_and_is_created_again(
+    distribution: Distribution, connector: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its policy comes along and goes back; new partitions are followed; its successor of the same name is refused.
+
+    Spark's default file system is none that there is: the checkpoint says where it lies."""
+    from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+
+    lake_dir, elsewhere = tmp_path / "lake", ("--spark-conf", "spark.hadoop.fs.defaultFS=hdfs://nowhere.invalid:1")
+    assert main(["lake", "init", str(lake_dir)]) == 0
+    lake = open_lake(metastore_url(str(lake_dir)))
+    with Cluster(distribution, tmp_path / "cluster") as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        settings = {"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": "2000000"}
+        admin.create_topics([NewTopic(EVENTS, 1, 1, config=settings)])[EVENTS].result(60)
+        produce(cluster.bootstrap, [(0, b"a", b"1"), (0, b"a", b"2"), (0, None, b"3")])
+        with ingesting(lake_dir, cluster.bootstrap, connector, "--continuous", *elsewhere, topic=EVENTS) as child:
+            wait_until(partial(landed, lake, child, 0, 3), "the lake has the first records", seconds_max=120)
+            admin.create_partitions([NewPartitions(EVENTS, 2)])[EVENTS].result(60)
+            produce(cluster.bootstrap, [(1, b"b", b"4")])
+            wait_until(partial(landed, lake, child, 1, 1), "the lake has the new partition", seconds_max=120)
+            assert child.poll() is None, child.communicate()
+            child.terminate()
+            printed, said = child.communicate(timeout=120)
+            assert child.returncode == 0, said
+        assert [row["at"] for row in json.loads(printed)["partitions"]] == ["events-0", "events-1"]
+        kept = lake.metastore.topics()[EVENTS]
+        assert {name: kept[name] for name in settings} == settings
+        capsys.readouterr()
+        done = run_json(capsys, "lake", "compact", str(lake_dir), "--all")
+        assert [one["committed"] for one in done["partitions"]] in ([], [False, False])
+        assert len(list(records(lake, TopicPartition(EVENTS, 0)))) == 3
+        restore = ["lake", "restore", str(lake_dir), EVENTS, "--bootstrap", cluster.bootstrap, "--to-topic", "again"]
+        assert [one["records"] for one in run_json(capsys, *restore)["partitions"]] == [3, 1]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "again")
+        made = admin.describe_configs([resource])[resource].result(60)
+        assert {name: made[name].value for name in settings} == settings
+        admin.delete_topics([EVENTS])[EVENTS].result(60)
+        wait_until(lambda: EVENTS not in admin.list_topics(timeout=20).topics, "the topic is gone", seconds_max=60)
+        admin.create_topics([NewTopic(EVENTS, 2, 1, config=settings)])[EVENTS].result(60)
+        produce(cluster.bootstrap, [(0, b"x", b"%d" % number) for number in range(9)])
+        command = ["lake", "ingest", str(lake_dir), "--bootstrap", cluster.bootstrap, "--topic", EVENTS]
+        assert main(command) == 2
+        assert "deleted and created again" in capsys.readouterr().err
+        assert lake.metastore.partition(TopicPartition(EVENTS, 0)).next_offset == 3
+    lake.close()
+
+
+def produce(bootstrap: str, rows: list[tuple[int, bytes | None, bytes]]) -> None:
+    producer = second_client(bootstrap, **{"enable.idempotence": True})
+    for partition, key, value in rows:
+        producer.produce(EVENTS, partition=partition, key=key, value=value)
+    assert producer.flush(60) == 0
+
+
+def landed(lake: Lake, child: subprocess.Popen[str], number: int, size: int) -> bool:
+    at = TopicPartition(EVENTS, number)
+    return child.poll() is not None or (
+        at in lake.metastore.partitions() and lake.metastore.partition(at).next_offset >= size
+    )

@@ -231,6 +231,17 @@ def test_leaving_out_the_dead_keeps_the_rest_as_it_is(scene: Scene, codec: str) 
     assert without_dead(chunk, np.arange(7)) == b""
 
 
+def test_the_dead_are_left_out_of_every_run_of_payloads(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed batches are decoded some at a time; here one by one, each with other records dead."""
+    scene.write("N[a,b]/zstd", "N[c]/zstd", "N[d,e,f]/zstd", "N[g,h]/zstd")
+    (extent,) = scene.lake.metastore.partition(AT).extents
+    chunk = chunk_of("t", read_extent(scene.lake.store, extent))
+    expected = [entry for entry in chunk_records(chunk) if entry.offset not in (1, 2, 4, 7)]
+    monkeypatch.setattr("headstone.log.reading.ARENA_BYTES", 1)
+    after = without_dead(chunk, np.array([1, 2, 4, 7]))
+    assert (chunk_records(chunk_of("t", after)), len(expected)) == (expected, 4)
+
+
 def test_lists_are_what_they_say() -> None:
     chance = np.random.default_rng(3)
     for size in (0, 1, 5, 300):

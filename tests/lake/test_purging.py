@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake
 from headstone.lake.leveling import level_partition
-from headstone.lake.objects import object_path
+from headstone.lake.objects import object_path, read_extent, writing_object
 from headstone.lake.proof import prove_erased
 from headstone.lake.purging import evacuate, objects_to_leave
 from headstone.lake.reading import records
@@ -24,7 +25,7 @@ from headstone.lake.rows import TopicPartition
 from headstone.log.directory import find_partitions
 from headstone.spark.inprocess import InProcess
 from tests.lake.scene import AT, Scene
-from tests.oracle.notation import History
+from tests.oracle.notation import History, parse_term
 
 ORDERS, USERS = TopicPartition("orders", 0), TopicPartition("users", 0)
 
@@ -134,6 +135,23 @@ def test_evacuation_that_was_overtaken_changes_nothing(
     assert (prove_erased(lake, "users", b"alice").verdict, len(held(lake, ORDERS))) == ("erased", 3)
 
 
+def test_an_extent_whose_dead_are_listed_where_it_must_leave_is_written_again(scene: Scene) -> None:
+    """One job rewrites an extent and marks another, into one object; then the first is rewritten once more."""
+    for number in range(3):
+        scene.write(*(f"N[k{number}x{i}]" for i in range(10)))
+    scene.compact(now_ms=10)
+    scene.write(*(f"N[k0x{i}]" for i in range(5)), "N[k1x0]")
+    assert scene.compact(now_ms=20).extents_marked == 1
+    marked = scene.lake.metastore.partition(AT).extents[1]
+    assert marked.dead_object == scene.lake.metastore.partition(AT).extents[0].object_id
+    scene.write(*(f"N[k0x{i}]" for i in range(5, 10)))
+    scene.compact(now_ms=30)
+    before = scene.held()
+    assert marked.dead_object in evacuate(scene.lake, ["t"], clock=lambda: 40).objects
+    assert marked.dead_object in collected(scene.lake)
+    assert (scene.held(), scene.lake.metastore.check()) == (before, [])
+
+
 def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None:
     """Its extents move, since they can be read; as long as it is there nothing is proven."""
     scene.write("N[a]", "N[b]")
@@ -183,6 +201,30 @@ def test_a_proof_tells_where_a_value_is(scene: Scene) -> None:
     collected(scene.lake)
     assert prove_erased(scene.lake, "t", b"a").verdict == "erased"
     assert prove_erased(scene.lake, "t", b"").verdict == "erased"
+
+
+@pytest.mark.parametrize("value", [b"", b"1"])
+def test_a_short_value_is_a_value(scene: Scene, value: bytes) -> None:
+    batch = scene.history.make_batch(parse_term("N[a]"))
+    scene.history.append_batch(replace(batch, records=(replace(batch.records[0], value=value),)))
+    scene.write("T[b]")
+    found = [prove_erased(scene.lake, "t", key) for key in (b"a", b"b", b"")]
+    assert [proof.verdict for proof in found] == ["found", "erased", "erased"]
+    assert [len(proof.sightings) for proof in found] == [1, 1, 0]
+
+
+def test_bytes_that_an_index_does_not_tell_about_prove_nothing(scene: Scene) -> None:
+    """An object with a range that its index has lost."""
+    scene.write("N[a]", "N[b]")
+    lake, (extent,) = scene.lake, scene.lake.metastore.partition(AT).extents
+    (object_id,) = lake.metastore.register(1, now_ms=5)
+    with writing_object(lake.store, object_id) as writer:
+        for number in range(2):
+            writer.add("t", number, extent.span, [read_extent(lake.store, extent)], records=2, max_timestamp_ms=9)
+        writer.ranges.pop()
+    proof = prove_erased(lake, "t", b"nobody")
+    assert (proof.verdict, [one.path for one in proof.unread]) == ("unknown", [object_path(object_id)])
+    assert "does not tell about" in proof.unread[0].why
 
 
 @pytest.mark.parametrize("name", ["strange", "objects/ab/ab-strange", "objects/ab/abc#1"])

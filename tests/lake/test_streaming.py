@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from headstone.errors import UsageError
-from headstone.lake.cluster import TopicFacts, prepare, spark_source_options
+from headstone.lake.cluster import prepare, spark_source_options
 from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, LakeAddress, create_lake
 from headstone.lake.reading import records
 from headstone.lake.rows import TopicPartition
-from headstone.lake.streaming import Landed, LandTask, StreamOptions, _land
+from headstone.lake.streaming import Landed, LandTask, StreamOptions, _first_offsets, _land
+from headstone.lake.topics import TopicFacts
 from headstone.log import codecs
 from headstone.log.columns import HEADER_TYPE
 
@@ -113,15 +115,64 @@ def test_what_a_task_tells_survives_the_way() -> None:
 
 def test_topics_and_partitions_are_made_and_a_gap_is_refused(lake: Lake, address: LakeAddress) -> None:
     facts = {
-        "t": TopicFacts(partitions=3, starts=(0, 0, 0), settings={}),
-        "new": TopicFacts(partitions=1, starts=(7,), settings={"delete.retention.ms": "5"}),
+        "t": TopicFacts(partitions=3, starts=(0, 0, 0), ends=(1, 0, 0)),
+        "new": TopicFacts(partitions=1, starts=(7,), ends=(9,), settings={"delete.retention.ms": "5"}, kafka_id="id"),
     }
     assert prepare(lake, facts) == {"t": 3, "new": 1}
     assert [str(at) for at in lake.metastore.partitions()] == ["new-0", "t-0", "t-1", "t-2"]
     assert lake.metastore.topics()["new"] == {"delete.retention.ms": "5"}
     land(lake, address, Batch([rows(0, 0)]), {})
     with pytest.raises(UsageError, match="the lake ends at 1, Kafka's log begins at 2"):
-        prepare(lake, {"t": TopicFacts(partitions=3, starts=(2, 0, 0), settings={})})
+        prepare(lake, {"t": TopicFacts(partitions=3, starts=(2, 0, 0), ends=(4, 0, 0))})
+    with pytest.raises(UsageError, match="the lake ends at 1, Kafka's log at 0"):
+        prepare(lake, {"t": TopicFacts(partitions=3, starts=(0, 0, 0), ends=(0, 0, 0))})
+    with pytest.raises(UsageError, match="holds the topic of id id, this is another of the same name, id other"):
+        prepare(lake, {"new": replace(facts["new"], kafka_id="other")})
+
+
+def test_partitions_that_are_added_during_a_run_are_ingested(lake: Lake, address: LakeAddress) -> None:
+    land(lake, address, Batch([rows(0, 0)]), {("t", 0): 1, ("t", 1): 0})
+    ends = {("t", 0): 1, ("t", 1): 0, ("t", 2): 3, ("t", 3): 0}
+    assert land(lake, address, Batch([rows(2, 0, 2)]), ends) == {("t", 2): 2}
+    assert [str(at) for at in lake.metastore.partitions()] == ["t-0", "t-1", "t-2", "t-3"]
+    assert (offsets(lake, 2), lake.metastore.partition(TopicPartition("t", 2)).next_offset) == ([0, 2], 3)
+
+
+def test_a_batch_that_is_found_to_be_of_another_topic_is_not_taken(lake: Lake, address: LakeAddress) -> None:
+    def created_again() -> None:
+        raise UsageError("deleted and created again while it was read")
+
+    with pytest.raises(UsageError, match="created again"):
+        land(lake, address, Batch([rows(0, 0, 1)]), {}, before_commit=created_again)
+    assert (offsets(lake, 0), lake.metastore.check()) == ([], [])
+
+
+def test_a_policy_that_changes_in_kafka_changes_in_the_lake(lake: Lake) -> None:
+    """Other settings are the lake's own; where the cluster may not be asked, what is known stays."""
+    said: list[str] = []
+    facts = TopicFacts(partitions=2, starts=(0, 0), ends=(0, 0))
+    for policy in ("delete", "unknown", "compact,delete"):
+        given = replace(facts, settings={"cleanup.policy": policy, "delete.retention.ms": policy})
+        prepare(lake, {"t": given}, tell=said.append)
+    assert said == [
+        "t: cleanup.policy is delete now, it was compact", "t: cleanup.policy is compact,delete now, it was delete"
+    ]  # fmt: skip
+    assert lake.metastore.topics()["t"] == {"cleanup.policy": "compact,delete"}
+    prepare(lake, {"t": replace(facts, settings={"cleanup.policy": "delete"})}, policy="compact")
+    assert lake.metastore.topics()["t"] == {"cleanup.policy": "compact"}
+
+
+def test_a_run_begins_where_the_lake_ends_or_where_the_log_begins(lake: Lake, address: LakeAddress) -> None:
+    land(lake, address, Batch([rows(0, 0, 1, 2)]), {})
+    assert _first_offsets(lake, "t", [1, 7]) == {"0": 3, "1": 7}
+
+
+def test_offsets_far_apart_are_extents_of_their_own(lake: Lake, address: LakeAddress) -> None:
+    """A segment of Kafka's reaches 2^31 offsets, and compaction works on segments."""
+    land(lake, address, Batch([rows(0, 0, 1 << 31, (1 << 32) + 7)]), {})
+    found = lake.metastore.partition(TopicPartition("t", 0)).extents
+    assert [tuple(one.span) for one in found] == [(0, 1), (1, (1 << 31) + 1), ((1 << 31) + 1, (1 << 32) + 8)]
+    assert {one.oldest_timestamp_ms == one.max_timestamp_ms for one in found} == {True}
 
 
 def test_settings_are_translated_for_the_java_client() -> None:

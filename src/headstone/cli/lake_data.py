@@ -10,8 +10,8 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,9 @@ from headstone.errors import Unfinished, UsageError
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake
     from headstone.lake.rows import TopicPartition
+    from headstone.log.directory import PartitionDir
+
+POLICIES = ("compact", "delete", "compact,delete", "delete,compact")
 
 
 def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]], argparse.ArgumentParser]) -> None:
@@ -28,7 +31,13 @@ def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]]
     into = action("ingest", "copy committed records from log directories, backups or a cluster", ingest)
     into.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, backups")
     _add_cluster(into, required=False)
-    into.add_argument("--topic", action="append", default=[], help="of the cluster; may be repeated")
+    into.add_argument(
+        "--topic", action="append", default=[], help="of the cluster, or of all that the paths hold; may be repeated"
+    )
+    into.add_argument(
+        "--cleanup-policy", choices=POLICIES,
+        help="of these topics, where their source does not tell it; those without compact are kept as they are",
+    )  # fmt: skip
     into.add_argument(
         "--continuous", action="store_true", help="go on until SIGTERM or Ctrl-C (default: what is there now)"
     )
@@ -69,6 +78,8 @@ def _add_cluster(parser: argparse.ArgumentParser, *, required: bool) -> None:
 def ingest(arguments: argparse.Namespace) -> int:
     if bool(arguments.paths) == bool(arguments.bootstrap):
         raise UsageError("name what to ingest: log directories, or a cluster with --bootstrap HOSTS --topic T")
+    if arguments.paths and arguments.continuous:
+        raise UsageError("--continuous follows a cluster; log directories are ingested as they are now")
     rows = _ingest_cluster(arguments) if arguments.bootstrap else _ingest_logs(arguments)
     if arguments.output == "json":
         print(json.dumps({"partitions": rows}, indent=2))
@@ -80,21 +91,30 @@ def ingest(arguments: argparse.Namespace) -> int:
 
 def _ingest_logs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from headstone.lake.ingest import ingest as ingest_logs
+    from headstone.lake.topics import adopt, in_directories
     from headstone.log.directory import find_partitions
 
-    directories = find_partitions(arguments.paths)
+    directories = _of_topics(arguments, find_partitions(arguments.paths))
+    facts = in_directories(directories)
+    given = _topic_settings(arguments.topic_conf, facts)
     lake = open_named(arguments)
-    for topic, settings in _topic_settings(arguments.topic_conf).items():
-        if topic not in lake.metastore.topics():
-            count = max((d.partition + 1 for d in directories if d.topic == topic), default=1)
-            lake.metastore.create_topic(topic, count, settings)
-    done = ingest_logs(lake, directories, clock=lake.metastore.clock, tell=tell)
+    for topic in given.keys() - lake.metastore.topics().keys():
+        found = replace(facts[topic], settings={**facts[topic].settings, **given[topic]})
+        adopt(lake, topic, found, policy=arguments.cleanup_policy)
+    done = ingest_logs(lake, directories, clock=lake.metastore.clock, tell=tell, policy=arguments.cleanup_policy)
     lake.close()
     return [{**asdict(one), "at": str(one.at)} for one in done]
 
 
+def _of_topics(arguments: argparse.Namespace, directories: Sequence[PartitionDir]) -> list[PartitionDir]:
+    missing = sorted(set(arguments.topic) - {directory.topic for directory in directories})
+    if missing:
+        raise UsageError(f"no partition of topic {', '.join(missing)} in {', '.join(map(str, arguments.paths))}")
+    return [directory for directory in directories if not arguments.topic or directory.topic in arguments.topic]
+
+
 def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    from headstone.lake.cluster import describe, prepare, spark_source_options
+    from headstone.lake.cluster import describe, expect_ids, prepare, spark_source_options
     from headstone.lake.lake import LakeAddress
     from headstone.lake.streaming import StreamOptions, stream
     from headstone.log import codecs
@@ -109,26 +129,29 @@ def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     source = spark_source_options(settings)
     lake = open_named(arguments)
     facts = describe(settings, arguments.topic)
-    for topic, given in _topic_settings(arguments.topic_conf).items():
-        if topic in facts and topic not in lake.metastore.topics():
-            lake.metastore.create_topic(topic, facts[topic].partitions, {**facts[topic].settings, **given})
-    counts = prepare(lake, facts)
-    partitions = [at for at in lake.metastore.partitions() if at.topic in counts]
-    before = {at: lake.metastore.partition(at).next_offset for at in partitions}
+    given = _topic_settings(arguments.topic_conf, facts)
+    facts = {topic: replace(one, settings={**one.settings, **given.get(topic, {})}) for topic, one in facts.items()}
+    prepare(lake, facts, policy=arguments.cleanup_policy, tell=tell)
+    before = {at: lake.metastore.partition(at).next_offset for at in lake.metastore.partitions()}
     address = LakeAddress(metastore_url=_url(arguments), store_settings=store_settings(arguments))
     options = StreamOptions(
         source=source, continuous=arguments.continuous, every_ms=arguments.every_ms,
         offsets_per_batch=arguments.offsets_per_batch, codec=codecs.NAMES.index(arguments.codec),
         stop=_stop_on_signal() if arguments.continuous else threading.Event(),
+        before_commit=lambda: expect_ids(settings, {topic: one.kafka_id for topic, one in facts.items()}),
     )  # fmt: skip
     with spark_session(
         app_name="headstone lake ingest", master=arguments.master, remote=arguments.spark_remote,
         conf=with_package(spark_conf(arguments), CONNECTOR),
     ) as spark:  # fmt: skip
-        added = stream(lake, address, spark, counts, options, clock=lake.metastore.clock, tell=tell)
+        starts = {topic: one.starts for topic, one in facts.items()}
+        added = stream(lake, address, spark, starts, options, clock=lake.metastore.clock, tell=tell)
     rows = [
-        {"at": str(at), "start": before[at], "end": lake.metastore.partition(at).next_offset, "records": added.get(at, 0)}
-        for at in partitions
+        {
+            "at": str(at), "start": before.get(at, 0), "end": lake.metastore.partition(at).next_offset,
+            "records": added.get(at, 0),
+        }
+        for at in lake.metastore.partitions() if at.topic in facts
     ]  # fmt: skip
     lake.close()
     return rows
@@ -149,13 +172,16 @@ def kafka_settings(arguments: argparse.Namespace) -> dict[str, str]:
     return {"bootstrap.servers": arguments.bootstrap, **{name: value for name, _, value in pairs}}
 
 
-def _topic_settings(items: list[str]) -> dict[str, dict[str, object]]:
+def _topic_settings(items: list[str], topics: Collection[str]) -> dict[str, dict[str, object]]:
+    """Of those topics that are ingested; of others it would be a mistake in the name."""
     found: dict[str, dict[str, object]] = {}
     for item in items:
         topic, colon, pair = item.partition(":")
         name, equals, value = pair.partition("=")
         if not colon or not equals:
             raise UsageError(f"--topic-conf {item}: expected TOPIC:K=V, such as orders:delete.retention.ms=1000")
+        if topic not in topics:
+            raise UsageError(f"--topic-conf {item}: {topic} is not among what is ingested: {', '.join(sorted(topics))}")
         found.setdefault(topic, {})[name] = value
     return found
 

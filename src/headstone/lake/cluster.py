@@ -6,18 +6,23 @@ Settings are librdkafka's, once, for everything; what Spark's Java client calls 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from headstone.errors import Unfinished, UsageError
 from headstone.lake.lake import Lake
 from headstone.lake.rows import TopicPartition
+from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
+from headstone.lake.topics import Tell, TopicFacts, adopt
 
 SECONDS_MAX = 20.0
 COPIED_SETTINGS = (
-    "delete.retention.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms",
+    POLICY, "delete.retention.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms",
 )  # fmt: skip
+"""As they are in force, whoever has set them: compaction in the lake goes by them."""
+COPIED_IF_SET = ("retention.ms", "retention.bytes", "max.message.bytes", "compression.type")
+"""As far as they were set for the topic itself: a topic that is restored gets them back."""
 LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -57,13 +62,6 @@ def client_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if not name.startswith("kafka.")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFacts:
-    partitions: int
-    starts: tuple[int, ...]
-    settings: Mapping[str, str]
-
-
 def describe(settings: Mapping[str, str], topics: Sequence[str]) -> dict[str, TopicFacts]:
     """Raises UsageError for topics that are not there, Unfinished if the cluster does not answer."""
     rd = rdkafka()
@@ -76,40 +74,80 @@ def describe(settings: Mapping[str, str], topics: Sequence[str]) -> dict[str, To
             raise UsageError(f"the cluster has no topic {', '.join(missing)}")
         consumer = rd.Consumer({**given, "group.id": "headstone-lake", "enable.auto.commit": False})
         try:
-            return {topic: _facts(rd, admin, consumer, topic, len(known[topic].partitions)) for topic in topics}
+            ids = topic_ids(settings, topics)
+            return {
+                topic: _facts(rd, admin, consumer, topic, len(known[topic].partitions), ids[topic]) for topic in topics
+            }
         finally:
             consumer.close()
     except rd.KafkaException as error:
         raise Unfinished(f"{settings.get('bootstrap.servers')}: {error.args[0].str()}") from error
 
 
-def _facts(rd: Any, admin: Any, consumer: Any, topic: str, partitions: int) -> TopicFacts:
-    starts = [
-        consumer.get_watermark_offsets(rd.TopicPartition(topic, number), timeout=SECONDS_MAX)[0]
+def topic_ids(settings: Mapping[str, str], topics: Sequence[str]) -> dict[str, str | None]:
+    """As Kafka writes them; None from a cluster that gives none."""
+    rd = rdkafka()
+    admin = rd.admin.AdminClient({**client_settings(settings), "log_level": 0})
+    found = {}
+    for topic, asked in admin.describe_topics(rd.TopicCollection(list(topics)), request_timeout=SECONDS_MAX).items():
+        try:
+            given = asked.result(SECONDS_MAX).topic_id
+        except rd.KafkaException as error:
+            raise Unfinished(f"{settings.get('bootstrap.servers')}: {topic}: {error.args[0].str()}") from error
+        halves = (given.get_most_significant_bits(), given.get_least_significant_bits()) if given else (0, 0)
+        bits = b"".join(half.to_bytes(8, "big", signed=True) for half in halves)
+        found[topic] = base64.urlsafe_b64encode(bits).decode().rstrip("=") if any(bits) else None
+    return found
+
+
+def expect_ids(settings: Mapping[str, str], ids: Mapping[str, str | None]) -> None:
+    """What was read under these names since they were described is of these topics: an id does not come back."""
+    for topic, found in topic_ids(settings, sorted(ids)).items():
+        if found != ids[topic]:
+            raise UsageError(
+                f"{topic} was deleted and created again while it was read (its id was {ids[topic]}, it is {found}): nothing of "
+                "the new one was taken; ingest it into a new lake"
+            )
+
+
+def _facts(rd: Any, admin: Any, consumer: Any, topic: str, partitions: int, kafka_id: str | None) -> TopicFacts:
+    edges = [
+        consumer.get_watermark_offsets(rd.TopicPartition(topic, number), timeout=SECONDS_MAX)
         for number in range(partitions)
     ]
     resource = rd.admin.ConfigResource(rd.admin.ResourceType.TOPIC, topic)
     try:
         configs = admin.describe_configs([resource])[resource].result(SECONDS_MAX)
+        own = rd.admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         settings = {name: configs[name].value for name in COPIED_SETTINGS if name in configs}
-    except rd.KafkaException:  # may read, may not describe: Kafka's defaults then
-        settings = {}
-    return TopicFacts(partitions=partitions, starts=tuple(starts), settings=settings)
+        settings |= {
+            name: configs[name].value for name in COPIED_IF_SET if name in configs and configs[name].source == own
+        }
+    except rd.KafkaException:  # may read, may not describe: what it is must be said by somebody else
+        settings = {POLICY: POLICY_UNKNOWN}
+    return TopicFacts(
+        partitions=partitions, settings=settings, kafka_id=kafka_id, starts=tuple(low for low, _ in edges),
+        ends=tuple(high for _, high in edges),
+    )  # fmt: skip
 
 
-def prepare(lake: Lake, facts: Mapping[str, TopicFacts]) -> dict[str, int]:
-    """Topics and partitions that the lake does not have yet are made; a gap between lake and cluster is refused."""
-    known = lake.metastore.topics()
+def prepare(
+    lake: Lake, facts: Mapping[str, TopicFacts], *, policy: str | None = None, tell: Tell = lambda text: None
+) -> dict[str, int]:
+    """Topics and partitions that the lake does not have yet are made; what does not go on where the lake ends is refused."""
     for topic, found in facts.items():
-        if topic not in known:
-            lake.metastore.create_topic(topic, found.partitions, found.settings)
-        lake.metastore.add_partitions(topic, found.partitions)
-        for number, start in enumerate(found.starts):
+        adopt(lake, topic, found, policy=policy, tell=tell)
+        for number, (start, end) in enumerate(zip(found.starts, found.ends, strict=True)):
             next_offset = lake.metastore.partition(TopicPartition(topic, number)).next_offset
             if 0 < next_offset < start:
                 raise UsageError(
                     f"{topic}-{number}: the lake ends at {next_offset}, Kafka's log begins at {start}: what lies between is "
                     "missing; make a new lake"
+                )
+            if end < next_offset:
+                raise UsageError(
+                    f"{topic}-{number}: the lake ends at {next_offset}, Kafka's log at {end}: it has lost what the lake holds, "
+                    "or it is another topic of the same name; make a new lake, or restore this one's into a new topic"
                 )
     return {topic: found.partitions for topic, found in facts.items()}
 

@@ -19,6 +19,7 @@ from headstone.lake.metastore import Append
 from headstone.lake.objects import ObjectWriter, writing_object
 from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import SPREAD_MAX, Span
+from headstone.lake.topics import adopt, in_directories
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.layout import NOT_CONTROL
 from headstone.log.reading import chunk_of
@@ -83,14 +84,16 @@ class _Part:
 
 def ingest(
     lake: Lake, directories: Sequence[PartitionDir], *, clock: Callable[[], int],
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None, policy: str | None = None,
     extent_bytes: int = EXTENT_BYTES, object_bytes: int = OBJECT_BYTES,
 ) -> list[Ingested]:  # fmt: skip
     """All partitions found; topics that the lake does not have are created. One commit an object.
 
-    The log start of the first log is the lake's. Later ones do not move it: a shorter log must not take away what is there."""
+    `policy` is these topics' cleanup.policy; None: what their log directories tell of it. The log start of the first log is the
+    lake's. Later ones do not move it: a shorter log must not take away what is there."""
     wanted = [directory for directory in directories if directory.topic != METADATA_TOPIC]
-    _create_topics(lake, wanted)
+    for topic, facts in in_directories(wanted).items():
+        adopt(lake, topic, facts, policy=policy, tell=tell)
     surveys = {
         TopicPartition(directory.topic, directory.partition): survey
         for directory, (survey, _) in zip(wanted, survey_all(wanted), strict=True)
@@ -122,16 +125,6 @@ def _refuse_gap(at: TopicPartition, start: int, survey: PartitionSurvey) -> None
             f"{at}: the lake ends at {start}, this log begins at {survey.log_start}: what lies between is missing; "
             "ingest a log or backup that has it, or make a new lake"
         )
-
-
-def _create_topics(lake: Lake, directories: Sequence[PartitionDir]) -> None:
-    counts: dict[str, int] = {}
-    for directory in directories:
-        counts[directory.topic] = max(counts.get(directory.topic, 0), directory.partition + 1)
-    known = lake.metastore.topics()
-    for topic, count in sorted(counts.items()):
-        if topic not in known:
-            lake.metastore.create_topic(topic, count)
 
 
 def _upload(

@@ -31,7 +31,7 @@ from headstone.lake.keyindex import (
 from headstone.lake.lake import Lake
 from headstone.lake.objects import read_dead, read_halves, read_keys
 from headstone.lake.rows import TopicPartition
-from headstone.lake.scheduling import compactable, due_tombstones, setting
+from headstone.lake.scheduling import compactable, due_tombstones, not_compacted, setting
 from headstone.lake.spans import Span, Spans, overlap
 from headstone.lake.store import Store
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
@@ -96,6 +96,8 @@ class JobOptions:
 def plan_job(lake: Lake, at: TopicPartition, partition: Partition, now_ms: int, options: JobOptions) -> Plan | None:
     """None if there is nothing to do."""
     settings = lake.metastore.topics()[at.topic]
+    if not_compacted(settings):
+        return None
     held_from = min(options.held_from, Holds(lake.metastore).held_from(at, now_ms=now_ms))
     dirty = compactable(partition, settings, now_ms=now_ms)
     due = due_tombstones(partition, settings, now_ms=now_ms, held_from=held_from)

@@ -51,6 +51,7 @@ from headstone.lake.rows import (
     Place,
     TopicPartition,
     extent_of,
+    known_since,
     lease_of,
     loaded,
     located,
@@ -253,6 +254,11 @@ class Metastore:
             if moment_ms < row.known_from_ms:
                 raise UsageError(
                     f"{at} as of {moment_ms}: what was replaced before {row.known_from_ms} was collected as garbage"
+                )
+            since_ms = known_since(connection, row.topic_id)
+            if moment_ms < since_ms:
+                raise UsageError(
+                    f"{at} as of {moment_ms}: the lake knows nothing of topic {at.topic} before {since_ms}"
                 )
             now, past = schema.extents, schema.past_extents
             lived = select(past).where(

@@ -18,6 +18,7 @@ from headstone.lake.cluster import SECONDS_MAX, client_settings, rdkafka
 from headstone.lake.lake import Lake
 from headstone.lake.reading import records
 from headstone.lake.rows import TopicPartition
+from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.listing import RecordEntry
 
 FLUSH_SECONDS_MAX = 120.0
@@ -26,8 +27,33 @@ QUIET_SECONDS = 30.0
 TOLD_EVERY = 500_000
 
 Tell = Callable[[str], None]
-Table = dict[bytes, bytes]
-"""Digest of the key to digest of its newest record; deleted keys are absent."""
+
+
+class Contents:
+    """What was sent or read of a partition. `table`: digest of the key to that of its newest value; deleted keys are absent."""
+
+    def __init__(self) -> None:
+        self.table: dict[bytes, bytes] = {}
+        self.records = self.tombstones = 0
+        self._order = hashlib.blake2b(digest_size=16)
+
+    def put(self, key: bytes | None, value: bytes | None) -> None:
+        self.records += 1
+        self.tombstones += value is None
+        for part in (key, value):
+            self._order.update(b"-" if part is None else b"+%d:" % len(part) + part)
+        if key is None:
+            return
+        digest = hashlib.blake2b(key, digest_size=16).digest()
+        if value is None:
+            self.table.pop(digest, None)
+        else:
+            self.table[digest] = hashlib.blake2b(value, digest_size=16).digest()
+
+    @property
+    def order(self) -> bytes:
+        """Of all keys and values, one after the other."""
+        return self._order.digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +77,20 @@ def restore(
     if not partitions:
         raise UsageError(f"the lake has no topic {topic}")
     try:
-        _make_or_check(rd, given, to_topic, len(partitions), lake.metastore.topics()[topic], copies)
+        topic_settings = lake.metastore.topics()[topic]
+        whole = not_compacted(topic_settings) is not None
+        _make_or_check(rd, given, to_topic, len(partitions), topic_settings, copies)
         done = []
         for at in partitions:
-            sent, tombstones, table = _send(rd, given, to_topic, at, records(lake, at, as_of_ms=as_of_ms), tell)
+            sent = _send(rd, given, to_topic, at, records(lake, at, as_of_ms=as_of_ms), tell)
             if verify:
-                tell(f"{at}: verifying {sent:,} records")
-                _verify(rd, given, to_topic, at, table)
-            done.append(Restored(at=at, records=sent, tombstones=tombstones, keys=len(table), verified=verify))
+                tell(f"{at}: verifying {sent.records:,} records")
+                _verify(rd, given, to_topic, at, sent, whole=whole)
+            done.append(
+                Restored(
+                    at=at, records=sent.records, tombstones=sent.tombstones, keys=len(sent.table), verified=verify
+                )
+            )  # fmt: skip
         return done
     except rd.KafkaException as error:
         raise Unfinished(f"{settings.get('bootstrap.servers')}: {error.args[0].str()}") from error
@@ -70,7 +102,9 @@ def _make_or_check(
     admin = rd.admin.AdminClient(given)
     known = admin.list_topics(timeout=SECONDS_MAX).topics.get(topic)
     if known is None:
-        config = {"cleanup.policy": "compact"} | {name: str(value) for name, value in settings.items()}
+        config = {POLICY: "compact"} | {name: str(value) for name, value in settings.items()}
+        if config[POLICY] == POLICY_UNKNOWN:
+            raise UsageError(f"{not_compacted(settings)}; or make the topic {topic} yourself, then restore into it")
         made = rd.admin.NewTopic(topic, num_partitions=partitions, replication_factor=copies, config=config)
         admin.create_topics([made])[topic].result(SECONDS_MAX)
         return
@@ -88,7 +122,7 @@ def _make_or_check(
 
 def _send(
     rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition, entries: Iterable[RecordEntry], tell: Tell
-) -> tuple[int, int, Table]:
+) -> Contents:
     producer = rd.Producer({**given, "enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"})
     failures: list[str] = []
 
@@ -96,8 +130,7 @@ def _send(
         if error is not None:
             failures.append(error.str())
 
-    sent = tombstones = 0
-    table: Table = {}
+    sent = Contents()
     for entry in entries:
         while True:
             try:
@@ -109,29 +142,31 @@ def _send(
             except BufferError:
                 producer.poll(0.5)
         producer.poll(0)
-        sent += 1
-        tombstones += entry.value is None
-        _put(table, entry.key, entry.value)
+        sent.put(entry.key, entry.value)
         if failures:
             break
-        if sent % TOLD_EVERY == 0:
-            tell(f"{at}: {sent:,} records sent")
+        if sent.records % TOLD_EVERY == 0:
+            tell(f"{at}: {sent.records:,} records sent")
     left = producer.flush(FLUSH_SECONDS_MAX)
     if failures or left:
         raise Unfinished(
             f"{at}: {failures[0] if failures else f'{left} records were not acknowledged'}; use a new topic"
         )
-    return sent, tombstones, table
+    return sent
 
 
-def _verify(rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition, expected: Table) -> None:
-    """The table that a consumer of the restored partition sees is the lake's, whatever the cluster has cleaned meanwhile."""
+def _verify(
+    rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition, expected: Contents, *, whole: bool
+) -> None:
+    """The table that a consumer of the restored partition sees is the lake's, whatever the cluster has cleaned meanwhile.
+
+    `whole`: a topic that is not compacted has every record, one after the other."""
     consumer = _consumer(rd, given)
     try:
         where = rd.TopicPartition(topic, at.number)
         _, end = consumer.get_watermark_offsets(where, timeout=SECONDS_MAX)
         consumer.assign([rd.TopicPartition(topic, at.number, 0)])
-        table: Table = {}
+        found = Contents()
         position = 0
         while position < end:
             message = consumer.poll(QUIET_SECONDS)
@@ -139,7 +174,7 @@ def _verify(rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition
                 raise Unfinished(f"{topic}-{at.number}: nothing came behind offset {position}, the log ends at {end}")
             error = message.error()
             if error is None:
-                _put(table, message.key(), message.value())
+                found.put(message.key(), message.value())
                 position = message.offset() + 1
             elif error.code() == rd.KafkaError._PARTITION_EOF:
                 break
@@ -147,19 +182,15 @@ def _verify(rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition
                 raise rd.KafkaException(error)
     finally:
         consumer.close()
-    if table != expected:
-        wrong = sum(table.get(key) != value for key, value in expected.items()) + len(table.keys() - expected.keys())
+    ours, theirs = expected.table, found.table
+    if theirs != ours:
+        wrong = sum(theirs.get(key) != value for key, value in ours.items()) + len(theirs.keys() - ours.keys())
         raise Unfinished(f"{topic}-{at.number}: {wrong} keys are not as in the lake; do not use this topic")
-
-
-def _put(table: Table, key: bytes | None, value: bytes | None) -> None:
-    if key is None:
-        return
-    digest = hashlib.blake2b(key, digest_size=16).digest()
-    if value is None:
-        table.pop(digest, None)
-    else:
-        table[digest] = hashlib.blake2b(value, digest_size=16).digest()
+    if whole and found.order != expected.order:
+        raise Unfinished(
+            f"{topic}-{at.number}: {found.records} records are there, {expected.records} were sent, and they are not the same; "
+            "if retention.ms has taken some already, restore into a topic that keeps them"
+        )
 
 
 def _consumer(rd: Any, given: Mapping[str, object]) -> Any:

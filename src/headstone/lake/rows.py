@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from headstone.errors import UsageError
 from headstone.lake import schema
@@ -57,6 +57,18 @@ def loaded(connection: Connection, partition_id: int, row: Any, *, with_extents:
             for found in rows(schema.tombstones)
         ),
     )  # fmt: skip
+
+
+def known_since(connection: Connection, topic_id: int) -> int:
+    """When the first records of a topic came into the lake; of one that has none, when the lake was made."""
+    mine = select(schema.partitions.c.partition_id).where(schema.partitions.c.topic_id == topic_id)
+    tables = (schema.extents, schema.past_extents)
+    firsts = [
+        connection.execute(select(func.min(table.c.added_ms)).where(table.c.partition_id.in_(mine))).scalar_one()
+        for table in tables
+    ]
+    known = [first for first in firsts if first is not None]
+    return min(known) if known else int(connection.execute(select(schema.lakes.c.created_ms)).scalar_one())
 
 
 def extent_of(row: Any) -> Extent:

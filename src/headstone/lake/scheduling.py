@@ -19,6 +19,10 @@ DEFAULTS = {
 }  # fmt: skip
 
 
+POLICY, POLICY_UNKNOWN = "cleanup.policy", "unknown"
+"""Of a topic without that setting: compact. Unknown: its source did not tell."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:
     """`deadline_ms` is when max.compaction.lag.ms is over for the oldest dirty data; None without such data or limit."""
@@ -36,6 +40,14 @@ class Eligibility:
 def setting(settings: Mapping[str, object], name: str) -> int:
     """A topic setting by Kafka's name, or its default."""
     return int(str(settings.get(name, DEFAULTS[name])))
+
+
+def not_compacted(settings: Mapping[str, object]) -> str | None:
+    """Why the records of a topic are all kept; None if it is compacted."""
+    policy = str(settings.get(POLICY, "compact"))
+    if policy == POLICY_UNKNOWN:
+        return f"{POLICY} is not known: say it with `lake ingest --cleanup-policy`"
+    return None if "compact" in policy.split(",") else f"{POLICY} is {policy or 'empty'}: every record is kept"
 
 
 def dirty_spans(partition: Partition) -> Spans:
@@ -68,6 +80,11 @@ def eligibility(
     partition: Partition, settings: Mapping[str, object], *, now_ms: int, requested: bool = False,
     held_from: int = NO_LIMIT,
 ) -> Eligibility:  # fmt: skip
+    if reason := not_compacted(settings):
+        return Eligibility(
+            eligible=False, requested=requested, reason=reason, dirty_ratio=0.0, dirty_bytes=0, tombstones_due=0,
+            deadline_ms=None,
+        )  # fmt: skip
     total = sum(extent.length for extent in partition.extents)
     spans = compactable(partition, settings, now_ms=now_ms)
     dirty = [extent for extent in partition.extents if overlap([extent.span], spans)]

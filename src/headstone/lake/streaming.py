@@ -25,7 +25,7 @@ from headstone.lake.lake import Lake, LakeAddress
 from headstone.lake.metastore import Append
 from headstone.lake.objects import ObjectWriter, writing_object
 from headstone.lake.rows import TopicPartition
-from headstone.lake.spans import Span
+from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.log import codecs
 from headstone.log.arrow_batches import Written, batches_of
 from headstone.log.reading import chunk_of
@@ -56,19 +56,19 @@ class StreamOptions:
     extent_bytes: int = EXTENT_BYTES
     stop: threading.Event = field(default_factory=threading.Event)
     before_commit: Callable[[], None] = lambda: None
+    """Called when a batch is read and uploaded; what it raises ends the run before anything of the batch is in the lake."""
 
 
 def stream(
-    lake: Lake, address: LakeAddress, spark: Any, partitions: Mapping[str, int], options: StreamOptions, *,
+    lake: Lake, address: LakeAddress, spark: Any, starts: Mapping[str, Sequence[int]], options: StreamOptions, *,
     clock: Clock, tell: Tell,
 ) -> dict[TopicPartition, int]:  # fmt: skip
-    """All of `partitions` (topic to count): what is committed now, or on and on until `stop`. Records added, by partition."""
-    if not partitions:
+    """All of these topics: what is committed now, or on and on until `stop`. Records added, by partition.
+
+    `starts`: where the log of each partition begins in Kafka; those that are added later begin at 0."""
+    if not starts:
         raise UsageError("no topic to ingest")
-    starts = {
-        topic: {str(number): lake.metastore.partition(TopicPartition(topic, number)).next_offset for number in range(count)}
-        for topic, count in partitions.items()
-    }  # fmt: skip
+    first = {topic: _first_offsets(lake, topic, begins) for topic, begins in starts.items()}
     added: dict[TopicPartition, int] = {}
 
     def land(batch: Any, number: int, ends: Ends) -> None:
@@ -78,8 +78,8 @@ def stream(
         if found:
             tell(f"batch {number}: {sum(found.values()):,} records of {len(found)} partitions")
 
-    given = {"subscribe": ",".join(sorted(partitions)), "kafka.isolation.level": "read_committed"}
-    given |= {"includeHeaders": "true", "startingOffsets": json.dumps(starts), "failOnDataLoss": "true"}
+    given = {"subscribe": ",".join(sorted(starts)), "kafka.isolation.level": "read_committed"}
+    given |= {"includeHeaders": "true", "startingOffsets": json.dumps(first), "failOnDataLoss": "true"}
     if options.offsets_per_batch is not None:
         given["maxOffsetsPerTrigger"] = str(options.offsets_per_batch)
     every_ms = options.every_ms if options.continuous else None
@@ -87,10 +87,20 @@ def stream(
     return added
 
 
+def _first_offsets(lake: Lake, topic: str, begins: Sequence[int]) -> dict[str, int]:
+    """Where the lake ends; a lake that has nothing of a partition yet takes what Kafka still has of it."""
+    return {
+        str(number): max(lake.metastore.partition(TopicPartition(topic, number)).next_offset, begin)
+        for number, begin in enumerate(begins)
+    }
+
+
 def _land(
     lake: Lake, address: LakeAddress, batch: Any, ends: Ends, options: StreamOptions, clock: Clock
 ) -> dict[TopicPartition, int]:
     """One micro-batch: written by tasks, appended by one commit. What the lake has already (a batch again) is left out."""
+    for topic in sorted({topic for topic, _ in ends}):  # partitions that Kafka has got since the run began
+        lake.metastore.add_partitions(topic, 1 + max(number for name, number in ends if name == topic))
     nexts = {at: lake.metastore.partition(at).next_offset for at in lake.metastore.partitions()}
     task = LandTask(
         address=address, nexts=nexts, codec=options.codec, extent_bytes=options.extent_bytes, now_ms=clock()
@@ -153,10 +163,11 @@ class LandTask:
             waiting: list[Written] = []
             at: TopicPartition | None = None
             for where, batch in self._new(first, batches):
-                if where != at or sum(len(one.data) for one in waiting) >= self.extent_bytes:
-                    self._flush(writer, landed, lake.metastore.hash_key, at, waiting)
-                    waiting, at = [], where
-                waiting += batches_of(batch, codec=self.codec)
+                for written in batches_of(batch, codec=self.codec):
+                    if where != at or not _fits(waiting, written, self.extent_bytes):
+                        self._flush(writer, landed, lake.metastore.hash_key, at, waiting)
+                        waiting, at = [], where
+                    waiting.append(written)
             self._flush(writer, landed, lake.metastore.hash_key, at, waiting)
         landed.sizes[object_id] = writer.size
         lake.close()
@@ -188,6 +199,12 @@ class LandTask:
             oldest_timestamp_ms=oldest(one.max_timestamp_ms for one in waiting), keys=keys,
         )  # fmt: skip
         landed.extents.append((at, extent))
+
+
+def _fits(waiting: Sequence[Written], batch: Written, extent_bytes: int) -> bool:
+    """Into one extent: not too many bytes, and no offset further from the first than a segment reaches."""
+    full = sum(len(one.data) for one in waiting) >= extent_bytes
+    return not waiting or (not full and batch.last_offset - waiting[0].base_offset <= SPREAD_MAX)
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:

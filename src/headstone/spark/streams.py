@@ -47,7 +47,8 @@ def follow_kafka(
     with tempfile.TemporaryDirectory(prefix="headstone-stream-") as work:
         try:
             rows = spark.readStream.format("kafka").options(**options).load().selectExpr(*columns)
-            writer = rows.writeStream.foreachBatch(landed).option("checkpointLocation", work)
+            # With its scheme: without one Spark asks its default file system, which may be a bucket or HDFS.
+            writer = rows.writeStream.foreachBatch(landed).option("checkpointLocation", Path(work).as_uri())
             writer = (
                 writer.trigger(availableNow=True)
                 if every_ms is None
@@ -62,13 +63,8 @@ def follow_kafka(
 
 
 def _ends(planned: Path) -> Ends:
-    """Where a batch ends, from what Spark has written down before it began: it may end behind its last record.
-
-    Nothing if the checkpoint is on another machine."""
-    try:
-        ends = json.loads(planned.read_text().splitlines()[-1])
-    except FileNotFoundError:
-        return {}
+    """Where a batch ends, from what Spark has written down before it began: it may end behind its last record."""
+    ends = json.loads(planned.read_text().splitlines()[-1])
     return {(topic, int(number)): int(end) for topic, numbers in ends.items() for number, end in numbers.items()}
 
 

@@ -1,0 +1,37 @@
+"""Garbage collection beside writers: what is committed while it looks is not garbage."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstone.lake.collection import collect, garbage
+from tests.lake.scene import Scene
+
+
+def test_an_object_that_is_committed_while_the_store_is_listed_is_no_orphan(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is asked first: whatever is in it then was registered before."""
+    scene.write("N[a]")
+    store = scene.lake.store
+    listed = store.list
+
+    def late(prefix: str = "") -> list[str]:
+        monkeypatch.undo()
+        scene.write("N[b]")
+        return listed(prefix)
+
+    monkeypatch.setattr(store, "list", late)
+    found = garbage(scene.lake, now_ms=10**9, grace_ms=0, upload_ms=0)
+    assert (found.orphans, found.rows) == ([], [])
+    assert (collect(scene.lake, found), [key for _, key, _ in scene.held()]) == ([], [b"a", b"b"])
+
+
+def test_what_is_in_the_store_and_known_to_nobody_is_an_orphan(scene: Scene) -> None:
+    """An upload that ended after its row was collected."""
+    scene.write("N[a]")
+    with scene.lake.store.writing("objects/ab/abc") as sink:
+        sink.write(b"late")
+    found = garbage(scene.lake, now_ms=10, grace_ms=10**6)
+    assert (found.orphans, collect(scene.lake, found)) == (["abc"], ["abc"])
+    assert len(scene.lake.store.list("objects")) == 1
