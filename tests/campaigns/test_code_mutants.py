@@ -16,6 +16,7 @@ from campaigns.code_mutants import INVALID, KILLED, LIVES, Outcome
 from campaigns.mutant_lists import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
+MUTANTS_MIN = 120
 SOURCE = "def above(a, b):\n    return a > b\n\n\ndef unseen(a):\n    return a + 1\n"
 TEST = (
     "from headstone.toy.order import above\n\n\ndef test_above():\n    assert above(2, 1)\n    assert not above(1, 1)\n"
@@ -36,6 +37,9 @@ KERNEL_TEST = "from headstone.toy.kernels import below\n\n\ndef test_below():\n 
 def test_lists_fit_the_tree() -> None:
     mutants, problems = mutant_lists.read_lists(ROOT)
     assert problems + mutant_lists.misfits(ROOT, mutants) == []
+    assert len(mutants) >= MUTANTS_MIN
+    rooms = {path.name for path in (ROOT / "src" / "headstone").iterdir() if (path / "__init__.py").exists()}
+    assert {mutant.room for mutant in mutants} == rooms
 
 
 @pytest.fixture
