@@ -11,7 +11,7 @@ from headstone.kafka.brokers import Broker, Cluster, wait_until
 from headstone.kafka.client import READ_COMMITTED, JavaClient, KafkaClient, Producer, Reading
 from headstone.kafka.distribution import Distribution
 from headstone.kafka.outages import BROKER_SETTINGS, SHORT_MS, TOPIC_SETTINGS, read_running_log
-from headstone.log.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets
+from headstone.log.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets, write_offsets
 
 DAY_MS = 86_400_000
 TOPIC = "plain"
@@ -22,7 +22,8 @@ PASSES = 8
 def compacted(broker: Broker, *options: str) -> dict[str, int]:
     """In a process of its own: Spark changes how Py4J, which drives our producers, tells errors. Why records stayed."""
     retention = ["--delete-retention-ms", str(SHORT_MS), "--producer-id-expiration-ms", str(SHORT_MS)]
-    command = ["compact", str(broker.log_dir / f"{TOPIC}-0"), "--in-place", "--dirty-from", "0", "--output", "json"]
+    log = str(broker.log_dir / f"{TOPIC}-0")
+    command = ["compact", log, "--topic", TOPIC, "--in-place", "--dirty-from", "0", "--output", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "headstone.cli.main", *command, *options, *retention],
         capture_output=True, text=True, check=False,
@@ -101,18 +102,13 @@ def test_a_follower_that_stopped_inside_a_transaction_gets_its_marker_however_la
         client.close()
 
 
-EAGER_CHECKPOINTS = {
-    "log.flush.offset.checkpoint.interval.ms": 200,
-    "replica.high.watermark.checkpoint.interval.ms": 200,
-}
-
-
 def test_a_broker_recovers_behind_a_snapshot_from_inside_a_transaction_that_became_plain(
     distribution: Distribution, java: JavaClient, tmp_path: Path
 ) -> None:
-    """It stopped inside the transaction once, in mid-segment; later it is killed, with its recovery point far behind that.
+    """It stopped inside the transaction once, in mid-segment; later it is killed, with its recovery point some segments on.
     Left there, the snapshot would be the newest below the recovery point, and the broker would not start."""
-    with Cluster(distribution, tmp_path, settings={**BROKER_SETTINGS, **EAGER_CHECKPOINTS}) as cluster:
+    settings = {**BROKER_SETTINGS, "replica.high.watermark.checkpoint.interval.ms": 200}
+    with Cluster(distribution, tmp_path, settings=settings) as cluster:
         broker = cluster.brokers[1]
         folder = broker.log_dir / f"{TOPIC}-0"
         client = java.connect(cluster.bootstrap)
@@ -126,18 +122,20 @@ def test_a_broker_recovers_behind_a_snapshot_from_inside_a_transaction_that_beca
         ended(client, producer.commit)
         client.alter_topic(TOPIC, {"segment.ms": TOPIC_SETTINGS["segment.ms"]})
 
-        def checkpointed() -> bool:
-            bases = sorted(int(path.name[:20]) for path in folder.glob("*.log"))
-            offsets = [
-                read_offsets(broker.log_dir / name).get((TOPIC, 0), 0) for name in (RECOVERY_POINT, HIGH_WATERMARK)
-            ]
-            return len(bases) > 3 and min(offsets) > bases[2]
+        def bases() -> list[int]:
+            return sorted(int(path.name[:20]) for path in folder.glob("*.log"))
 
-        fill(client, checkpointed, "a recovery point behind several segments")
+        def replicated() -> int:
+            return read_offsets(broker.log_dir / HIGH_WATERMARK).get((TOPIC, 0), 0)
+
+        fill(client, lambda: len(bases()) > 3 and replicated() > bases()[3], "segments")
         table = client.read(TOPIC).table()
         broker.kill()
+        recovery = read_offsets(broker.log_dir / RECOVERY_POINT)
+        write_offsets(broker.log_dir / RECOVERY_POINT, {**recovery, (TOPIC, 0): bases()[2]})
         assert (folder / f"{1:020d}.snapshot").exists()
-        assert compacted(broker, "--force-offline", "--plain-below", "3")["made plain"] == 2
+        unmerged = ("--force-offline", "--plain-below", "3", "--segment-bytes", "14")
+        assert compacted(broker, *unmerged)["made plain"] == 2
         broker.start()
         after = client.read(TOPIC)
         assert (after.stuck, after.table()) == (False, table)

@@ -10,7 +10,7 @@ from headstone.log import layout
 from headstone.log.kernels import OK, walk
 from headstone.log.layout import BATCH, EMPTIED, NOT_CONTROL, WIRE
 from headstone.log.reading import PAYLOAD_BYTES_MAX
-from tests.oracle.batches import HEADER, Batch, encode
+from tests.oracle.batches import HEADER, Batch, crc32c, encode
 from tests.oracle.cleaner import header_only
 from tests.oracle.notation import History
 
@@ -60,6 +60,7 @@ def test_a_walk_reads_every_field_of_a_header() -> None:
             "max_timestamp": 2**41,
             "producer_id": 2**50,
             "size": 61,
+            "crc": crc32c(encode(batch)[21:]),
             "leader_epoch": -2,
             "base_sequence": 2**31 - 1,
             "count": 0,

@@ -166,7 +166,7 @@ def _parts(at: TopicPartition, survey: PartitionSurvey, start: int, extent_bytes
     for segment in survey.segments:
         if segment.next_offset <= start or segment.base >= end:
             continue
-        for piece in reader.pieces(segment, backwards=False, with_crc=True):
+        for piece in reader.pieces(segment, backwards=False):
             taken = _taken(at, piece, start, end, rewriter)
             if part.chunks and taken.records and taken.end - part.first > SPREAD_MAX:
                 yield replace(part, span=Span(part.span.start, looked_at))

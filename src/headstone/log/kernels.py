@@ -246,6 +246,7 @@ def walk(data: Any, at: Any, end: int, previous_last: Any, with_crc: bool, paylo
         row = out[n]
         row.position = at
         row.size = size
+        row.crc = np.int64(np.uint32(be32(data, at + CRC_AT)))
         row.base_offset = be64(data, at)
         row.last_offset = row.base_offset + np.int64(be32(data, at + LAST_OFFSET_DELTA_AT))
         row.base_timestamp = be64(data, at + BASE_TIMESTAMP_AT)

@@ -69,6 +69,7 @@ BATCH = np.dtype(
         ("max_timestamp", "i8"),
         ("producer_id", "i8"),
         ("size", "i8"),
+        ("crc", "i8"),
         ("leader_epoch", "i4"),
         ("base_sequence", "i4"),
         ("count", "i4"),

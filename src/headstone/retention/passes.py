@@ -6,6 +6,7 @@ Ordinals number the records of the rewritten part of a partition from its first 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,8 @@ from headstone.log import kernels
 from headstone.log.reading import Chunk, ChunkReader, Payloads, corrupt_record
 from headstone.retention import keys
 from headstone.retention.policy import Policy, horizon_after
-from headstone.retention.rewrite import Rewriter, Rewritten
-from headstone.retention.survey import SegmentSurvey
+from headstone.retention.rewrite import Rewriter, Rewritten, changed
+from headstone.retention.survey import SegmentSurvey, seals
 from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN, Roles
 from headstone.retention.verdicts import REASONS, judge, kept_headers
 
@@ -51,25 +52,29 @@ class Piece:
 
 
 class PieceReader:
-    """Cuts a segment file into pieces, forwards or backwards."""
+    """Cuts a segment file into pieces, forwards or backwards: exactly the bytes that were surveyed, checksums verified."""
 
     def __init__(self) -> None:
         self._reader = ChunkReader()
 
-    def pieces(self, segment: SegmentSurvey, *, backwards: bool, with_crc: bool) -> Iterator[Piece]:
+    def pieces(self, segment: SegmentSurvey, *, backwards: bool) -> Iterator[Piece]:
         if segment.batches == 0:
             return
         roles = segment.roles()
         cuts = segment.cuts
         order = range(cuts.size - 2, -1, -1) if backwards else range(cuts.size - 1)
         with open(segment.file.path, "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size != segment.size:
+                raise changed(segment.file.path, 0, segment.base)
             for i in order:
                 here, there = cuts[i], cuts[i + 1]
                 batches = int(there["batch"] - here["batch"])
                 chunk = self._reader.read(
                     file, segment.file.path, int(here["position"]), int(there["position"]),
-                    batches=batches, previous=-1, with_crc=with_crc,
+                    batches=batches, previous=-1, with_crc=True,
                 )  # fmt: skip
+                if chunk.batches.size != batches or _sealed(chunk) != (int(there["seal"]) - int(here["seal"])) % 2**64:
+                    raise changed(segment.file.path, chunk.position, int(chunk.batches[0]["base_offset"]))
                 counts = chunk.batches["count"].astype(np.int64)
                 yield Piece(
                     chunk=chunk,
@@ -78,6 +83,10 @@ class PieceReader:
                     record=int(here["record"]),
                     records=int(there["record"] - here["record"]),
                 )
+
+
+def _sealed(chunk: Chunk) -> int:
+    return int(seals(chunk.batches).sum(dtype=np.uint64))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +182,7 @@ def bounded_end(
     reader, indexer = reader or PieceReader(), Indexer(round_)
     used, latest = 0, round_.dirty_start - 1
     for i, segment in enumerate(segments):
-        for piece in reader.pieces(segment, backwards=False, with_crc=True):
+        for piece in reader.pieces(segment, backwards=False):
             entries = indexer.index(piece, np.zeros(piece.records, dtype=np.uint8))
             used, latest, full = keys.fill_bounded(
                 table, used, keys_max, entries.digests, entries.ordinals, entries.offsets, piece.ordinals,

@@ -206,7 +206,7 @@ class Rewriter:
             packed, spans, heads, self._out, sizes, lasts, stamps,
         )  # fmt: skip
         if size < 0:
-            raise _changed(chunk)
+            raise changed(chunk.path, chunk.position, int(chunk.batches[0]["base_offset"]))
         return Rewritten(data=self._out[:size], sizes=sizes[:n], lasts=lasts[:n], stamps=stamps[:n], records=records)
 
     def _repacked(self, chunk: Chunk, chosen: npt.NDArray[np.int64], horizons: npt.NDArray[np.int64],
@@ -228,7 +228,7 @@ class Rewriter:
                 data, starts, ends, some, chunk.batches, states, ordinals, horizons, self._now_ms, self._scratch,
                 spans[mine], heads[mine],
             ):  # fmt: skip
-                raise _changed(chunk)
+                raise changed(chunk.path, chunk.position, int(chunk.batches[0]["base_offset"]))
             self._pack(chunk, some, spans[mine], packed)
         return np.frombuffer(packed, dtype=np.uint8), spans, heads
 
@@ -249,11 +249,11 @@ def _with_room(buffer: Bytes, size: int) -> Bytes:
     return np.zeros(size if size > BUFFER_BYTES else size + size // 4, dtype=np.uint8)
 
 
-def _changed(chunk: Chunk) -> CorruptLog:
+def changed(path: str, position: int, offset: int) -> CorruptLog:
     return CorruptLog(
-        file=chunk.path,
-        position=chunk.position,
-        offset=int(chunk.batches[0]["base_offset"]),
+        file=path,
+        position=position,
+        offset=offset,
         found="the file changed while it was compacted",
         advice="stop whatever writes to this directory and run again",
     )

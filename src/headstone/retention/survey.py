@@ -22,8 +22,8 @@ from headstone.log.snapshots import ProducerEntry
 from headstone.retention.producers import ProducerState
 from headstone.retention.transactions import OpenTxn, Roles, Tracker, merged_aborted
 
-CUT = np.dtype([("position", "i8"), ("record", "i8"), ("batch", "i8")])
-"""A batch boundary in a segment: file position, and records and batches of the segment before it."""
+CUT = np.dtype([("position", "i8"), ("record", "i8"), ("batch", "i8"), ("seal", "u8")])
+"""A batch boundary in a segment: file position, and records, batches and the sum of `seals` of the segment before it."""
 
 CHUNK_BYTES = 2 << 20
 """Work is cut into chunks of about this size: large enough for a kernel call, small enough for the processor's cache."""
@@ -31,7 +31,24 @@ CHUNK_BYTES = 2 << 20
 CHUNK_RECORDS = 4 << 20
 """And of about so many records: compressed ones may be far smaller on disk than what a task holds for each."""
 
+SEAL_CRC, SEAL_OFFSET, SEAL_EPOCH = (
+    np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+)
+"""Odd constants that spread what is sealed over 64 bits."""
+
 Walk = Callable[[SegmentFile, int], Iterator[Batches]]
+
+
+def seals(batches: Batches) -> npt.NDArray[np.uint64]:
+    """A number for each batch that stands for all its bytes: its checksum, and the fields that are not under it.
+
+    Their sums are compared between the reads of a file, so that each read gets what was planned."""
+    crc, base, size, epoch = (
+        batches[name].astype(np.uint64) for name in ("crc", "base_offset", "size", "leader_epoch")
+    )
+    mixed = (crc << np.uint64(32) | size) * SEAL_CRC ^ (base + np.uint64(1)) * SEAL_OFFSET ^ epoch * SEAL_EPOCH
+    sealed: npt.NDArray[np.uint64] = mixed ^ mixed >> np.uint64(29)
+    return sealed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +113,20 @@ class _Tally:
     next_offset: int = -1
     header_only: int = 0
     codecs: set[int] = field(default_factory=set)
-    cuts: list[tuple[int, int, int]] = field(default_factory=list)
+    seal: int = 0
+    cuts: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def add(self, table: Batches) -> None:
         if self.batches == 0:
             self.first_batch_timestamp = int(table[0]["max_timestamp"])
         before = np.cumsum(table["count"], dtype=np.int64) - table["count"]
+        sealed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(seals(table))]) + np.uint64(self.seal)
         at = self._next_cut(table, before)
         while at < table.size:
-            self.cuts.append((int(table[at]["position"]), self.records + int(before[at]), self.batches + at))
+            position, record = int(table[at]["position"]), self.records + int(before[at])
+            self.cuts.append((position, record, self.batches + at, int(sealed[at])))
             at = self._next_cut(table, before)
+        self.seal = int(sealed[-1])
         self.records += int(before[-1]) + int(table[-1]["count"])
         self.batches += table.size
         self.largest_timestamp = max(self.largest_timestamp, int(table["max_timestamp"].max()))
@@ -117,13 +138,13 @@ class _Tally:
         """The row of the table that begins the next chunk; its size if none does."""
         if not self.cuts:
             return 0
-        position, record, _ = self.cuts[-1]
+        position, record, _, _ = self.cuts[-1]
         by_bytes = np.searchsorted(table["position"], position + CHUNK_BYTES)
         by_records = np.searchsorted(before, record + CHUNK_RECORDS - self.records)
         return int(min(by_bytes, by_records))
 
     def survey(self, file: SegmentFile, record: int) -> SegmentSurvey:
-        cuts = np.array([*self.cuts, (file.size, self.records, self.batches)], dtype=CUT)
+        cuts = np.array([*self.cuts, (file.size, self.records, self.batches, self.seal)], dtype=CUT)
         return SegmentSurvey(
             file=file, records=self.records, batches=self.batches, record=record,
             first_batch_timestamp=self.first_batch_timestamp, largest_timestamp=self.largest_timestamp,

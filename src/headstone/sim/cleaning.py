@@ -57,7 +57,7 @@ class MemoryPieces(PieceReader):
         if table.size:
             yield table
 
-    def pieces(self, segment: SegmentSurvey, *, backwards: bool, with_crc: bool) -> Iterator[Piece]:
+    def pieces(self, segment: SegmentSurvey, *, backwards: bool) -> Iterator[Piece]:
         raw, table = self._data[segment.base]
         if table.size:
             counts = table["count"].astype(np.int64)
@@ -150,7 +150,7 @@ def _judged(segments: list[SegmentSurvey], round_: Round, pieces: MemoryPieces) 
     table = keys.new_table(states.size)
     indexer = Indexer(round_)
     for segment in reversed(segments):
-        for piece in pieces.pieces(segment, backwards=True, with_crc=False):
+        for piece in pieces.pieces(segment, backwards=True):
             mine = states[segment.record : segment.record + segment.records]
             entries = indexer.index(piece, mine)
             dirty = entries.offsets >= round_.dirty_start
@@ -165,7 +165,7 @@ def _rewrite(
     before = {batch.base: batch for segment in log.segments for batch in segment.batches}
     made: list[Batch] = []
     for segment in group:
-        for piece in pieces.pieces(segment, backwards=False, with_crc=False):
+        for piece in pieces.pieces(segment, backwards=False):
             new = rewriter.rewrite(piece, states[segment.record : segment.record + segment.records])
             raw, at = new.data.tobytes(), 0
             for size in new.sizes.tolist():

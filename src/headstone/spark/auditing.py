@@ -253,7 +253,7 @@ def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) ->
     tally = {"records": 0, "tombstones": 0, "aborted": 0, "open": 0, "control": 0}
     reader, payloads = PieceReader(), Payloads()
     for number, segment in enumerate(replica.survey.segments):
-        for piece in reader.pieces(segment, backwards=False, with_crc=True):
+        for piece in reader.pieces(segment, backwards=False):
             batches, roles = piece.chunk.batches, piece.roles
             counts, data = batches["count"], roles < CONTROL_NEEDED
             control = np.isin(batches["control_type"], (ABORT, COMMIT)) & (counts > 0)

@@ -134,7 +134,7 @@ def count_partition(work: InspectWork, meter: Meter) -> Counts:
     table = keys.new_table(records if work.shares == 1 else records + records // 8)
     reader, indexer = PieceReader(), Indexer(round_)
     for segment in reversed(work.segments):
-        for piece in reader.pieces(segment, backwards=True, with_crc=True):
+        for piece in reader.pieces(segment, backwards=True):
             states = np.zeros(piece.records, dtype=np.uint8)
             indexer.index(piece, states, chosen=np.flatnonzero((piece.roles == ABORTED) | (piece.roles == OPEN)))
             entries = indexer.index(

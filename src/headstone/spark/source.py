@@ -147,7 +147,7 @@ class KafkaLogReader(DataSourceReader):
         if not isinstance(partition, SegmentPart):  # what Spark makes of an empty list of partitions
             return
         payloads = Payloads()
-        for piece in PieceReader().pieces(partition.segment, backwards=False, with_crc=True):
+        for piece in PieceReader().pieces(partition.segment, backwards=False):
             batches = piece.chunk.batches
             mine = (batches["last_offset"] >= partition.wanted.offset_start) & (
                 batches["base_offset"] < partition.wanted.offset_end

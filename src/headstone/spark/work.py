@@ -143,7 +143,7 @@ def mark_all(work: PartitionWork, states: States, meter: Meter) -> int:
     reader, indexer = PieceReader(), Indexer(work.round)
     found = 0
     for segment in reversed(work.segments):
-        for piece in reader.pieces(segment, backwards=True, with_crc=True):
+        for piece in reader.pieces(segment, backwards=True):
             at = segment.record + piece.record
             mine = states[at : at + piece.records]
             entries = indexer.index(piece, mine)
@@ -190,7 +190,7 @@ def write_group(
 def _pieces_with_states(group: GroupWork, states: States, reader: PieceReader) -> Iterator[tuple[Piece, States]]:
     for segment in group.segments:
         first = segment.record - group.record
-        for piece in reader.pieces(segment, backwards=False, with_crc=False):
+        for piece in reader.pieces(segment, backwards=False):
             at = first + piece.record
             yield piece, states[at : at + piece.records]
 
@@ -251,7 +251,7 @@ def index_unit(work: PartitionWork, unit: IndexUnit, bucket_count: int, meter: M
     parts: list[npt.NDArray[np.uint64]] = []
     lost = 0
     for segment in reversed(unit.segments):
-        for piece in reader.pieces(segment, backwards=True, with_crc=True):
+        for piece in reader.pieces(segment, backwards=True):
             states = np.zeros(piece.records, dtype=np.uint8)
             entries = indexer.index(piece, states)
             dirty = entries.offsets >= work.round.dirty_start
