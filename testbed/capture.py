@@ -21,6 +21,13 @@ KEPT = ("*.log", "*.index", "*.timeindex", "*.txnindex", "*.snapshot", "leader-e
 SEED = 5
 RECORDS = 40
 SMALL_SEGMENT_BYTES = 6000
+METADATA_TOPICS: dict[str, dict[str, object]] = {
+    "table": {"cleanup.policy": "compact", "delete.retention.ms": 1234, "min.compaction.lag.ms": 5},
+    "events": {"cleanup.policy": "delete", "retention.ms": 99},
+    "both": {"cleanup.policy": "compact,delete"},
+    "plain": {},
+    "gone": {"cleanup.policy": "compact"},
+}
 
 
 def capture(version: str, to: Path) -> None:
@@ -50,6 +57,34 @@ def capture(version: str, to: Path) -> None:
             (to / name / "dump.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
+def capture_metadata(version: str, to: Path) -> None:
+    """KRaft's metadata log with the first of its snapshots, the last, and one between; snapshots are taken all the time."""
+    distribution = kafka(version)
+    shutil.rmtree(to, ignore_errors=True)
+    often = {"metadata.log.max.snapshot.interval.ms": 4000, "metadata.log.max.record.bytes.between.snapshots": 100}
+    with tempfile.TemporaryDirectory(prefix="headstone-") as temporary:
+        root = Path(temporary)
+        with (
+            JavaClient(distribution, root / "client") as java,
+            Cluster(distribution, root / "cluster", settings=often) as cluster,
+        ):
+            client = java.connect(cluster.bootstrap)
+            for topic, settings in METADATA_TOPICS.items():
+                client.create_topic(topic, [[1]], settings)
+            client.alter_brokers({"log.cleaner.delete.retention.ms": 777, "log.segment.bytes": 2_000_000})
+            client.delete_topic("gone")
+            client.create_topic("gone", [[1]], {"cleanup.policy": "delete"})
+            client.alter_topic("table", {"min.compaction.lag.ms": 6})
+            cluster.stop()
+            log = cluster.brokers[1].log_dir / "__cluster_metadata-0"
+        snapshots = sorted(log.glob("*.checkpoint"))
+        kept = [file for pattern in KEPT[:3] for file in log.glob(pattern)]
+        (to / log.name).mkdir(parents=True)
+        for file in (*kept, snapshots[0], snapshots[len(snapshots) * 2 // 3], snapshots[-1]):
+            shutil.copyfile(file, to / log.name / file.name)
+
+
 if __name__ == "__main__":
     for release in sys.argv[1:] or VERSIONS:
         capture(release, CAPTURED / f"kafka-{release}")
+        capture_metadata(release, CAPTURED / f"metadata-{release}")

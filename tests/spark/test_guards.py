@@ -78,8 +78,8 @@ def events_and_tables(root: Path) -> Path:
 
 
 LEFT = (
-    "events is left as it is (2 partitions): nothing says that it is a compacted topic; name it with --topic if it is, "
-    "or pass --all-topics"
+    "events is left as it is (2 partitions): nothing says that it is a compacted topic; "
+    "name it with --topic if it is compacted, or pass --all-topics"
 )
 
 

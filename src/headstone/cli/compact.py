@@ -21,11 +21,14 @@ from headstone.cli.options import (
 )
 from headstone.errors import UsageError
 from headstone.log.directory import LOG, as_partition
+from headstone.retention.settings import FIELDS
 from headstone.spark.compaction import TASK_MEMORY_BYTES, CompactionRequest, CompactionResult, compact
 from headstone.spark.session import StartingSession
 from headstone.spark.stages import OnSpark
 
 MB = 1 << 20
+TOPIC_OPTIONS = {"cleanup_policy": "cleanup_delete", **{name: name for name in FIELDS - {"cleanup_delete"}}}
+"""Options that are topic settings in Kafka, and the field of the policy that each is."""
 BOUNDS = ("tombstones_below", "markers_below", "plain_below")
 
 
@@ -69,6 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a partition whose keys need more is split over tasks (default %(default)s)")  # fmt: skip
     parser.add_argument("--split", choices=("auto", "whole", "shuffle"), default="auto", help=argparse.SUPPRESS)
     add_policy_arguments(parser)
+    parser.set_defaults(topic_defaults={option: parser.get_default(option) for option in TOPIC_OPTIONS})
+    parser.set_defaults(**dict.fromkeys(TOPIC_OPTIONS))
     add_spark_arguments(parser)
 
 
@@ -79,7 +84,16 @@ def directory(text: str) -> Path:
     return Path(text)
 
 
+def _fields_not_given(arguments: argparse.Namespace) -> frozenset[str]:
+    """Fields of the policy that topics' own settings may tell; their options get their defaults."""
+    absent = [option for option in TOPIC_OPTIONS if getattr(arguments, option) is None]
+    for option in absent:
+        setattr(arguments, option, arguments.topic_defaults[option])
+    return frozenset(TOPIC_OPTIONS[option] for option in absent)
+
+
 def request(arguments: argparse.Namespace) -> CompactionRequest:
+    fields = _fields_not_given(arguments)
     if arguments.out is None and not arguments.in_place and not arguments.dry_run:
         raise UsageError("say where the result goes: --out DIR, --in-place, or --dry-run")
     watermarks = arguments.tombstones_below is not None or arguments.markers_below is not None or arguments.peer
@@ -104,6 +118,7 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
         topics=tuple(arguments.topic),
         all_topics=arguments.all_topics,
         eligible_only=arguments.eligible,
+        settings_from_cluster=fields,
         clock_given=arguments.now_ms is not None,
         drop_keyless=arguments.drop_keyless,
         force_offline=arguments.force_offline,

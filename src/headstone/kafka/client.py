@@ -141,6 +141,17 @@ class KafkaClient:
             seconds_max=60,
         )  # fmt: skip
 
+    def delete_topic(self, name: str) -> None:
+        """Returns when it is nowhere to be seen."""
+        self._admin.deleteTopics(self._java.list([name])).all().get()
+        wait_until(lambda: not self._is_led(name, 0), f"the end of {name}", seconds_max=60)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Those below the offset; log start is there afterwards."""
+        admin = self._java.kafka.clients.admin
+        at = self._java.kafka.common.TopicPartition(topic, partition)
+        self._admin.deleteRecords(self._java.map({at: admin.RecordsToDelete.beforeOffset(before)})).all().get()
+
     def alter_topic(self, name: str, settings: Mapping[str, object]) -> None:
         self._alter("TOPIC", name, settings)
 

@@ -32,6 +32,7 @@ from headstone.retention.keys import HashKey
 from headstone.retention.passes import Round
 from headstone.retention.policy import Policy
 from headstone.retention.ranges import dirty_segments
+from headstone.retention.settings import with_settings
 from headstone.spark.commit import (
     WORK_PREFIX,
     CheckpointBook,
@@ -51,7 +52,7 @@ from headstone.spark.commit import (
 from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_each, verify_each
 from headstone.spark.progress import Meter, ProgressLine
 from headstone.spark.report import PartitionReport, partition_report
-from headstone.spark.selection import refuse_wrong_clock, select
+from headstone.spark.selection import Selection, refuse_wrong_clock, select
 from headstone.spark.work import PartitionWork, TaskResult, bounded_map, compact_whole
 
 TASK_MEMORY_BYTES = 1 << 30
@@ -98,6 +99,8 @@ class CompactionRequest:
     all_topics: bool = False
     """Also those that nothing in a broker's directory tells to be compacted."""
     eligible_only: bool = False
+    settings_from_cluster: frozenset[str] = frozenset()
+    """Fields of the policy that a topic's own settings replace, where KRaft's metadata log tells them."""
     clock_given: bool = False
     """The policy's clock came from the caller: it is checked against the records."""
     drop_keyless: bool = False
@@ -139,7 +142,7 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
             clean = _hold_out(request.out, everything, stack)
         if not request.dry_run:
             engine.begin()
-        found = _candidates(directories, request, result.failed)
+        found = _candidates(selection, request, result.failed)
         for c in found:
             tell_choice(c, request, tell)
         chosen = {c.directory.path for c in found if not request.eligible_only or c.eligibility.eligible}
@@ -212,19 +215,17 @@ def _hold_in_place(directories: Sequence[PartitionDir], force: bool, stack: Exit
         remove_work_dirs(directory.path)
 
 
-def _candidates(
-    directories: Sequence[PartitionDir], request: CompactionRequest, failed: list[FailedPartition]
-) -> list[Candidate]:
+def _candidates(selection: Selection, request: CompactionRequest, failed: list[FailedPartition]) -> list[Candidate]:
     found = []
-    for directory, surveyed in zip(directories, survey_each(directories), strict=True):
+    for directory, surveyed in zip(selection.wanted, survey_each(selection.wanted), strict=True):
         if isinstance(surveyed, Exception):
             failed.append(FailedPartition(partition=directory.name, error=surveyed))
         else:
             if request.clock_given:
                 refuse_wrong_clock(directory, surveyed[0], request.policy.now_ms)
-            found.append(
-                candidate(directory, surveyed, request.policy, dirty_from=request.dirty_from, peers=request.peers)
-            )
+            settings = selection.settings.get(directory.path, {})
+            policy = with_settings(request.policy, settings, request.settings_from_cluster)
+            found.append(candidate(directory, surveyed, policy, dirty_from=request.dirty_from, peers=request.peers))
     if request.eligible_only:
         found.sort(key=lambda c: (not c.eligibility.eligible, -c.eligibility.dirty_ratio))
     return found

@@ -1,24 +1,28 @@
-"""Which of the partitions found are compacted, and why the others are left.
+"""Which of the partitions found are compacted, with whose settings, and why the others are left.
 
-Looks at names and small files of log directories only; the logs themselves are surveyed later. Changes nothing.
+Looks at names, small files and KRaft's metadata log; the logs themselves are surveyed later. Changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headstone.errors import UsageError
+from headstone.errors import HeadstoneError, UsageError
 from headstone.log import checkpoints
-from headstone.log.directory import METADATA_TOPIC, PartitionDir, future_copies, is_broker_directory
+from headstone.log.cluster_metadata import ClusterMetadata, node_id, read_cluster_metadata
+from headstone.log.directory import METADATA_TOPIC, PartitionDir, as_partition, future_copies, is_broker_directory
 from headstone.retention.policy import DAY_MS
+from headstone.retention.settings import policies_of
 from headstone.retention.survey import PartitionSurvey
 
 CENTURY_MS = 36_525 * DAY_MS
 """Microseconds are a thousand times further away."""
-NO_REASON = "nothing says that it is a compacted topic; name it with --topic if it is, or pass --all-topics"
+BY_NAME = "name it with --topic if it is compacted, or pass --all-topics"
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,37 +31,35 @@ class Selection:
 
     wanted: tuple[PartitionDir, ...]
     left: tuple[PartitionDir, ...]
+    settings: Mapping[Path, Mapping[str, str]]
+    """Of the topics of `wanted`, by the path of a partition, where the cluster's metadata tells them."""
 
 
 def select(
-    everything: Sequence[PartitionDir],
-    *,
-    paths: Sequence[str],
-    topics: Sequence[str],
-    all_topics: bool,
-    tell: Callable[[str], None],
+    everything: Sequence[PartitionDir], *, paths: Sequence[str], topics: Sequence[str], all_topics: bool, tell: Tell
 ) -> Selection:
     """The partitions of the topics named; none named: of compacted topics, as far as a broker's directory tells."""
     unknown = sorted(set(topics) - {directory.topic for directory in everything})
     if unknown:
         raise UsageError(f"no partition of topic {unknown[0]} in {', '.join(paths)}")
     asked = [d for d in everything if d.topic != METADATA_TOPIC and (not topics or d.topic in topics)]
+    settings = _cluster_settings(asked, everything, tell)
     moving = _moving(asked, paths)
-    reasons = _left_topics(asked) if not topics and not all_topics else {}
-    counts = Counter(directory.topic for directory in asked)
-    for topic, reason in reasons.items():
-        tell(f"{topic} is left as it is ({counts[topic]} partition{'s' if counts[topic] > 1 else ''}): {reason}")
+    reasons = _reasons_to_leave(asked, settings) if not topics and not all_topics else {}
+    for (topic, reason), count in Counter((d.topic, reasons[d.path]) for d in asked if d.path in reasons).items():
+        tell(f"{topic} is left as it is ({count} partition{'s' if count > 1 else ''}): {reason}")
     for directory in asked:
-        if directory.path in moving and directory.topic not in reasons:
+        if directory.path in moving and directory.path not in reasons:
             tell(f"{directory.name} is left as it is: {moving[directory.path]}")
     metadata = [directory for directory in everything if directory.topic == METADATA_TOPIC]
     if metadata:
         tell(f"{METADATA_TOPIC} is left as it is: snapshots, not compaction, keep it small")
-    wanted = [d for d in asked if d.topic not in reasons and d.path not in moving]
+    wanted = [d for d in asked if d.path not in reasons and d.path not in moving]
     if not wanted:
         raise UsageError(f"{', '.join(paths)}: nothing to compact")
-    left = [d for d in asked if d.topic in reasons or d.path in moving]
-    return Selection(wanted=tuple(wanted), left=(*left, *metadata))
+    left = [d for d in asked if d.path in reasons or d.path in moving]
+    known = {path: found for path, found in settings.items() if found is not None}
+    return Selection(wanted=tuple(wanted), left=(*left, *metadata), settings=known)
 
 
 def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms: int) -> None:
@@ -75,15 +77,64 @@ def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms:
     )
 
 
-def _left_topics(asked: Sequence[PartitionDir]) -> dict[str, str]:
-    """Topics of brokers' directories that no cleaner has ever cleaned, with the reason to leave them."""
+def _reasons_to_leave(
+    asked: Sequence[PartitionDir], settings: Mapping[Path, Mapping[str, str] | None]
+) -> dict[Path, str]:
+    """Partitions of brokers' directories: what the metadata says decides; where it says nothing, what the cleaner did."""
     of_brokers = [directory for directory in asked if is_broker_directory(directory.log_dir)]
-    cleaned = {
-        topic
-        for log_dir in {directory.log_dir for directory in of_brokers}
-        for topic, _ in checkpoints.read_offsets(log_dir / checkpoints.CLEANER)
-    }
-    return {directory.topic: NO_REASON for directory in of_brokers if directory.topic not in cleaned}
+    log_dirs = {directory.log_dir for directory in of_brokers}
+    cleaned = {topic for log_dir in log_dirs for topic, _ in checkpoints.read_offsets(log_dir / checkpoints.CLEANER)}
+    reasons = {d.path: _reason_to_leave(d, settings.get(d.path, {}), d.topic in cleaned) for d in of_brokers}
+    return {path: reason for path, reason in reasons.items() if reason is not None}
+
+
+def _reason_to_leave(directory: PartitionDir, settings: Mapping[str, str] | None, cleaned: bool) -> str | None:
+    if settings is None:
+        return f"the cluster's metadata knows no such topic; start the broker so that it removes it, or {BY_NAME}"
+    policy = settings.get("cleanup.policy")
+    if policy is None:
+        return None if cleaned else f"nothing says that it is a compacted topic; {BY_NAME}"
+    return None if "compact" in policies_of(policy) else f"its cleanup.policy is {policy!r}; {BY_NAME}"
+
+
+def _cluster_settings(
+    asked: Sequence[PartitionDir], everything: Sequence[PartitionDir], tell: Tell
+) -> dict[Path, Mapping[str, str] | None]:
+    """Settings of the topics by partition, None for a topic that there is not; nothing where no metadata log tells.
+
+    A broker has its copy of the metadata log in one of its log directories: in this one, or in another that was given.
+    """
+    given = [directory for directory in everything if directory.topic == METADATA_TOPIC]
+    read: dict[Path, ClusterMetadata | None] = {}
+    found: dict[Path, Mapping[str, str] | None] = {}
+    for log_dir in sorted({directory.log_dir for directory in asked if is_broker_directory(directory.log_dir)}):
+        here = as_partition(log_dir / f"{METADATA_TOPIC}-0")
+        logs = [here] if here is not None else given
+        for log in (log for log in logs if log.path not in read):
+            read[log.path] = _read(log, tell)
+        told = [metadata for metadata in (read[log.path] for log in logs) if metadata is not None]
+        if told:
+            broker = node_id(log_dir)
+            found.update({d.path: _settings_in(told[0], d, broker) for d in asked if d.log_dir == log_dir})
+    return found
+
+
+def _read(log: PartitionDir, tell: Tell) -> ClusterMetadata | None:
+    try:
+        metadata = read_cluster_metadata(log)
+    except HeadstoneError as error:
+        tell(f"warning: the settings of topics are not known: {error}")
+        return None
+    tell(f"settings of topics are those of {log.path}, where no option is given; server.properties is not in it")
+    return metadata
+
+
+def _settings_in(metadata: ClusterMetadata, directory: PartitionDir, broker: str | None) -> Mapping[str, str] | None:
+    topic_id = checkpoints.read_topic_id(directory.path / checkpoints.PARTITION_METADATA)
+    known = metadata.topic_ids.get(directory.topic)
+    if known is None or (topic_id is not None and topic_id != known):
+        return None
+    return metadata.topic_settings(directory.topic, broker=broker)
 
 
 def _moving(asked: Sequence[PartitionDir], paths: Sequence[str]) -> dict[Path, str]:
