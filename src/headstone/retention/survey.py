@@ -36,6 +36,8 @@ SEAL_CRC, SEAL_OFFSET, SEAL_EPOCH = (
 )
 """Odd constants that spread what is sealed over 64 bits."""
 
+REPLAY_BATCHES = 1 << 16
+
 Walk = Callable[[SegmentFile, int], Iterator[Batches]]
 
 
@@ -201,8 +203,21 @@ class _History:
         self.producer_ids: set[int] = set()
         self.has_transactions = False
         self.first_transactional: int | None = None
+        self._waiting: list[Batches] = []
+        self._batches = 0
 
     def add(self, table: Batches) -> None:
+        """Replayed many together: each new producer makes the state be sorted anew, and segments may be tiny."""
+        self._waiting.append(table.copy())
+        self._batches += table.size
+        if self._batches >= REPLAY_BATCHES:
+            self._replay()
+
+    def _replay(self) -> None:
+        if not self._waiting:
+            return
+        table = np.concatenate(self._waiting)
+        self._waiting, self._batches = [], 0
         ids = table["producer_id"]
         self.has_transactions |= bool((table["attributes"] & (TRANSACTIONAL | CONTROL)).any())
         if not (ids >= 0).any():
@@ -216,6 +231,7 @@ class _History:
             self.since.replay(table[table["base_offset"] >= self.since_offset])
 
     def finished(self, high_watermark: int) -> tuple[ProducerState, list[AbortedTxn]]:
+        self._replay()
         current = self.whole if self.since is None else self.since
         current.high_watermark = high_watermark
         current.completed = self.whole.completed
