@@ -26,7 +26,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_live, writing_object
 from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import dirty_spans
-from headstone.lake.segments import files_of, lay_down
+from headstone.lake.segments import files_of, lay_down, oldest_stamp
 from headstone.lake.spans import Span, Spans, overlap, without
 from headstone.log.columns import VALUE_SIZE, decode
 from headstone.log.directory import LOG, PartitionDir, numbered
@@ -247,7 +247,7 @@ def _facts(segments: Sequence[tuple[int, Path]]) -> _Facts:
     for file, table in ((path, table) for base, path in segments for table in walk_segment(str(path), base=base)):
         records += int(table["count"].sum(dtype=np.int64))
         newest = max(newest, int(table["max_timestamp"].max()))
-        eldest = oldest([eldest, *table["max_timestamp"][table["count"] > 0]])
+        eldest = oldest([eldest, oldest_stamp(table["max_timestamp"][table["count"] > 0])])
         stamped = table[((table["attributes"] & DELETE_HORIZON) != 0) & (table["count"] > 0)]
         tombstones = tombstones or any(_has_tombstone(file, row, reader, payloads) for row in stamped)
     return _Facts(records=records, max_timestamp_ms=newest, oldest_timestamp_ms=eldest, tombstones=tombstones)

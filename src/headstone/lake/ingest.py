@@ -18,6 +18,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.metastore import Append
 from headstone.lake.objects import ObjectWriter, writing_object
 from headstone.lake.rows import TopicPartition
+from headstone.lake.segments import oldest_stamp
 from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.lake.topics import adopt, in_directories
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
@@ -53,8 +54,9 @@ class _Taken:
 
     data: bytes
     records: int
-    stamps: list[int]
-    """The newest timestamp of each batch."""
+    newest_ms: int
+    oldest_ms: int
+    """Of its batches, by the newest timestamp of each."""
     first: int
     end: int
 
@@ -78,8 +80,8 @@ class _Part:
         self.chunks.append(taken.data)
         self.size += len(taken.data)
         self.records += taken.records
-        self.max_timestamp_ms = max(self.max_timestamp_ms, *taken.stamps)
-        self.oldest_timestamp_ms = oldest([self.oldest_timestamp_ms, *taken.stamps])
+        self.max_timestamp_ms = max(self.max_timestamp_ms, taken.newest_ms)
+        self.oldest_timestamp_ms = oldest([self.oldest_timestamp_ms, taken.oldest_ms])
 
 
 def ingest(
@@ -200,7 +202,8 @@ def _taken(at: TopicPartition, piece: Piece, start: int, end: int, rewriter: Rew
     states = np.zeros(piece.records, dtype=np.uint8)
     written = rewriter.rewrite(piece.chunk, actions, roles, horizons, states, piece.ordinals)
     return _Taken(
-        data=bytes(written.data), records=written.records, stamps=written.stamps.tolist(),
+        data=bytes(written.data), records=written.records, newest_ms=int(written.stamps.max(initial=-1)),
+        oldest_ms=oldest_stamp(written.stamps),
         first=int(batches["base_offset"][inside][0]) if inside.any() else start,
         end=int(batches["last_offset"][inside].max()) + 1 if inside.any() else start,
     )  # fmt: skip

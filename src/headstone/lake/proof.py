@@ -8,7 +8,7 @@ deleted objects, and parts of uploads that were given up, are the store's own an
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,8 +84,9 @@ def prove_erased(lake: Lake, topic: str, key: bytes) -> Proof:
     proof, seen = Proof(topic=topic, key=key), {MARKER}
     for _ in range(ROUNDS_MAX):
         fresh = [path for path in lake.store.list() if path not in seen]
+        states = {row.object_id: row.state for row in lake.metastore.objects().values()} if fresh else {}
         for path in fresh:
-            _search(lake, path, proof)
+            _search(lake, path, states, proof)
         seen.update(fresh)
         if not fresh:
             break
@@ -98,7 +99,7 @@ def prove_erased(lake: Lake, topic: str, key: bytes) -> Proof:
     return proof
 
 
-def _search(lake: Lake, path: str, proof: Proof) -> None:
+def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> None:
     object_id = path.rpartition("/")[2]
     try:
         if path != object_path(object_id):
@@ -118,10 +119,9 @@ def _search(lake: Lake, path: str, proof: Proof) -> None:
     except CorruptLog as error:
         proof.unread.append(Unread(path=path, why=str(error)))
         return
-    row = lake.metastore.objects().get(object_id)
     proof.searched.append(
         Searched(
-            object_id=object_id, state=row.state if row else ORPHAN, bytes=len(data),
+            object_id=object_id, state=states.get(object_id, ORPHAN), bytes=len(data),
             sha256=hashlib.sha256(data).hexdigest(), records=records, digests=digests,
         )
     )  # fmt: skip

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.log.directory import LOG, numbered
 from headstone.log.reading import chunk_of
@@ -34,6 +37,12 @@ def files_of(directory: Path, span: Span) -> list[tuple[int, Path]]:
         return [(span.start, path)] if path.exists() else []
     found = sorted((int(path.stem), path) for path in directory.glob("*" + LOG))
     return [(base, path) for base, path in found if span.start <= base < span.end]
+
+
+def oldest_stamp(stamps: npt.NDArray[np.int64]) -> int:
+    """As `commits.oldest`, of millions."""
+    known = stamps[stamps > 0]
+    return int(known.min()) if known.size else -1
 
 
 def is_wide(span: Span) -> bool:
