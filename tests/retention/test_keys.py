@@ -135,6 +135,7 @@ def bounded(text: str, *, keys_max: int, dirty_from: int) -> tuple[int, int]:
         ("N[0] U U P1[b] A1 N[1] | N[z]", 1, 0, 5),
         ("N[0] | +7206177 N[1] | N[z]", 5, 0, 7206179),
         ("N[0] +10 | N[1] | N[z]", 1, 0, 11),
+        ("N[0] N[1] N[0] | N[z]", 1 << 40, 0, 3),
     ],
 )
 def test_kafkas_bounded_map_ends_before_the_first_key_too_many(

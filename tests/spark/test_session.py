@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
-from headstone.errors import UsageError
+from headstone.errors import Unfinished, UsageError
+from headstone.spark import reachable
+from headstone.spark.failures import reason_in, reason_of
 from headstone.spark.java import Java, class_archive, require_java
+from headstone.spark.jvm_output import JvmOutput
+from headstone.spark.reachable import require_connect, require_master
 from headstone.spark.session import QUICK_JVM, StartingSession, start_conf
+from headstone.spark.stages import results
 from tests.spark.standalone import standalone
 
 JAVA = Java(path=Path("/usr/bin/java"), version="17.0.15+6")
@@ -106,6 +118,130 @@ def test_why_a_session_did_not_start_reaches_the_one_who_waits(monkeypatch: pyte
         pytest.raises(UsageError, match="no bin/java"),
     ):
         starting.get()
+
+
+@contextmanager
+def silent() -> Iterator[int]:
+    """The port of something that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def closed_port() -> int:
+    with silent() as port:
+        return port
+
+
+@pytest.mark.parametrize(
+    "place", ["spark://127.0.0.1:{port}", "sc://127.0.0.1:{port}", "sc://127.0.0.1:{port}/;token=s3cret"]
+)
+def test_a_cluster_that_is_not_there_is_told_at_once_with_its_address_and_the_reason(place: str) -> None:
+    url = place.format(port=closed_port())
+    named = url.split("/;")[0]
+    place_of = {"remote" if url.startswith("sc:") else "master": url}
+    with StartingSession(app_name="gone", **{"master": None, "remote": None, **place_of}, conf={}) as starting:  # type: ignore[arg-type]
+        began = time.monotonic()
+        with pytest.raises(Unfinished) as raised:
+            starting.get()
+    assert named in str(raised.value)
+    assert "Connection refused" in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+    assert time.monotonic() - began < 60
+
+
+def test_one_of_several_masters_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachable, "ANSWER_SECONDS_MAX", 0.5)
+    with silent() as port:
+        require_master(f"spark://127.0.0.1:{closed_port()},127.0.0.1:{port}")
+
+
+def test_a_web_page_is_no_master() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as page:
+        threading.Thread(target=page.handle_request, daemon=True).start()
+        with pytest.raises(Unfinished, match=f"127.0.0.1:{page.server_port}: what listens there is no Spark master"):
+            require_master(f"spark://127.0.0.1:{page.server_port}")
+
+
+def test_spark_is_ended_when_it_has_given_up_its_masters() -> None:
+    ended = threading.Event()
+    output = JvmOutput()
+    output.on_giving_up(ended.set)
+    line = (
+        "26/11/16 06:00:46 ERROR StandaloneSchedulerBackend: Killed. Reason: All masters are unresponsive! Giving up."
+    )
+    with output:
+        os.write(output.writer, f"{line}\n".encode())
+    assert ended.wait(60)
+    assert reason_in(output.held()) == "Killed. Reason: All masters are unresponsive! Giving up."
+
+
+def test_what_listens_and_is_no_connect_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachable, "ANSWER_SECONDS_MAX", 0.5)
+    with silent() as port, pytest.raises(Unfinished, match=f"sc://127.0.0.1:{port} does not answer as a Spark Connect"):
+        require_connect(f"sc://127.0.0.1:{port}")
+
+
+def test_why_the_jvm_did_not_start_is_one_line(tmp_path: Path) -> None:
+    (line,) = run(
+        """
+        from headstone.errors import Unfinished
+        try:
+            with spark_session(app_name="huge", master="local[1]", conf={"spark.driver.memory": "9999999g"}):
+                print("started")
+        except Unfinished as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert line.startswith("Spark did not start on local[1]: ")
+    assert "object heap" in line
+
+
+@pytest.mark.parametrize(
+    "master", ["foo", "local[x]", "local[", "spark://host", "spark://host:0", "spark://a:7077,b:99999", ""]
+)
+def test_a_master_that_cannot_be_one_is_wrong_usage(master: str) -> None:
+    with pytest.raises(UsageError, match=r"expected local\[N\]|is not HOST:PORT"):
+        require_master(master)
+
+
+@pytest.mark.parametrize(
+    "remote", ["http://host", "sc://", "sc://host:99999", "sc://host:15002/path", "sc://h:1/;token"]
+)
+def test_a_remote_that_cannot_be_one_is_wrong_usage(remote: str) -> None:
+    with pytest.raises(UsageError, match="expected sc://HOST:PORT"):
+        require_connect(remote)
+
+
+def test_the_reason_in_a_stack_trace_is_its_innermost_cause() -> None:
+    trace = """26/11/16 05:40:44 ERROR SparkContext: Error initializing SparkContext.
+org.apache.spark.SparkException: Job aborted
+\tat org.apache.spark.SparkContext.<init>(SparkContext.scala:603)
+Caused by: java.io.IOException: first
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: java.nio.file.NoSuchFileException: /data/orders
+\t... 3 more
+"""
+    assert reason_in(trace.splitlines()) == "/data/orders"
+    assert reason_in(trace.splitlines()[:3]) == "Job aborted"
+    assert reason_in(["Invalid maximum heap size", "Error: gone", ""]) == "Invalid maximum heap size; Error: gone"
+    assert reason_in([]) == "it did not say why"
+
+
+def test_an_error_whose_text_went_with_its_jvm_is_told_all_the_same() -> None:
+    class Gone(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    class Lost:
+        """As a DataFrame is whose JVM was killed."""
+
+        def collect(self) -> None:
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+    assert reason_of(Gone()) == "its JVM has gone"
+    with pytest.raises(Unfinished, match="run the same command again: Answer from Java side is empty"):
+        results(Lost())  # type: ignore[arg-type]
 
 
 def test_the_first_run_leaves_an_archive_that_the_second_maps(tmp_path: Path) -> None:

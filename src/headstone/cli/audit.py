@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headstone.cli.audit_page import audit_page
 from headstone.cli.inspect import shown_bytes
 from headstone.cli.lake_data import store_settings
-from headstone.cli.options import add_spark_arguments, cores, offset, positive, spark_conf, tell
+from headstone.cli.options import add_spark_arguments, cores, duration_ms, moment_ms, positive, spark_conf, tell
 from headstone.errors import UsageError
 from headstone.log.scratch import scratch_directory
 from headstone.retention.policy import DAY_MS
@@ -64,8 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys-file", type=Path, metavar="FILE", help="one key a line")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page with a lane for each replica")
     parser.add_argument("--findings", type=Path, metavar="FILE", help="write the findings as Parquet")
-    parser.add_argument("--now-ms", type=offset, help="for the forecast, in ms since 1970 (default: now)")
-    parser.add_argument("--delete-retention-ms", type=offset, default=DAY_MS, help="of the topics, for the forecast")
+    parser.add_argument("--now-ms", type=moment_ms, help="for the forecast, in ms since 1970 (default: now)")
+    parser.add_argument(
+        "--delete-retention-ms", type=duration_ms, default=DAY_MS, help="of the topics, for the forecast"
+    )
     parser.add_argument("--in-process", action="store_true", help="without Spark")
     add_spark_arguments(parser)
 

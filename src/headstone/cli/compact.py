@@ -13,6 +13,7 @@ from headstone.cli.options import (
     add_policy_arguments,
     add_spark_arguments,
     cores,
+    memory_mb,
     offset,
     policy,
     positive,
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer", type=directory, action="append", default=[], metavar="DIR",
                         help="log directory of another replica: watermarks are computed from all of them")  # fmt: skip
     parser.add_argument("--index-keys-max", type=positive, metavar="N", help="Kafka's bounded offset map of N keys")
-    parser.add_argument("--task-memory-mb", type=positive, default=TASK_MEMORY_BYTES // MB,
+    parser.add_argument("--task-memory-mb", type=memory_mb, default=TASK_MEMORY_BYTES // MB,
                         help="a partition whose keys need more is split over tasks (default %(default)s)")  # fmt: skip
     parser.add_argument("--split", choices=("auto", "whole", "shuffle"), default="auto", help=argparse.SUPPRESS)
     add_policy_arguments(parser)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headstone.cli.options import add_spark_arguments, cores, offset, spark_conf, tell
+from headstone.cli.options import add_spark_arguments, cores, duration_ms, moment_ms, spark_conf, tell
 from headstone.errors import UsageError
 from headstone.log.directory import PartitionDir, find_partitions, list_segments
 from headstone.log.listing import NO_LIMIT, BatchEntry, list_batches
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offsets", type=offset_range, metavar="A:B", help="list only the records in [A, B), and their batches"
     )
-    parser.add_argument("--now-ms", type=offset, default=0, help="the clock for lags, in ms since 1970")
-    parser.add_argument("--min-compaction-lag-ms", type=offset, default=0)
+    parser.add_argument("--now-ms", type=moment_ms, default=0, help="the clock for lags, in ms since 1970")
+    parser.add_argument("--min-compaction-lag-ms", type=duration_ms, default=0)
     add_spark_arguments(parser)
 
 

@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 from headstone.cli import lake_data
 from headstone.cli.lake_data import chosen_partitions, open_named, store_settings
-from headstone.cli.options import add_spark_arguments, cores, offset, positive, ratio, spark_conf, tell
+from headstone.cli.options import (
+    add_spark_arguments,
+    cores,
+    duration_ms,
+    interval_ms,
+    moment_ms,
+    offset,
+    partition_number,
+    positive,
+    ratio,
+    spark_conf,
+    tell,
+)
 from headstone.errors import HeadstoneError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made.add_argument("lake", metavar="LAKE", help="a directory, or a metastore: sqlite:///PATH, postgresql://...")
         made.add_argument("--output", choices=("text", "json"), default="text")
         made.add_argument(
-            "--now-ms", type=offset, help="of a lake that was made with --now-ms: its time, in ms since 1970"
+            "--now-ms", type=moment_ms, help="of a lake that was made with --now-ms: its time, in ms since 1970"
         )
         made.add_argument(
             "--store-conf", metavar="K=V", action="append", default=[], help="such as endpoint=http://..."
@@ -63,26 +75,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     worker = action("worker", "compact what is due until nothing is, beside any number of others", _worker)
     worker.add_argument("--name", help="by which others see it (default: host and process id)")
     worker.add_argument(
-        "--lease-ms", type=positive, default=60_000, help="after so long without a sign it counts as dead"
+        "--lease-ms", type=interval_ms, default=60_000, help="after so long without a sign it counts as dead"
     )
     worker.add_argument(
-        "--every-ms", type=positive, help="look again after so long, until SIGTERM or Ctrl-C (default: once)"
+        "--every-ms", type=interval_ms, help="look again after so long, until SIGTERM or Ctrl-C (default: once)"
     )
     _add_job(worker)
     request = action(
         "request", "compact a topic now, whatever its dirty ratio: the next worker does it first", _request
     )
     request.add_argument("topic")
-    request.add_argument("--partition", type=offset)
+    request.add_argument("--partition", type=partition_number)
     pause = action("pause", "let a worker take no new job; with --resume let it go on", _pause)
     pause.add_argument("worker")
     pause.add_argument("--resume", action="store_true")
     hold = action("hold", "let tombstones from an offset on wait for a reader; with --release no longer", _hold)
     hold.add_argument("reader", help="a name")
     hold.add_argument("--topic")
-    hold.add_argument("--partition", type=offset)
+    hold.add_argument("--partition", type=partition_number)
     hold.add_argument("--offset", type=offset, default=0, help="what the reader has not passed yet (default 0)")
-    hold.add_argument("--for-ms", type=positive, default=86_400_000, help="the hold expires then (default a day)")
+    hold.add_argument("--for-ms", type=interval_ms, default=86_400_000, help="the hold expires then (default a day)")
     hold.add_argument("--release", action="store_true", help="all holds of this reader")
     clock = action(
         "set-clock", "count times ahead of the clock, which was wrong once; with --apply, end them", _set_clock
@@ -91,9 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gc = action("gc", "show what is garbage; with --apply, delete it", _gc)
     gc.add_argument("--apply", action="store_true")
     gc.add_argument(
-        "--grace-ms", type=offset, default=3_600_000, help="for readers of what was replaced (default an hour)"
+        "--grace-ms", type=duration_ms, default=3_600_000, help="for readers of what was replaced (default an hour)"
     )
-    gc.add_argument("--upload-ms", type=positive, default=86_400_000, help="the longest upload (default a day)")
+    gc.add_argument("--upload-ms", type=interval_ms, default=86_400_000, help="the longest upload (default a day)")
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:

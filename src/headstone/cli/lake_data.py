@@ -15,7 +15,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstone.cli.options import add_spark_arguments, offset, positive, spark_conf, tell
+from headstone.cli.options import (
+    add_spark_arguments,
+    interval_ms,
+    moment_ms,
+    partition_number,
+    positive,
+    replication_factor,
+    spark_conf,
+    tell,
+)
 from headstone.errors import Unfinished, UsageError
 
 if TYPE_CHECKING:
@@ -41,16 +50,16 @@ def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]]
     into.add_argument(
         "--continuous", action="store_true", help="go on until SIGTERM or Ctrl-C (default: what is there now)"
     )
-    into.add_argument("--every-ms", type=positive, default=1000, help="between two batches of --continuous")
+    into.add_argument("--every-ms", type=interval_ms, default=1000, help="between two batches of --continuous")
     into.add_argument("--offsets-per-batch", type=positive, help="at most, over all partitions")
     into.add_argument("--codec", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="zstd")
     into.add_argument("--topic-conf", metavar="TOPIC:K=V", action="append", default=[], help="for topics that are new")
     add_spark_arguments(into)
     out = action("read", "records or the table (newest of every key) of a topic", read)
     out.add_argument("topic")
-    out.add_argument("--partition", type=offset)
+    out.add_argument("--partition", type=partition_number)
     out.add_argument("--view", choices=("records", "table"), default="records")
-    out.add_argument("--as-of-ms", type=offset, help="the past, as far as gc has left it")
+    out.add_argument("--as-of-ms", type=moment_ms, help="the past, as far as gc has left it")
     out.add_argument(
         "--to", type=Path, metavar="FILE", help="a Parquet file (default: a JSON line a record, to stdout)"
     )
@@ -63,8 +72,8 @@ def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]]
     back.add_argument("topic")
     _add_cluster(back, required=True)
     back.add_argument("--to-topic", help="an empty or new topic (default: of the same name)")
-    back.add_argument("--replication-factor", type=positive, default=1, help="of a topic that is made")
-    back.add_argument("--as-of-ms", type=offset, help="the past, as far as gc has left it")
+    back.add_argument("--replication-factor", type=replication_factor, default=1, help="of a topic that is made")
+    back.add_argument("--as-of-ms", type=moment_ms, help="the past, as far as gc has left it")
     back.add_argument("--no-verify", action="store_true")
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from headstone import __version__
 from headstone.errors import HeadstoneError
@@ -31,10 +32,30 @@ WITH_ACTIONS = ("lake",)
 
 
 BEGUN = "what it had begun to change is finished or undone by the next run, the rest is as it was"
+DISK_FULL = "the disk is full; make room and run again"
+NOT_ALLOWED = "permission denied; run as the user that it belongs to (on a broker's machine, the broker's)"
+OS_ADVICE = {
+    errno.ENOSPC: DISK_FULL,
+    errno.EDQUOT: DISK_FULL,
+    errno.EACCES: NOT_ALLOWED,
+    errno.EPERM: NOT_ALLOWED,
+    errno.EROFS: "the file system is read-only; mount it writable, or name another place",
+    errno.EIO: "the disk cannot read or write it; see the kernel's log for why, and restore the file from a replica",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.EISDIR: "a directory where a file is expected; move it out of the way",
+    errno.ENOTDIR: "a file where a directory is expected; name a directory",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Its errors are one line: the usage of a verb with thirty options hides what was wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="headstone", description="Keeps compacted Kafka topics small and correct.")
+    top = Parser(prog="headstone", description="Keeps compacted Kafka topics small and correct.")
     top.add_argument("--version", action="version", version=f"headstone {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, about in VERBS.items():
@@ -63,13 +84,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 3
     except OSError as error:
-        what = "the disk is full; make room and run again" if error.errno == errno.ENOSPC else str(error)
-        print(f"headstone {arguments.verb}: {what}", file=sys.stderr)
+        print(f"headstone {arguments.verb}: {os_error_text(error)}", file=sys.stderr)
         return 3
     except Exception:
         traceback.print_exc()
         print(f"headstone {arguments.verb}: stopped by an unexpected error; {BEGUN}", file=sys.stderr)
         return 3
+
+
+def os_error_text(error: OSError) -> str:
+    """Which file, what is wrong with it, what to do."""
+    what = OS_ADVICE.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
+    return what if error.filename is None else f"{os.fsdecode(error.filename)}: {what}"
 
 
 if __name__ == "__main__":

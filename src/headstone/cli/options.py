@@ -10,37 +10,82 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from headstone.errors import UsageError
 from headstone.retention.policy import DAY_MS, NO_LIMIT, Policy, kafka_rules
 
-
-def offset(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= NO_LIMIT:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {NO_LIMIT}")
-    return value
+INT_MAX = 2**31 - 1
+TIME_MS_MAX = 253_402_300_799_999
+"""The last millisecond of year 9999."""
 
 
-def positive(text: str) -> int:
-    value = int(text)
-    if not 0 < value <= NO_LIMIT:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number from `low` to `high`, for argparse."""
+
+    low: int
+    high: int
+
+    def __call__(self, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {self.low} to {self.high}"
+            ) from error
+        if not self.low <= value <= self.high:
+            raise argparse.ArgumentTypeError(f"{text} is not between {self.low} and {self.high}")
+        return value
 
 
-def limit(text: str) -> int:
-    value = int(text)
-    if not -1 <= value <= NO_LIMIT:
-        raise argparse.ArgumentTypeError(f"{text} is not -1 (no limit) or more")
-    return value
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A number from `low` to `high`, for argparse."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {self.low:g} to {self.high:g}") from error
+        if not self.low <= value <= self.high:  # nan is neither
+            raise argparse.ArgumentTypeError(f"{text} is not between {self.low:g} and {self.high:g}")
+        return value
 
 
-def ratio(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
+# Every number of the command line has one of these ranges: no other place knows one.
+offset = Whole(0, NO_LIMIT)
+positive = Whole(1, NO_LIMIT)
+partition_number = Whole(0, INT_MAX)
+moment_ms = Whole(0, TIME_MS_MAX)
+duration_ms = Whole(0, NO_LIMIT)
+"""Kafka's longs: the largest means for ever."""
+expiration_ms = Whole(1, INT_MAX)
+interval_ms = Whole(1, 365 * DAY_MS)
+retention_limit = Whole(-1, NO_LIMIT)
+"""-1 is no limit."""
+ratio = Share()
+segment_bytes = Whole(14, INT_MAX)
+"""Kafka's own range of segment.bytes; positions in indexes are ints."""
+segment_index_bytes = Whole(4, INT_MAX)
+index_interval_bytes = Whole(0, INT_MAX)
+memory_mb = Whole(1, 1 << 24)
+record_count = Whole(1, 10**12)
+key_count = Whole(0, 10**12)
+value_bytes = Whole(0, 1_000_000)
+batch_bytes = Whole(1, 64 << 20)
+partition_count = Whole(1, 100_000)
+producer_count = Whole(1, 1_000_000)
+copy_count = Whole(1, 100)
+replica_count = Whole(1, 9)
+replication_factor = Whole(1, 32767)
+seed_number = Whole(0, NO_LIMIT)
+seed_count = Whole(1, 10**9)
+step_count = Whole(1, 10**6)
+process_count = Whole(1, 1024)
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,19 +111,19 @@ def spark_conf(arguments: argparse.Namespace) -> Mapping[str, str]:
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("rules (names and defaults of Kafka's topic configs)")
-    group.add_argument("--now-ms", type=offset, help="the clock that decides, in ms since 1970 (default: now)")
-    group.add_argument("--delete-retention-ms", type=offset, default=DAY_MS)
-    group.add_argument("--producer-id-expiration-ms", type=positive, default=DAY_MS)
-    group.add_argument("--min-compaction-lag-ms", type=offset, default=0)
+    group.add_argument("--now-ms", type=moment_ms, help="the clock that decides, in ms since 1970 (default: now)")
+    group.add_argument("--delete-retention-ms", type=duration_ms, default=DAY_MS)
+    group.add_argument("--producer-id-expiration-ms", type=expiration_ms, default=DAY_MS)
+    group.add_argument("--min-compaction-lag-ms", type=duration_ms, default=0)
     group.add_argument("--max-compaction-lag-ms", type=positive, default=NO_LIMIT)
     group.add_argument("--min-cleanable-dirty-ratio", type=ratio, default=0.5)
-    group.add_argument("--segment-bytes", type=positive, default=1 << 30)
-    group.add_argument("--segment-index-bytes", type=positive, default=10 << 20)
-    group.add_argument("--index-interval-bytes", type=offset, default=4096)
+    group.add_argument("--segment-bytes", type=segment_bytes, default=1 << 30)
+    group.add_argument("--segment-index-bytes", type=segment_index_bytes, default=10 << 20)
+    group.add_argument("--index-interval-bytes", type=index_interval_bytes, default=4096)
     group.add_argument("--cleanup-policy", choices=("compact", "compact,delete", "delete,compact"), default="compact",
                        metavar="POLICY", help="compact (default) or compact,delete")  # fmt: skip
-    group.add_argument("--retention-ms", type=limit, default=7 * DAY_MS, help="with compact,delete")
-    group.add_argument("--retention-bytes", type=limit, default=-1, help="with compact,delete")
+    group.add_argument("--retention-ms", type=retention_limit, default=7 * DAY_MS, help="with compact,delete")
+    group.add_argument("--retention-bytes", type=retention_limit, default=-1, help="with compact,delete")
 
 
 def policy(arguments: argparse.Namespace) -> Policy:

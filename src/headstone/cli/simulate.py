@@ -11,35 +11,27 @@ import random
 import sys
 import time
 
-from headstone.cli.options import cores, offset, positive, tell
+from headstone.cli.options import cores, process_count, replica_count, seed_count, seed_number, step_count, tell
 from headstone.errors import UsageError
 from headstone.sim.broker import COORDINATED, RULES
 from headstone.sim.campaign import Settings, Tally, Violation, campaign, shortened
 from headstone.sim.mutants import MUTANTS
 
-REPLICAS_MAX = 9
 SHOWN_MAX = 5
 TOLD_EVERY_S = 5.0
 
 
-def replica_count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= REPLICAS_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {REPLICAS_MAX}")
-    return value
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=positive, default=1000, help="how many clusters (default 1000)")
-    parser.add_argument("--seed", type=offset, help="the first of them (default 0; with --fresh a random one)")
+    parser.add_argument("--seeds", type=seed_count, default=1000, help="how many clusters (default 1000)")
+    parser.add_argument("--seed", type=seed_number, help="the first of them (default 0; with --fresh a random one)")
     parser.add_argument("--fresh", action="store_true", help="begin at a random seed, which is printed")
-    parser.add_argument("--steps", type=positive, default=200, help="steps each (default 200)")
+    parser.add_argument("--steps", type=step_count, default=200, help="steps each (default 200)")
     parser.add_argument("--replicas", type=replica_count, help="1 to 9 (default: each seed draws its own)")
     parser.add_argument("--rules", choices=RULES, default=COORDINATED, help="default coordinated")
     parser.add_argument(
         "--mutant", metavar="NAME", help="one thing wrong on purpose; stops when it is found. `list` lists them"
     )
-    parser.add_argument("--jobs", type=positive, default=cores(), help="processes (default: one a core)")
+    parser.add_argument("--jobs", type=process_count, default=cores(), help="processes (default: one a core)")
     parser.add_argument("--shrink", action="store_true", help="look for a shorter story of the first violation")
 
 

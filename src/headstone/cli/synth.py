@@ -9,7 +9,19 @@ import argparse
 import json
 from pathlib import Path
 
-from headstone.cli.options import offset, positive, ratio
+from headstone.cli.options import (
+    batch_bytes,
+    copy_count,
+    key_count,
+    moment_ms,
+    partition_count,
+    producer_count,
+    ratio,
+    record_count,
+    seed_number,
+    segment_bytes,
+    value_bytes,
+)
 from headstone.errors import UsageError
 from headstone.log import codecs
 from headstone.sim.synth import SampleSettings, write_sample
@@ -19,13 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sample = SampleSettings()
     parser.add_argument("directory", type=Path, metavar="DIR", help="a directory that does not exist or is empty")
     parser.add_argument("--topic", default=sample.topic)
-    parser.add_argument("--partitions", type=positive, default=sample.partitions)
-    parser.add_argument("--records", type=positive, default=sample.records, help="a partition (default %(default)s)")
-    parser.add_argument("--keys", type=offset, default=sample.keys, help="distinct keys to draw from; 0: all different")
-    parser.add_argument("--value-bytes-min", type=offset, default=sample.value_bytes_min)
-    parser.add_argument("--value-bytes-max", type=positive, default=sample.value_bytes_max)
-    parser.add_argument("--batch-bytes", type=positive, default=sample.batch_bytes)
-    parser.add_argument("--segment-bytes", type=positive, default=sample.segment_bytes)
+    parser.add_argument("--partitions", type=partition_count, default=sample.partitions)
+    parser.add_argument(
+        "--records", type=record_count, default=sample.records, help="a partition (default %(default)s)"
+    )
+    parser.add_argument(
+        "--keys", type=key_count, default=sample.keys, help="distinct keys to draw from; 0: all different"
+    )
+    parser.add_argument("--value-bytes-min", type=value_bytes, default=sample.value_bytes_min)
+    parser.add_argument("--value-bytes-max", type=value_bytes, default=sample.value_bytes_max)
+    parser.add_argument("--batch-bytes", type=batch_bytes, default=sample.batch_bytes)
+    parser.add_argument("--segment-bytes", type=segment_bytes, default=sample.segment_bytes)
     parser.add_argument("--codec", choices=codecs.NAMES, default=codecs.NAMES[sample.codec])
     parser.add_argument("--tombstones", type=ratio, default=sample.tombstones, help="share of records")
     parser.add_argument("--headers", type=ratio, default=sample.headers, help="share of records with headers")
@@ -33,10 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--transactions", type=ratio, default=sample.transactions, help="share of batches in transactions"
     )
     parser.add_argument("--aborts", type=ratio, default=sample.aborts, help="share of transactions that abort")
-    parser.add_argument("--producers", type=positive, default=sample.producers)
-    parser.add_argument("--replicas", type=positive, default=sample.replicas, help="identical copies in DIR/replica-N")
-    parser.add_argument("--seed", type=offset, default=sample.seed)
-    parser.add_argument("--start-ms", type=offset, default=sample.start_ms, help="timestamp of the first record")
+    parser.add_argument("--producers", type=producer_count, default=sample.producers)
+    parser.add_argument(
+        "--replicas", type=copy_count, default=sample.replicas, help="identical copies in DIR/replica-N"
+    )
+    parser.add_argument("--seed", type=seed_number, default=sample.seed)
+    parser.add_argument("--start-ms", type=moment_ms, default=sample.start_ms, help="timestamp of the first record")
 
 
 def run(arguments: argparse.Namespace) -> int:

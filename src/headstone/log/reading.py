@@ -174,7 +174,10 @@ class ChunkReader:
             self._table = np.zeros(batches + batches // 4, dtype=BATCH)
         file.seek(start)
         data = self._buffer[:size]
-        got = file.readinto(data.data)
+        try:
+            got = file.readinto(data.data)
+        except OSError as failed:  # of a read it does not say the file
+            raise OSError(failed.errno, failed.strerror, path) from failed
         if got != size:
             raise CorruptLog(
                 file=path, position=start + got, offset=NO_OFFSET, found="the file became shorter while it was read",

@@ -178,7 +178,8 @@ def bounded_end(
     segments: list[SegmentSurvey], round_: Round, keys_max: int, reader: PieceReader | None = None
 ) -> tuple[int, int]:
     """How far Kafka's map of keys_max keys reaches from dirty_start: (end of the mapped range, keys)."""
-    table = keys.new_table(keys_max + 1)
+    # More keys than records there are not: a larger map would only take memory.
+    table = keys.new_table(min(keys_max, sum(segment.records for segment in segments)) + 1)
     reader, indexer = reader or PieceReader(), Indexer(round_)
     used, latest = 0, round_.dirty_start - 1
     for i, segment in enumerate(segments):

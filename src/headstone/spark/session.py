@@ -21,11 +21,16 @@ from typing import Any
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headstone.errors import Unfinished
+from headstone.spark.failures import reason_in
 from headstone.spark.java import ClassArchive, class_archive, require_java
+from headstone.spark.jvm_output import JvmOutput
+from headstone.spark.reachable import require_connect, require_master
 
 LOOPBACK = "127.0.0.1"
 QUIET_CONF = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
@@ -51,16 +56,6 @@ QUICK_JVM = (
     "-Xlog:all=error:stderr",
 )
 UNIX_SOCKETS_SINCE = (4, 1)
-NOISE = (
-    b"Using incubator modules",
-    b"Using Spark's default log4j profile",
-    b"Setting default log level to",
-    b"To adjust logging level use",
-    b"Setting Spark log level to",
-    b"NativeCodeLoader",
-    b"resolves to a loopback address",
-    b"Set SPARK_LOCAL_IP",
-)
 EXIT_SECONDS_MAX = 20
 ARCHIVE_SECONDS_MAX = 120
 WAKE_SECONDS = 0.05
@@ -154,9 +149,15 @@ def _connected(app_name: str, remote: str, conf: Mapping[str, str]) -> Iterator[
     in_process = is_local(remote)
     if in_process:
         require_java()
+    else:
+        require_connect(remote)
     builder = SparkSession.builder.appName(app_name).remote(remote).config(map=dict(conf))
-    with _environment(_local_environment(conf) if in_process else {}):
-        spark = builder.getOrCreate()
+    try:
+        with _environment(_local_environment(conf) if in_process else {}):
+            spark = builder.getOrCreate()
+        spark.version  # noqa: B018 - the first answer of the server
+    except PySparkException as error:
+        raise Unfinished(f"Spark Connect did not start a session: {reason_in(str(error).splitlines())}") from error
     try:
         yield spark
     finally:
@@ -173,19 +174,21 @@ def _found(app_name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
 @contextmanager
 def _launched(app_name: str, master: str, conf: Mapping[str, str], *, archive: bool) -> Iterator[SparkSession]:
     java = require_java()
+    require_master(master)
     local = is_local(master)
     kept = (
         class_archive(java, Path(_find_spark_home()) / "jars", QUICK_JVM) if local and JVM_OPTIONS not in conf else None
     )
     options = [*QUICK_JVM, *(kept.options(make=archive) if kept else [])]
     settings = start_conf(app_name, master, conf, options)
-    stopping = threading.Event()
+    output = JvmOutput()
     with ExitStack() as stack:
         stack.callback(_end, kept)
         with _environment(_local_environment(settings) if local else {}):
-            spark = _start(settings, stopping)
+            spark = _start(settings, output)
+        output.pass_on()
         stack.callback(_stop, spark)
-        stack.callback(stopping.set)
+        stack.callback(output.stop)
         yield spark
 
 
@@ -210,17 +213,19 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(settings: Mapping[str, str], stopping: threading.Event) -> SparkSession:
+def _start(settings: Mapping[str, str], output: JvmOutput) -> SparkSession:
     threading.Thread(target=_import_early, daemon=True).start()
     pairs = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    reader, writer = os.pipe()
-    threading.Thread(target=_forward, args=(reader, stopping), daemon=True).start()
     try:
-        gateway = launch_gateway(pairs, {"stderr": writer})  # type: ignore[no-untyped-call]
-    finally:
-        os.close(writer)
-    SparkContext(conf=pairs, gateway=gateway)
-    return SparkSession.builder.getOrCreate()
+        with output:
+            gateway = launch_gateway(pairs, {"stdout": output.writer, "stderr": output.writer})  # type: ignore[no-untyped-call]
+        output.on_giving_up(gateway.proc.kill)
+        SparkContext(conf=pairs, gateway=gateway)
+        return SparkSession.builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        # py4j's errors ask the JVM for their text, which may have gone; what it has said is here.
+        _end_jvm(EXIT_SECONDS_MAX)
+        raise Unfinished(f"Spark did not start on {settings['spark.master']}: {reason_in(output.held())}") from error
 
 
 def _import_early() -> None:
@@ -229,22 +234,14 @@ def _import_early() -> None:
         importlib.import_module("pyspark.testing.utils")
 
 
-def _forward(reader: int, stopping: threading.Event) -> None:
-    """What the JVM and its workers say, without what they say at every start, or when they are told to stop."""
-    with os.fdopen(reader, "rb") as said:
-        for line in said:
-            if not stopping.is_set() and not any(noise in line for noise in NOISE):
-                sys.stderr.write(line.decode("utf-8", errors="replace"))
-                sys.stderr.flush()
-
-
 def _stop(spark: SparkSession) -> None:
     done = threading.Event()
     accumulator = getattr(spark.sparkContext, "_javaAccumulator", None)
     waker = threading.Thread(target=_wake, args=(getattr(accumulator, "merge", None), accumulator, done), daemon=True)
     waker.start()
     try:
-        spark.stop()
+        with suppress(Py4JError, OSError):  # a JVM that has gone has stopped
+            spark.stop()
     finally:
         done.set()
         waker.join(EXIT_SECONDS_MAX)

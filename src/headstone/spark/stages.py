@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from headstone.errors import HeadstoneError, Unfinished
+from headstone.spark.failures import reason_of
 from headstone.spark.progress import Meter
 from headstone.spark.work import (
     IndexUnit,
@@ -227,7 +230,13 @@ def _gathered(batches: Batches, column: str) -> dict[int, list[dict[str, Any]]]:
 
 def results(frame: DataFrame) -> list[tuple[int, Any]]:
     """Evaluates the frame once: (number, answer or the error that a task met, with its file and position)."""
-    return [pickle.loads(bytes(row["result"])) for row in frame.collect()]
+    try:
+        rows = frame.collect()
+    except PythonException:
+        raise  # of our own code: whoever mends it needs all of it
+    except (PySparkException, Py4JError, OSError) as error:
+        raise Unfinished(f"Spark did not finish, run the same command again: {reason_of(error)}") from error
+    return [pickle.loads(bytes(row["result"])) for row in rows]
 
 
 class OnSpark:
