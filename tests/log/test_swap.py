@@ -24,7 +24,7 @@ import pytest
 from headstone.log import failpoint
 from headstone.log.swap import recover, uncovered_base
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
-from headstone.spark import commit
+from headstone.spark import commit, outputs
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
 from tests.oracle.batches import Batch, parse_log
@@ -141,6 +141,7 @@ class Scenario:
     log: str
     policy: Policy
     path: str = "whole"
+    segment_bytes_max: int = outputs.SEGMENT_BYTES_MAX
     files: tuple[tuple[str, str], ...] = BROKER
 
     def write(self, logs: Path) -> None:
@@ -160,6 +161,9 @@ SCENARIOS = {
     "kafka": Scenario(log=TRANSACTIONS, policy=KAFKA),
     "coordinated": Scenario(log=TRANSACTIONS, policy=PLAIN, path="shuffle"),
     "one output": Scenario(log=SMALL, policy=replace(KAFKA, segment_bytes=1 << 30)),
+    "more segments than before": Scenario(
+        log=SMALL, policy=replace(KAFKA, segment_bytes=1 << 30), segment_bytes_max=100
+    ),
     # The map is full early, so that nothing holds the end of what is rewritten, and its last batches vanish.
     "trailing batches vanish": Scenario(
         log="N[a] | N[b] | U P1[b] A1 | U U | N[z] | N[a,b]", policy=replace(PLAIN, index_keys_max=2)
@@ -186,7 +190,9 @@ def run_compaction(logs: Path, scenario: Scenario) -> None:
         path=scenario.path,
         progress=False,
     )
-    compact(request, InProcess(), lambda text: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outputs, "SEGMENT_BYTES_MAX", scenario.segment_bytes_max)
+        compact(request, InProcess(), lambda text: None)
 
 
 def _child(logs: Path, scenario: Scenario, step: int) -> None:

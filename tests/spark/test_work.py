@@ -48,7 +48,7 @@ def indexed(work: PartitionWork) -> np.ndarray:
 def rewrite(work: PartitionWork, states: np.ndarray) -> int:
     group = work.groups[0]
     done = write_group(work, group, states, PieceRewriter(work.round), PieceReader(), Meter(None))
-    return done.records_written
+    return sum(output.records for output in done.outputs)
 
 
 def flipped(number: int) -> Callable[[Path], None]:

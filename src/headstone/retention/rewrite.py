@@ -118,22 +118,22 @@ def squeeze_sections(data: Any, starts: Any, ends: Any, chosen: Any, batches: An
 @kernel
 def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, states: Any, ordinals: Any, now_ms: Any,
          plain_below: Any, packed: Any, packed_spans: Any, packed_heads: Any, out: Any, sizes: Any, lasts: Any,
-         stamps: Any) -> Any:  # fmt: skip
-    """Writes the new chunk: (bytes, batches written, records written). sizes, lasts, stamps describe each batch."""
+         stamps: Any, counts: Any) -> Any:  # fmt: skip
+    """Writes the new chunk: (bytes, batches written). sizes, lasts, stamps, counts describe each batch."""
     at = 0
     n = 0
-    records = 0
     next_packed = 0
     for i in range(batches.size):
         batch = batches[i]
         action = actions[i]
         start = at
         latest = batch.max_timestamp
+        count = np.int64(0)
         plain = roles[i] == COMMITTED and batch.last_offset < plain_below
         if action == COPY or action == COPY_AS_PLAIN:
             copy_bytes(out, at, data, batch.position, batch.size)
             at += batch.size
-            records += batch.count
+            count = np.int64(batch.count)
             if action == COPY_AS_PLAIN:
                 out[start + ATTRIBUTES_AT + 1] &= np.uint8(0xFF & ~TRANSACTIONAL)
                 put_be(out, start + CRC_AT, crc32c(out, start + ATTRIBUTES_AT, at), 4)
@@ -150,7 +150,7 @@ def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, state
                     control, expired, horizons[i], out, at + HEADER_BYTES,
                 )  # fmt: skip
                 if at < 0:
-                    return -1, n, records
+                    return -1, n
             else:
                 span = packed_spans[next_packed]
                 copy_bytes(out, at + HEADER_BYTES, packed, span[0], span[1] - span[0])
@@ -162,13 +162,13 @@ def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, state
             latest = _max_timestamp(batch, latest)
             attributes = _rebuilt_attributes(batch, horizons[i], plain)
             put_header(out, start, batch, at - start, attributes, base, latest, count)
-            records += count
         if at > start:
             sizes[n] = at - start
             lasts[n] = batch.last_offset
             stamps[n] = latest
+            counts[n] = count
             n += 1
-    return at, n, records
+    return at, n
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,7 +179,11 @@ class Rewritten:
     sizes: npt.NDArray[np.int64]
     lasts: npt.NDArray[np.int64]
     stamps: npt.NDArray[np.int64]
-    records: int
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def records(self) -> int:
+        return int(self.counts.sum())
 
 
 class Rewriter:
@@ -200,14 +204,14 @@ class Rewriter:
         plain = batches["count"][(actions == REBUILD) & (batches["codec"] == 0)]
         grown = int(plain.sum()) * GROWTH_PER_RECORD
         self._out = _with_room(self._out, chunk.data.size + grown + int(packed.size) + HEADER_BYTES)
-        sizes, lasts, stamps = (np.zeros(batches.size, dtype=np.int64) for _ in range(3))
-        size, n, records = emit(
+        sizes, lasts, stamps, counts = (np.zeros(batches.size, dtype=np.int64) for _ in range(4))
+        size, n = emit(
             chunk.data, batches, actions, roles, horizons, states, ordinals, self._now_ms, self._plain_below,
-            packed, spans, heads, self._out, sizes, lasts, stamps,
+            packed, spans, heads, self._out, sizes, lasts, stamps, counts,
         )  # fmt: skip
         if size < 0:
             raise changed(chunk.path, chunk.position, int(chunk.batches[0]["base_offset"]))
-        return Rewritten(data=self._out[:size], sizes=sizes[:n], lasts=lasts[:n], stamps=stamps[:n], records=records)
+        return Rewritten(data=self._out[:size], sizes=sizes[:n], lasts=lasts[:n], stamps=stamps[:n], counts=counts[:n])
 
     def _repacked(self, chunk: Chunk, chosen: npt.NDArray[np.int64], horizons: npt.NDArray[np.int64],
                   states: npt.NDArray[np.uint8], ordinals: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:  # fmt: skip

@@ -35,8 +35,9 @@ from headstone.log.swap import remove_segments, replace_segments, uncovered_base
 from headstone.retention import verdicts
 from headstone.retention.ranges import RetainedSegment, deletable, largest_timestamp
 from headstone.retention.survey import SegmentSurvey
+from headstone.spark.outputs import OutputSegment, attempt_path
 from headstone.spark.planning import Candidate
-from headstone.spark.work import GroupResult, PartitionWork, attempt_path
+from headstone.spark.work import GroupResult, PartitionWork
 
 WORK_PREFIX = ".headstone-w"
 """The letter keeps a name of digits from looking like a partition."""
@@ -58,6 +59,15 @@ class Finished:
         return before if self.work is None or self.found.range.dirty_start > before else self.next_dirty
 
     @property
+    def outputs(self) -> list[OutputSegment]:
+        return [output for group in self.groups for output in group.outputs]
+
+    @property
+    def outputs_with_source(self) -> list[tuple[OutputSegment, int]]:
+        """Beside each the base of the first old segment of its group."""
+        return [(output, group.outputs[0].base) for group in self.groups for output in group.outputs]
+
+    @property
     def rewritten_bases(self) -> list[int]:
         return [segment.base for group in self.work.groups for segment in group.segments] if self.work else []
 
@@ -76,20 +86,19 @@ class Finished:
     @property
     def bases(self) -> list[int]:
         """Of all segments after the rewrite, before retention."""
-        return [group.base for group in self.groups] + [segment.base for segment in self.carried]
+        return [output.base for output in self.outputs] + [segment.base for segment in self.carried]
 
 
 def deleted_by_retention(done: Finished) -> list[int]:
     """Bases that compact,delete or the log start offset take away after the rewrite."""
     survey = done.found.survey
-    mtimes = {g.base: g.segments[-1].file.mtime_ms for g in (done.work.groups if done.work else ())}
     segments = [
         RetainedSegment(
-            base=g.base,
-            size=g.bytes_written,
-            largest_timestamp=g.largest_timestamp if g.largest_timestamp >= 0 else mtimes[g.base],
+            base=output.base,
+            size=output.size,
+            largest_timestamp=output.largest_timestamp if output.largest_timestamp >= 0 else output.mtime_ms,
         )
-        for g in done.groups
+        for output in done.outputs
     ]
     segments += [
         RetainedSegment(base=s.base, size=s.size, largest_timestamp=largest_timestamp(s)) for s in done.carried
@@ -114,8 +123,8 @@ def commit_in_place(done: Finished) -> int:
     if done.work is not None and done.groups:
         _snapshot_at_end(done, directory.path)
         _stage_cleaned(done, directory.path)
-        new = [group.base for group in done.groups]
-        extra = uncovered_base([(g.base, g.next_offset) for g in done.groups], done.rewritten_bases)
+        new = [output.base for output in done.outputs]
+        extra = uncovered_base([(o.base, o.next_offset) for o in done.outputs], done.rewritten_bases)
         if extra is not None:
             _empty_segment(directory.path, extra, CLEANED, done.found.survey.active.file.path)
             new.append(extra)
@@ -131,12 +140,12 @@ def commit_in_place(done: Finished) -> int:
 def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     """Completes the partition's folder in the work directory and renames it into `out`: it appears whole or not at all."""
     directory = done.found.directory
-    for group in done.groups:
-        for suffix in group.suffixes:
-            output = attempt_path(str(work_dir), group.base, suffix, group.attempt)
-            take_after(output, directory.path / numbered(group.base, LOG))
-            os.replace(output, work_dir / numbered(group.base, suffix))
-    finals = {numbered(group.base, suffix) for group in done.groups for suffix in group.suffixes}
+    for output, base in done.outputs_with_source:
+        for suffix in output.suffixes:
+            source = attempt_path(str(work_dir), output.base, suffix, output.attempt)
+            take_after(source, directory.path / numbered(base, LOG))
+            os.replace(source, work_dir / numbered(output.base, suffix))
+    finals = {numbered(output.base, suffix) for output in done.outputs for suffix in output.suffixes}
     for lost_attempt in [path for path in work_dir.iterdir() if path.name not in finals]:
         lost_attempt.unlink()
     for segment in done.carried:
@@ -219,11 +228,11 @@ def _start_after(done: Finished, gone: Sequence[int]) -> int:
 
 def _stage_cleaned(done: Finished, directory: Path) -> None:
     assert done.work is not None
-    for group in done.groups:
-        for suffix in group.suffixes:
-            source = attempt_path(done.work.work_dir, group.base, suffix, group.attempt)
-            target = directory / (numbered(group.base, suffix) + CLEANED)
-            take_after(source, directory / numbered(group.base, LOG))
+    for output, base in done.outputs_with_source:
+        for suffix in output.suffixes:
+            source = attempt_path(done.work.work_dir, output.base, suffix, output.attempt)
+            target = directory / (numbered(output.base, suffix) + CLEANED)
+            take_after(source, directory / numbered(base, LOG))
             reach(f"rename {source.name} to {target.name}")
             os.replace(source, target)
 

@@ -431,6 +431,6 @@ def _finished(found: Candidate, work: PartitionWork | None, tasks: Sequence[Task
         return Finished(found=found, work=None, groups=(), next_dirty=found.range.dirty_start)
     assert tasks is not None
     assert not isinstance(tasks, Exception)
-    groups = sorted((group for task in tasks for group in task.groups), key=lambda group: group.base)
-    assert [group.base for group in groups] == [group.base for group in work.groups]
+    groups = sorted((group for task in tasks for group in task.groups), key=lambda group: group.outputs[0].base)
+    assert [group.outputs[0].base for group in groups] == [group.base for group in work.groups]
     return Finished(found=found, work=work, groups=tuple(groups), next_dirty=work.round.mapped_end)

@@ -121,7 +121,7 @@ def partition_report(
     groups = done.groups if done else ()
     gone = set(deleted_by_retention(done)) if done else set()
     sizes = {s.base: (s.size, s.records) for s in (survey.segments if done is None else done.carried)}
-    sizes.update({g.base: (g.bytes_written, g.records_written) for g in groups})
+    sizes.update({output.base: (output.size, output.records) for output in (done.outputs if done else ())})
     left = [size for base, size in sizes.items() if base not in gone]
     found_keys = sum(task.keys for task in tasks)
     room = found.policy.index_keys_max or (keys.slots_for(done.work.dirty_records) if done and done.work else 1)

@@ -6,24 +6,21 @@ group of segments. Outputs are written beside their final place under a name of 
 
 from __future__ import annotations
 
-import os
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headstone.errors import Unfinished
-from headstone.log.directory import INDEX, LOG, TIME_INDEX, TXN_INDEX, numbered
-from headstone.log.indexes import AbortedTxn, IndexBuilder, aborted_bytes
+from headstone.log.indexes import AbortedTxn
 from headstone.retention import keys
 from headstone.retention.passes import Entries, Indexer, Piece, PieceReader, PieceRewriter, Round, States, bounded_end
 from headstone.retention.survey import SegmentSurvey
 from headstone.spark import buckets
+from headstone.spark.outputs import OutputSegment, OutputWriter
 from headstone.spark.progress import Meter
 
 UNIT_BYTES = 128 << 20
@@ -86,17 +83,10 @@ class PartitionWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """One output segment as written: `attempt` names its files until the driver commits them."""
+    """What became of a group: one output segment, or more if it grew beyond what one can hold."""
 
-    base: int
-    attempt: str
+    outputs: tuple[OutputSegment, ...]
     bytes_read: int
-    bytes_written: int
-    records_read: int
-    records_written: int
-    next_offset: int
-    largest_timestamp: int
-    suffixes: tuple[str, ...]
     reasons: tuple[int, ...]
 
 
@@ -156,35 +146,15 @@ def mark_all(work: PartitionWork, states: States, meter: Meter) -> int:
 def write_group(
     work: PartitionWork, group: GroupWork, states: States, rewriter: PieceRewriter, reader: PieceReader, meter: Meter
 ) -> GroupResult:
-    attempt = secrets.token_hex(6)
-    policy = work.round.policy
-    index = IndexBuilder(group.base, policy.index_interval_bytes)
     before = rewriter.reasons.copy()
-    written = records = 0
-    next_offset = group.base
-    log = attempt_path(work.work_dir, group.base, LOG, attempt)
-    with open(log, "wb", buffering=0) as file:
+    with OutputWriter(work.work_dir, group.base, work.round.policy.index_interval_bytes) as writer:
         for piece, mine in _pieces_with_states(group, states, reader):
-            new = rewriter.rewrite(piece, mine)
-            write_all(file.fileno(), new.data.data)
-            index.append(new.sizes, new.lasts, new.stamps)
-            written += new.data.size
-            records += new.records
-            next_offset = int(new.lasts[-1]) + 1 if new.lasts.size else next_offset
+            writer.append(rewriter.rewrite(piece, mine))
             meter.add(piece.chunk.data.size, piece.records)
-        os.fsync(file.fileno())
-    files = {INDEX: index.offset_index(), TIME_INDEX: index.time_index()}
-    if group.aborted:
-        files[TXN_INDEX] = aborted_bytes(group.aborted)
-    for suffix, content in files.items():
-        write_synced(attempt_path(work.work_dir, group.base, suffix, attempt), content)
-    mtime = group.segments[-1].file.mtime_ms * 1_000_000
-    os.utime(log, ns=(mtime, mtime))
+        outputs = writer.finish(group.aborted, group.segments[-1].file.mtime_ms)
     return GroupResult(
-        base=group.base, attempt=attempt, bytes_read=group.size, bytes_written=written, records_read=group.records,
-        records_written=records, next_offset=next_offset, largest_timestamp=index.largest_timestamp,
-        suffixes=(LOG, *files), reasons=tuple(int(n) for n in rewriter.reasons - before),
-    )  # fmt: skip
+        outputs=tuple(outputs), bytes_read=group.size, reasons=tuple(int(n) for n in rewriter.reasons - before)
+    )
 
 
 def _pieces_with_states(group: GroupWork, states: States, reader: PieceReader) -> Iterator[tuple[Piece, States]]:
@@ -193,21 +163,6 @@ def _pieces_with_states(group: GroupWork, states: States, reader: PieceReader) -
         for piece in reader.pieces(segment, backwards=False):
             at = first + piece.record
             yield piece, states[at : at + piece.records]
-
-
-def attempt_path(directory: str, base: int, suffix: str, attempt: str) -> Path:
-    return Path(directory) / f"{numbered(base, suffix)}.{attempt}"
-
-
-def write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    with open(path, "wb", buffering=0) as file:
-        write_all(file.fileno(), memoryview(content))
-        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
