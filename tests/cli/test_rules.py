@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from headstone.cli.compact import request
 from headstone.cli.main import parser
-from headstone.cli.options import policy
 from headstone.retention.policy import Policy, kafka_rules
 
 NOW_MS = 1_700_000_000_000
 
 
 def chosen(*words: str) -> Policy:
-    return policy(parser().parse_args(["compact", "logs", "--out", "compacted", "--now-ms", str(NOW_MS), *words]))
+    words = ("compact", "logs", "--out", "compacted", "--now-ms", str(NOW_MS), *words)
+    return request(parser().parse_args(words)).policy
 
 
 def test_nothing_goes_by_default() -> None:

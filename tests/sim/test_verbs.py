@@ -82,7 +82,7 @@ def test_simulate_is_content_with_the_coordinated_rule(capsys: pytest.CaptureFix
         (("simulate", "--replicas", "0"), "0 is not between 1 and 9"),
         (("simulate", "--replicas", "10"), "10 is not between 1 and 9"),
         (("simulate", "--mutant", "maximum", "--rules", "kafka"), "leave --rules out"),
-        (("simulate", "--seeds", "0"), "0 is not a positive number"),
+        (("simulate", "--seeds", "0"), "0 is not between 1 and 1000000000"),
     ],
 )
 def test_bad_input_is_named(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
