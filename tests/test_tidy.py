@@ -22,7 +22,7 @@ FUNCTION_LINES_MAX = 70
 SRC_FILE_LINES_MAX = 450
 TEST_FILE_LINES_MAX = 700
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base"}
-BROAD_CATCHERS = {"src/headstone/cli/main.py"}
+BROAD_CATCHERS = {"src/headstone/cli/main.py", "src/headstone/lake/worker.py"}
 SPARK_CLASSIC_NAMES = {"sparkContext", "SparkContext", "_jvm", "rdd"}
 SPARK_CLASSIC_FILES = {"src/headstone/spark/session.py"}
 BANNER = re.compile(r"^#+\s*[-=~*#_─═━]{4,}|[-=~*#_─═━]{4,}$")

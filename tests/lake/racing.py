@@ -65,7 +65,7 @@ def main() -> None:
         name = f"worker-{seed}-{chance.randrange(3)}"
         worker = Worker(
             name=name, lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), tell=lambda text: None,
-            lease_ms=LEASE_MS,
+            lease_ms=LEASE_MS, wait_ms=1,
         )  # fmt: skip
         if not worker.work():
             napping.wait(0.02)

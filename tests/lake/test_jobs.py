@@ -118,6 +118,17 @@ def test_a_long_job_commits_in_parts_oldest_first(scene: Scene) -> None:
     assert scene.lake.metastore.partition(AT).cleaned == (Span(0, 12),)
 
 
+def test_a_map_of_one_key_gets_there_and_a_smaller_one_is_refused(scene: Scene) -> None:
+    """It would say that there is nothing to do, for ever, of a log that is all dirt."""
+    scene.write("N[a,b,c]", "N[b]")
+    with pytest.raises(UsageError, match="a map of 39 bytes takes no key: give it 40 bytes or more"):
+        scene.compact(now_ms=10, map_bytes=39)
+    passes = 0
+    while scene.compact(now_ms=10, map_bytes=40).committed:
+        passes += 1
+    assert (passes, [key for _, key, _ in scene.held()]) == (4, [b"a", b"c", b"b"])
+
+
 def test_a_job_that_dies_between_its_parts_has_claimed_nothing(scene: Scene) -> None:
     for _ in range(4):
         scene.write("N[a]", "T[b]")

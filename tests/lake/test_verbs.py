@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from headstone.kafka.brokers import wait_until
 from headstone.lake import schema
 from headstone.lake.leases import Leases
 from headstone.lake.metastore import Metastore
+from headstone.lake.rows import TopicPartition
 from headstone.sim.synth import SampleSettings, write_sample
 
 DAY_MS = 86_400_000
@@ -189,9 +192,136 @@ def test_damage_is_told_with_exit_code_1(tmp_path: Path, sample: str, capsys: py
     assert "WRONG: orders-0: the last extent" in capsys.readouterr().out
 
 
+def test_what_another_one_works_on_is_left_to_it(
+    tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`lake compact` is a worker among others: by lease, and exit 3 for what it had to leave."""
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    told(capsys, "ingest", lake, sample)
+    store = Metastore.open(f"sqlite:///{lake}/metastore.db")
+    assert Leases(store).take(TopicPartition("orders", 0), "somebody", now_ms=0)
+    for more in ([], ["--all"]):
+        assert main(["lake", "compact", lake, "--output", "json", *more]) == 3
+        printed = json.loads(capsys.readouterr().out)
+        assert [one["why"] for one in printed["failed"]] == ["somebody works on it; look again when that has ended"]
+    assert [store.partition(TopicPartition("orders", n)).compaction_epoch for n in (0, 1)] == [0, 1]
+    assert Leases(store).held(now_ms=0) == {TopicPartition("orders", 0): "somebody"}
+    assert main(["lake", "compact", lake, "--level"]) == 3
+    assert "somebody works on it" in capsys.readouterr().err
+    store.close()
+
+
+def test_a_request_for_what_is_clean_says_so(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    told(capsys, "ingest", lake, sample)
+    told(capsys, "compact", lake)
+    assert main(["lake", "request", lake, "orders", "--partition", "1"]) == 0
+    assert capsys.readouterr().out == "orders-1: nothing to do: nothing is dirty\n"
+    assert told(capsys, "request", lake, "orders") == {
+        "requested": [], "nothing_to_do": {"orders-0": "nothing is dirty", "orders-1": "nothing is dirty"},
+    }  # fmt: skip
+    assert Leases(Metastore.open(f"sqlite:///{lake}/metastore.db")).requested() == {}
+
+
+def test_a_clock_is_given_from_the_beginning_or_never(
+    tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    assert main(["lake", "ingest", lake, sample, "--now-ms", str(NOW)]) == 2
+    assert "goes by its database's clock" in capsys.readouterr().err
+    assert told(capsys, "set-clock", lake) == {"applied": False, "times_ahead": 0}
+    given = str(tmp_path / "given")
+    told(capsys, "init", given, "--now-ms", "5")
+    told(capsys, "ingest", given, sample, "--now-ms", "7")
+    assert main(["lake", "status", given, "--now-ms", "6"]) == 2
+    assert "time only goes forward" in capsys.readouterr().err
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "said"),
+    [
+        ("postgresql://me:{secret}@127.0.0.1:port/lake", 2, "is not a metastore"),
+        ("postgresql://me:{secret}@127.0.0.1:99999/lake", 2, "there is no port 99999"),
+        ("postgresql://me:{secret}@127.0.0.1:1/lake", 3, "postgresql://me:***@127.0.0.1:1/lake does not answer"),
+        ("postgresql://127.0.0.1:1/lake?user=me&password={secret}", 3, "127.0.0.1:1/lake?password=***&user=me"),
+        ("postgresql://me:a@{secret}@127.0.0.1:1/lake", 2, "is written %40"),
+        (
+            "postgres://me:{secret}@host/lake",
+            2,
+            "metastores are sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE",
+        ),
+        ("mysql://me:{secret}@host/lake", 2, "metastores are sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE"),
+        ("me:{secret}@host/lake://", 2, "is not a metastore"),
+    ],
+)
+def test_no_password_is_shown(url: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for action in (["status"], ["init", "--objects", f"memory://{url}"]):
+        assert main(["lake", action[0], url.format(secret=SECRET), *action[1:]]) == code
+        shown = capsys.readouterr()
+        assert said in shown.err
+        assert SECRET not in shown.err + shown.out
+        assert "Traceback" not in shown.err
+
+
+def test_a_server_that_says_nothing_is_given_up(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It takes connections and answers none; about ten seconds, with the address and the reason."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        assert main(["lake", "status", f"postgresql://me@{address}/lake"]) == 3
+        settings = [f"endpoint=http://{address}", "region=x", "access_key_id=a", f"secret_access_key={SECRET}"]
+        given = [word for one in settings for word in ("--store-conf", one)]
+        assert main(["lake", "init", str(tmp_path / "lake"), "--objects", "s3://bucket/prefix", *given]) == 3
+        assert time.monotonic() - started < 60
+    shown = capfd.readouterr().err
+    assert f"postgresql://me@{address}/lake does not answer: connection timeout" in shown
+    assert f"http://{address}/bucket" in shown
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("timeout=soon", "soon"),
+        ("allow_http=maybe", "maybe"),
+        ("nosuch=1", "nosuch"),
+        ("endpoint=somewhere", "'somewhere' is not an endpoint"),
+    ],
+)
+def test_settings_of_a_store_are_checked(
+    setting: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a backtrace of the library below."""
+    lake, objects = str(tmp_path / "lake"), ["--objects", "s3://bucket/prefix"]
+    assert main(["lake", "init", lake, *objects, "--store-conf", setting]) == 2
+    shown = capfd.readouterr().err
+    assert said in shown
+    assert "panicked" not in shown
+
+
+def test_settings_of_the_connection_reach_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As those of the store they made the library panic."""
+    lake, objects = str(tmp_path / "lake"), ["--objects", "s3://bucket/prefix"]
+    given = ["--store-conf", "allow_http=true", "--store-conf", "endpoint=http://127.0.0.1:1"]
+    given += ["--store-conf", "access_key_id=a", "--store-conf", "secret_access_key=b"]
+    assert main(["lake", "init", lake, *objects, *given]) == 3
+    shown = capfd.readouterr().err
+    assert "http://127.0.0.1:1/bucket" in shown
+    assert "panicked" not in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["compact", "{lake}", "--topic", "nosuch"], "the lake has no topic nosuch; it has none"),
+        (["compact", "{lake}", "--map-bytes", "1"], "a map of 1 bytes takes no key: give it 40 bytes or more"),
+        (["worker", "{lake}", "--map-bytes", "39"], "a map of 39 bytes takes no key"),
         (["status", "{tmp}/none"], "holds no lake"),
         (["init", "postgresql://x/y"], "name the object storage with --objects"),
         (["init", "{tmp}/l", "--objects", "somewhere"], "s3://BUCKET/PREFIX"),

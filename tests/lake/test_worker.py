@@ -18,7 +18,7 @@ import pytest
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leases import COMMITTED, FAILED, IDLE, Leases
+from headstone.lake.leases import COMMITTED, IDLE, STOPPED, Leases
 from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, writing_object
 from headstone.lake.reading import records, table
@@ -158,7 +158,7 @@ def test_a_soft_stop_finishes_the_job_and_a_hard_one_gives_it_up(lake: Lake, mon
     monkeypatch.setattr(Leases, "take", stop_during)
     assert hard.work() == 0
     assert [lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 0]
-    assert Leases(lake.metastore).history(limit=1)[0].outcome == FAILED
+    assert Leases(lake.metastore).history(limit=1)[0].outcome == STOPPED
     soft.stop = "run"
     assert soft.work() == 1
     assert sorted(lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)) == [0, 1]
@@ -252,4 +252,4 @@ def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest
     put(lake, FIRST, [(b"a", b"1"), (b"a", b"2")])
     monkeypatch.setattr(module, "compact_partition", refused)
     assert worker(lake).work() == 0
-    assert Leases(lake.metastore).history()[0].told == {"why": "somebody was faster"}
+    assert Leases(lake.metastore).history()[0].told == {"why": "somebody was faster", "at": "t-0"}

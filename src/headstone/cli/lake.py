@@ -12,9 +12,10 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ from headstone.errors import HeadstoneError, UsageError
 if TYPE_CHECKING:
     from headstone.lake.compaction import Compacted
     from headstone.lake.job_plan import JobOptions
+    from headstone.lake.rows import TopicPartition
+    from headstone.lake.scheduling import Eligibility
     from headstone.spark.compaction import Engine
 
 
@@ -225,30 +228,33 @@ def _compact(arguments: argparse.Namespace) -> int:
     from headstone.lake.leveling import level_partition
     from headstone.lake.purging import evacuate
     from headstone.lake.scheduling import queue
-    from headstone.lake.worker import eligibilities
+    from headstone.lake.worker import eligibilities, leased
 
+    chosen = _job_options(arguments)
     lake = open_named(arguments)
     now_ms = lake.metastore.clock()
-    states = eligibilities(lake, now_ms=now_ms)
+    states = _of_topics(arguments, eligibilities(lake, now_ms=now_ms))
     order = list(states) if arguments.all else [at for at, _ in queue(states.items(), now_ms=now_ms)]
-    options = replace(_job_options(arguments), clock=lake.metastore.clock, tell=tell)
+    name = _name("compact")
+    working_on = partial(leased, lake, worker=name)
     done, leveled, failed = [], [], []
     with _engine(arguments) as engine:
-        for at in (at for at in order if not arguments.topic or at.topic in arguments.topic):
+        for at in order:
             tell(f"compacting {at}")
             try:
-                done.append(compact_partition(lake, at, engine, now_ms=now_ms, options=options))
+                with working_on(at) as lease:
+                    options = replace(chosen, clock=lake.metastore.clock, check=lease.check, tell=tell)
+                    done.append(compact_partition(lake, at, engine, now_ms=now_ms, options=options))
             except HeadstoneError as error:
                 failed.append((at, error))
                 tell(f"headstone: {at}: {error}")
-    for at in (
-        at
-        for at in states
-        if (arguments.level or arguments.purge) and (not arguments.topic or at.topic in arguments.topic)
-    ):
-        leveled.append(level_partition(lake, at, clock=lake.metastore.clock, purge=arguments.purge))
-    purged = arguments.topic or {at.topic for at in states}
-    evacuated = evacuate(lake, purged, clock=lake.metastore.clock) if arguments.purge else None
+    for at in states if arguments.level or arguments.purge else ():
+        with working_on(at):
+            leveled.append(level_partition(lake, at, clock=lake.metastore.clock, purge=arguments.purge, worker=name))
+    evacuated = None
+    if arguments.purge:
+        topics = {at.topic for at in states}
+        evacuated = evacuate(lake, topics, clock=lake.metastore.clock, worker=name, working_on=working_on)
     lake.close()
     if arguments.output == "json":
         told = {
@@ -268,6 +274,22 @@ def _compact(arguments: argparse.Namespace) -> int:
         if evacuated:
             print(f"{evacuated.extents} extents moved out of {len(evacuated.objects)} objects that held erased records")
     return failed[0][1].exit_code if failed else 0
+
+
+def _of_topics(
+    arguments: argparse.Namespace, states: Mapping[TopicPartition, Eligibility]
+) -> dict[TopicPartition, Eligibility]:
+    """Only of the topics that were named, if any were; a name that is not there is a mistake."""
+    known = {at.topic for at in states}
+    for name in arguments.topic:
+        if name not in known:
+            raise UsageError(f"the lake has no topic {name}; it has {', '.join(sorted(known)) or 'none'}")
+    return {at: state for at, state in states.items() if not arguments.topic or at.topic in arguments.topic}
+
+
+def _name(what: str = "") -> str:
+    """By which others see who works on a partition."""
+    return "-".join(filter(None, (what, socket.gethostname(), str(os.getpid()))))
 
 
 def _print_compacted(done: list[Compacted]) -> None:
@@ -293,7 +315,7 @@ def _worker(arguments: argparse.Namespace) -> int:
     from headstone.lake.worker import HARD, RUN, SOFT, Worker
 
     lake = open_named(arguments)
-    name = arguments.name or f"{socket.gethostname()}-{os.getpid()}"
+    name = arguments.name or _name()
     woken = threading.Event()
     committed = 0
     with _engine(arguments) as engine:
@@ -309,10 +331,10 @@ def _worker(arguments: argparse.Namespace) -> int:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        committed += worker.work()
+        committed += worker.look() if arguments.every_ms else worker.work()
         while arguments.every_ms and worker.stop == RUN:
             woken.wait(arguments.every_ms / 1000)
-            committed += worker.work()
+            committed += worker.look()
     Leases(lake.metastore).left(name)
     lake.close()
     told = {"worker": name, "committed": committed}
@@ -343,15 +365,25 @@ def _hold(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> int:
+    """What there is nothing to do for is told, and not asked for."""
     from headstone.lake.leases import Leases
+    from headstone.lake.worker import eligibilities
 
     lake = open_named(arguments)
-    chosen = chosen_partitions(arguments, lake)
-    for at in chosen:
-        Leases(lake.metastore).request(at, now_ms=lake.metastore.clock())
+    chosen, now_ms = chosen_partitions(arguments, lake), lake.metastore.clock()
+    states = eligibilities(lake, now_ms=now_ms, requested=chosen)
+    wanted = [at for at in chosen if states[at].eligible]
+    for at in wanted:
+        Leases(lake.metastore).request(at, now_ms=now_ms)
     lake.close()
-    names = [str(at) for at in chosen]
-    print(json.dumps({"requested": names}) if arguments.output == "json" else f"requested: {', '.join(names)}")
+    idle = {str(at): states[at].reason for at in chosen if at not in wanted}
+    if arguments.output == "json":
+        print(json.dumps({"requested": [str(at) for at in wanted], "nothing_to_do": idle}))
+        return 0
+    if wanted:
+        print(f"requested: {', '.join(map(str, wanted))}")
+    for name, reason in idle.items():
+        print(f"{name}: nothing to do: {reason}")
     return 0
 
 

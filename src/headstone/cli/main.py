@@ -1,6 +1,7 @@
 """The entry point `headstone`: finds the verb, runs it, turns errors into messages and exit codes.
 
-0 done and clean; 1 findings; 2 wrong usage or bad input; 3 could not finish. The only place that catches broadly.
+0 done and clean; 1 findings; 2 wrong usage or bad input; 3 could not finish. Catches broadly, as
+only the lake's worker does besides.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ from headstone.log.reading import ChunkReader, Payloads, chunk_of, walk_segment
 from headstone.log.scratch import scratch_directory
 from headstone.retention.verdicts import BY_KEYLESS, REASONS
 from headstone.spark.compaction import CompactionRequest, Engine, compact
-from headstone.spark.report import PartitionReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +90,9 @@ def compact_partition(
     """Raises CommitRefused if another worker was faster; parts that were committed before stay, without a claim."""
     options = options or JobOptions()
     partition = lake.metastore.partition(at)
+    _refuse_keyless(
+        at, sum(extent.records + extent.dead - extent.keys for extent in partition.extents if extent.keys >= 0)
+    )
     plan = plan_job(lake, at, partition, now_ms, options)
     if plan is None:
         return _idle(at, partition)
@@ -107,8 +109,9 @@ def compact_partition(
             paths=(str(job.directory.path),), out=None, policy=plan.policy, dirty_from=plan.index.start, progress=False,
             path="auto" if options.map_bytes is None else "whole",
         )  # fmt: skip
+        options.check()
         report = compact(request, engine, lambda text: None).partitions[0]
-        _refuse_keyless(at, report)
+        _refuse_keyless(at, report.reasons.get(REASONS[BY_KEYLESS], 0))
         facts = {extent.span.start: _facts(files_of(job.directory.path, extent.span)) for extent in fetched}
         claim = None
         if report.dirty_end > plan.index.start:  # a full map may end before what was planned
@@ -124,9 +127,10 @@ def compact_partition(
     return _summary(job)
 
 
-def _refuse_keyless(at: TopicPartition, report: PartitionReport) -> None:
-    """Compaction drops records without a key. A compacted topic has none: whoever has some did not mean to lose them."""
-    lost = report.reasons.get(REASONS[BY_KEYLESS], 0)
+def _refuse_keyless(at: TopicPartition, lost: int) -> None:
+    """Compaction drops records without a key. A compacted topic has none: whoever has some did not mean to lose them.
+
+    Lists of keys tell before anything is read; where there are none, the pass does."""
     if lost:
         raise UsageError(
             f"{at}: {lost} records have no key and would be lost, so this is not a compacted topic; nothing was changed"
@@ -157,7 +161,9 @@ def _commit_parts(
     """Oldest first: a tombstone is never gone while an older record of its key is still served."""
     parts = _parts(changes, job.options.commit_bytes, lambda change: _size(job.directory, change)) or [[]]
     for i, part in enumerate(parts):
+        job.options.check()
         extents, sizes = _upload(job, part, facts)
+        job.options.check()
         job.options.before_commit()
         last = i == len(parts) - 1
         job.lake.metastore.replace(

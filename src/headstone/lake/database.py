@@ -22,13 +22,13 @@ SILENCE_MS = 10_000
 """Of a server in the middle of a connection, at the level of TCP; a statement may take as long as it likes."""
 SUPPORTED = "metastores are sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE"
 
-_USER_INFO = re.compile(r"(?<=://)([^:/?#]*):.*@")
+_USER_INFO = re.compile(r"(^|://)([^:/?#\s]*):(?!//)\S*@")
 _SECRET = re.compile(r"((?:password|passwd|secret|token|key)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 
 
 def address(url: str) -> str:
     """A URL as it may be shown: without what is secret in it, whether it can be parsed or not."""
-    return _SECRET.sub(r"\1***", _USER_INFO.sub(r"\1:***@", url))
+    return _SECRET.sub(r"\1***", _USER_INFO.sub(r"\1\2:***@", url))
 
 
 def connected(url: str) -> Engine:
@@ -53,7 +53,15 @@ def _parsed(url: str) -> URL:
         raise UsageError(f"{address(url)!r} is not a metastore: {SUPPORTED}") from error
     if parsed.port is not None and not 0 < parsed.port < 1 << 16:
         raise UsageError(f"{address(url)!r} is not a metastore: there is no port {parsed.port}")
+    if url.partition("?")[0].count("@") > 1:  # where the password ends would be a guess, and the rest of it shown
+        raise UsageError(f"{address(url)!r} is not a metastore: an @ in a name or password is written %40")
     return parsed
+
+
+def where(engine: Engine) -> str:
+    """What an engine is connected to, as it may be shown."""
+    shown = engine.url.set(drivername=engine.url.get_backend_name()).render_as_string(hide_password=True)
+    return address(shown)
 
 
 def first_line(error: BaseException | None) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headstone.errors import UsageError
 from headstone.lake.commits import Extent, Partition
 from headstone.lake.dead import DEAD_SHARE_MAX, dead_bytes
 from headstone.lake.holds import Holds
@@ -88,9 +89,16 @@ class JobOptions:
     commit_bytes: int = COMMIT_BYTES
     clock: Callable[[], int] | None = None
     """For what happens during the job: uploads are registered and extents replaced then. None: all when it began."""
+    check: Callable[[], None] = lambda: None
+    """Called at every step; what it raises gives the job up."""
     before_commit: Callable[[], None] = lambda: None
     """Called when only a commit is left to do; what it raises gives the job up."""
     tell: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        """A map without room for one key would find nothing to do in a log that is all dirt, for ever."""
+        if self.map_bytes is not None and map_keys_max(self.map_bytes) < 1:
+            raise UsageError(f"a map of {self.map_bytes} bytes takes no key: give it {SLOT_BYTES} bytes or more")
 
 
 def plan_job(lake: Lake, at: TopicPartition, partition: Partition, now_ms: int, options: JobOptions) -> Plan | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headstone.errors import UsageError
+from headstone.lake.database import address
 from headstone.lake.metastore import Metastore
 from headstone.lake.store import MissingObject, Store
 
@@ -45,9 +46,9 @@ def create_lake(
     """A new lake. The prefix must be free: objects of another lake would be garbage to this one.
 
     `now_ms`: it goes by a given clock, which stands there now. None: by its database's."""
+    if Store.open(location, settings, patient=False).list():
+        raise UsageError(f"{address(location)} holds objects already; a lake needs a prefix of its own")
     store = Store.open(location, settings)
-    if store.list():
-        raise UsageError(f"{location} holds objects already; a lake needs a prefix of its own")
     metastore = Metastore.create(metastore_url, location=location, now_ms=now_ms)
     with store.writing(MARKER) as sink:
         sink.write(metastore.lake_id.encode())
@@ -58,7 +59,7 @@ def open_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None) 
     metastore = Metastore.open(metastore_url)
     store = Store.open(metastore.location, settings)
     try:
-        found = store.read(MARKER, 0, LAKE_ID_BYTES).decode()
+        found = Store.open(metastore.location, settings, patient=False).read(MARKER, 0, LAKE_ID_BYTES).decode()
     except MissingObject as error:
         raise UsageError(f"{store.url} holds no lake: {MARKER} is missing there") from error
     if found != metastore.lake_id:

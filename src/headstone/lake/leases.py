@@ -1,4 +1,4 @@
-"""Who works on what: leases on partitions, requests, workers that are alive or paused, and what was done.
+"""Who works on what: leases on partitions, requests, workers that are alive or paused, what was done, and what has to wait.
 
 A lease spares others the work and no more: a worker that lost its lease without noticing is refused by the epoch. Every
 write is a compare-and-set; the loser changes nothing.
@@ -20,6 +20,9 @@ from headstone.lake.rows import TopicPartition, partition_id_of
 
 LEASE_MS = 60_000
 COMMITTED, IDLE, REFUSED, FAILED, LEVELED = "committed", "idle", "refused", "failed", "leveled"
+STOPPED = "stopped"
+WAIT_MS, WAIT_MS_MAX = 60_000, 6 * 3_600_000
+"""After a failure, and twice as long after the next, up to a quarter of a day: what fails for good costs no worker its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +96,24 @@ class Leases:
             return {TopicPartition(row.name, row.number): row.worker for row in connection.execute(ours)}
 
     def request(self, at: TopicPartition, *, now_ms: int) -> None:
-        """Compact this now, whatever its dirty ratio is."""
+        """Compact this now, whatever its dirty ratio is, and however often it failed."""
         with self._metastore.transaction() as connection:
             partition_id = partition_id_of(connection, at)
-            connection.execute(delete(schema.requests).where(schema.requests.c.partition_id == partition_id))
-            connection.execute(insert(schema.requests).values(partition_id=partition_id, requested_ms=now_ms))
+            for table in (schema.requests, schema.setbacks):
+                connection.execute(delete(table).where(table.c.partition_id == partition_id))
+            moment_ms = self._metastore.moment(connection, now_ms)
+            connection.execute(insert(schema.requests).values(partition_id=partition_id, requested_ms=moment_ms))
+
+    def waiting(self, *, now_ms: int) -> dict[TopicPartition, int]:
+        """Partitions whose last jobs failed and that nobody should try yet, and until when."""
+        joined = (
+            select(schema.topics.c.name, schema.partitions.c.number, schema.setbacks.c.not_before_ms)
+            .join_from(schema.setbacks, schema.partitions)
+            .join(schema.topics)
+        )
+        with self._metastore.transaction() as connection:
+            ours = joined.where(schema.setbacks.c.not_before_ms > self._metastore.moment(connection, now_ms))
+            return {TopicPartition(row.name, row.number): row.not_before_ms for row in connection.execute(ours)}
 
     def requested(self) -> dict[TopicPartition, int]:
         joined = (
@@ -109,21 +125,26 @@ class Leases:
             return {TopicPartition(row.name, row.number): row.requested_ms for row in connection.execute(joined)}
 
     def done(
-        self, at: TopicPartition, worker: str, outcome: str, told: Mapping[str, object], *, started_ms: int, now_ms: int
-    ) -> None:
-        """Remembers a job. A request that came before the job began is fulfilled, unless the job failed."""
+        self, at: TopicPartition, worker: str, outcome: str, told: Mapping[str, object], *, started_ms: int, now_ms: int,
+        wait_ms: int = WAIT_MS,
+    ) -> None:  # fmt: skip
+        """Remembers a job. A request that came before the job began is fulfilled, unless the job failed: that has to wait."""
         with self._metastore.transaction() as connection:
             partition_id = partition_id_of(connection, at)
+            moment_ms = self._metastore.moment(connection, now_ms)
             connection.execute(
                 insert(schema.history).values(
                     job_id=str(uuid.uuid4()), partition_id=partition_id, worker=worker, started_ms=started_ms,
-                    finished_ms=now_ms, outcome=outcome, told=json.dumps(dict(told)),
+                    finished_ms=moment_ms, outcome=outcome, told=json.dumps(dict(told)),
                 )
             )  # fmt: skip
             if outcome in (COMMITTED, IDLE):
                 columns = schema.requests.c
                 older = (columns.partition_id == partition_id) & (columns.requested_ms <= started_ms)
                 connection.execute(delete(schema.requests).where(older))
+                connection.execute(delete(schema.setbacks).where(schema.setbacks.c.partition_id == partition_id))
+            if outcome == FAILED:
+                _set_back(connection, partition_id, moment_ms, wait_ms)
 
     def history(self, *, limit: int = 20) -> list[HistoryRow]:
         """Newest first."""
@@ -147,12 +168,14 @@ class Leases:
         """A worker says that it is alive; False if somebody paused it."""
         columns = schema.workers.c
         with self._metastore.transaction() as connection:
+            moment_ms = self._metastore.moment(connection, now_ms)
             row = connection.execute(select(columns.paused).where(columns.worker == worker)).first()
             if row is None:
-                connection.execute(insert(schema.workers).values(worker=worker, seen_ms=now_ms, paused=0, doing=doing))
+                fresh = {"worker": worker, "seen_ms": moment_ms, "paused": 0, "doing": doing}
+                connection.execute(insert(schema.workers).values(**fresh))
                 return True
             connection.execute(
-                update(schema.workers).where(columns.worker == worker).values(seen_ms=now_ms, doing=doing)
+                update(schema.workers).where(columns.worker == worker).values(seen_ms=moment_ms, doing=doing)
             )
             return not row.paused
 
@@ -173,6 +196,16 @@ class Leases:
                 WorkerRow(worker=row.worker, seen_ms=row.seen_ms, paused=bool(row.paused), doing=row.doing)
                 for row in rows
             ]
+
+
+def _set_back(connection: Connection, partition_id: int, now_ms: int, wait_ms: int) -> None:
+    table = schema.setbacks
+    mine = table.c.partition_id == partition_id
+    failures = connection.execute(select(table.c.failures).where(mine)).scalar_one_or_none() or 0
+    until_ms = now_ms + min(wait_ms << min(failures, 30), WAIT_MS_MAX)
+    connection.execute(delete(table).where(mine))
+    row = {"partition_id": partition_id, "failures": failures + 1, "not_before_ms": until_ms}
+    connection.execute(insert(table).values(**row))
 
 
 def _held(connection: Connection, partition_id: int) -> bool:

@@ -1,7 +1,7 @@
 """Leveling: neighbouring small extents become one, so that a log of many small writes is not read in many small requests.
 
 No record changes: bytes are copied, but for records that nobody is shown, which are left out; lists of keys become one. A
-compaction that runs meanwhile is not disturbed: the commit checks the epoch without raising it.
+compaction that runs meanwhile is not disturbed: whoever levels has the partition's lease, or is refused while another has it.
 """
 
 from __future__ import annotations
@@ -65,10 +65,12 @@ def _size(extents: Sequence[Extent]) -> int:
 
 
 def level_partition(
-    lake: Lake, at: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES, purge: bool = False
-) -> Leveled:
+    lake: Lake, at: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES, purge: bool = False,
+    worker: str | None = None,
+) -> Leveled:  # fmt: skip
     """One commit for each new extent; CommitRefused if a compaction came in between, and what was done before stays.
 
+    Also if somebody else than `worker` has the partition's lease: its compaction would no longer fit.
     `purge`: extents with records that nobody is shown are written again without them, merged or not."""
     partition = lake.metastore.partition(at)
     runs = runs_to_merge(partition, extent_bytes=extent_bytes)
@@ -78,7 +80,7 @@ def level_partition(
         for extent in partition.extents
         if purge and extent.span not in merged and _purgeable(lake, partition, extent)
     ]
-    rewritten = rewrite_runs(lake, at, partition, [*runs, *purged], clock=clock)
+    rewritten = rewrite_runs(lake, at, partition, [*runs, *purged], clock=clock, worker=worker)
     before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
     return Leveled(
         at=at, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged),
@@ -98,8 +100,9 @@ class Rewritten:
 
 
 def rewrite_runs(
-    lake: Lake, at: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *, clock: Callable[[], int]
-) -> Rewritten:
+    lake: Lake, at: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *, clock: Callable[[], int],
+    worker: str | None = None,
+) -> Rewritten:  # fmt: skip
     """Each run becomes one extent in an object of its own, without what nobody is shown; a commit each."""
     written = 0
     for run in runs:
@@ -113,7 +116,8 @@ def rewrite_runs(
                 oldest_timestamp_ms=oldest(extent.oldest_timestamp_ms for extent in run),
                 keys=None if any(one.keys is None for one in live) else joined(one.keys for one in live if one.keys),
             )  # fmt: skip
-        lake.metastore.level(at, partition.compaction_epoch, [made], {object_id: writer.size}, now_ms=clock)
+        sizes = {object_id: writer.size}
+        lake.metastore.level(at, partition.compaction_epoch, [made], sizes, worker=worker, now_ms=clock)
         written += writer.size
     return Rewritten(extents=sum(map(len, runs)), bytes_written=written)
 

@@ -46,7 +46,7 @@ from headstone.lake.clock import (
     wall_clock,
 )
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
-from headstone.lake.database import address, connected, first_line
+from headstone.lake.database import address, connected, first_line, where
 from headstone.lake.rows import (
     Place,
     TopicPartition,
@@ -396,8 +396,9 @@ class Metastore:
         except DBAPIError as error:
             if isinstance(error, IntegrityError | ProgrammingError):
                 raise
-            where = self._engine.url.render_as_string(hide_password=True)
-            raise Unfinished(f"the metastore {where} does not answer: {first_line(error.orig)}") from error
+            raise Unfinished(
+                f"the metastore {where(self._engine)} does not answer: {first_line(error.orig)}"
+            ) from error
         except TimeoutError as error:  # all connections of the pool are in use
             raise Unfinished(f"the metastore has no connection left: {first_line(error)}") from error
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from headstone.errors import CorruptLog
 from headstone.lake.lake import Lake
 from headstone.lake.leveling import rewrite_runs
 from headstone.lake.objects import read_index
-from headstone.lake.rows import places
+from headstone.lake.rows import TopicPartition, places
 
 INDEXES_AT_ONCE = 8
 
@@ -29,14 +30,20 @@ class Evacuated:
     bytes_written: int
 
 
-def evacuate(lake: Lake, topics: Collection[str], *, clock: Callable[[], int]) -> Evacuated:
-    """Of these topics nothing is left in objects that are in use but what is in their logs. CommitRefused: run it again."""
+def evacuate(
+    lake: Lake, topics: Collection[str], *, clock: Callable[[], int], worker: str | None = None,
+    working_on: Callable[[TopicPartition], AbstractContextManager[object]] = nullcontext,
+) -> Evacuated:  # fmt: skip
+    """Of these topics nothing is left in objects that are in use but what is in their logs. CommitRefused: run it again.
+
+    `working_on`: has the lease of a partition for `worker` while it is changed."""
     left = objects_to_leave(lake, topics)
     extents = written = 0
     for at in lake.metastore.partitions() if left else ():
-        partition = lake.metastore.partition(at)
-        runs = [[extent] for extent in partition.extents if {extent.object_id, extent.dead_object} & left]
-        rewritten = rewrite_runs(lake, at, partition, runs, clock=clock)
+        with working_on(at):
+            partition = lake.metastore.partition(at)
+            runs = [[extent] for extent in partition.extents if {extent.object_id, extent.dead_object} & left]
+            rewritten = rewrite_runs(lake, at, partition, runs, clock=clock, worker=worker)
         extents, written = extents + rewritten.extents, written + rewritten.bytes_written
     return Evacuated(objects=tuple(sorted(left)), extents=extents, bytes_written=written)
 

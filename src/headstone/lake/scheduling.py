@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from headstone.errors import UsageError
 from headstone.lake.commits import Partition
 from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span, Spans, overlap, without
@@ -17,6 +18,8 @@ from headstone.retention.policy import DAY_MS, NO_LIMIT
 DEFAULTS = {
     "delete.retention.ms": DAY_MS, "min.compaction.lag.ms": 0, "max.compaction.lag.ms": NO_LIMIT,
 }  # fmt: skip
+DIRTY_RATIO_MIN = 0.5
+"""Kafka's default of min.cleanable.dirty.ratio."""
 
 
 POLICY, POLICY_UNKNOWN = "cleanup.policy", "unknown"
@@ -39,7 +42,15 @@ class Eligibility:
 
 def setting(settings: Mapping[str, object], name: str) -> int:
     """A topic setting by Kafka's name, or its default."""
-    return int(str(settings.get(name, DEFAULTS[name])))
+    return int(_number(settings, name, DEFAULTS[name]))
+
+
+def _number(settings: Mapping[str, object], name: str, default: float) -> float:
+    given = settings.get(name, default)
+    try:
+        return int(str(given)) if isinstance(default, int) else float(str(given))
+    except ValueError as error:
+        raise UsageError(f"{name} of the topic is {given!r}, which is no number") from error
 
 
 def not_compacted(settings: Mapping[str, object]) -> str | None:
@@ -90,7 +101,7 @@ def eligibility(
     dirty = [extent for extent in partition.extents if overlap([extent.span], spans)]
     dirty_bytes = sum(extent.length for extent in dirty)
     ratio = dirty_bytes / total if total else 0.0
-    needed = float(str(settings.get("min.cleanable.dirty.ratio", 0.5)))
+    needed = _number(settings, "min.cleanable.dirty.ratio", DIRTY_RATIO_MIN)
     lag_ms = setting(settings, "max.compaction.lag.ms")
     due = len(due_tombstones(partition, settings, now_ms=now_ms, held_from=held_from))
     oldest = min((extent.oldest_timestamp_ms for extent in dirty if extent.oldest_timestamp_ms > 0), default=None)
@@ -112,6 +123,18 @@ def eligibility(
         eligible=eligible, requested=requested, reason=reason, dirty_ratio=ratio, dirty_bytes=dirty_bytes, tombstones_due=due,
         deadline_ms=deadline,
     )  # fmt: skip
+
+
+def ineligible(reason: str) -> Eligibility:
+    return Eligibility(
+        eligible=False,
+        requested=False,
+        reason=reason,
+        dirty_ratio=0.0,
+        dirty_bytes=0,
+        tombstones_due=0,
+        deadline_ms=None,
+    )
 
 
 def queue(

@@ -205,7 +205,7 @@ history = Table(
     Column("outcome", String(16), nullable=False),
     Column("told", Text, nullable=False),
 )
-"""`outcome`: committed, idle, refused, failed, leveled. `told` is JSON."""
+"""`outcome`: committed, idle, refused, failed, stopped, leveled. `told` is JSON."""
 
 
 def _to_version_2(connection: Connection) -> None:

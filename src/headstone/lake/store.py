@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,10 +18,19 @@ from obstore import exceptions
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from headstone.errors import Unfinished, UsageError
+from headstone.lake.database import address, first_line
 
 PART_BYTES = 8 << 20
 """Of a multipart upload: what a writer holds in memory, times the parts that are on their way."""
 PARTS_AT_ONCE = 2
+REACH_SECONDS = 10
+"""For the first answer of a store; afterwards requests are repeated for as long as obstore does it, some minutes."""
+CLIENT_SETTINGS = (
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only",
+    "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout",
+    "pool_max_idle_per_host", "proxy_url", "randomize_addresses", "timeout", "user_agent",
+)  # fmt: skip
+"""Those of the connection. obstore wants them apart from those of the store, and panics if they are not."""
 SCHEMES = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///PATH or memory://NAME"
 
 _MEMORY: dict[str, MemoryStore] = {}
@@ -61,22 +71,27 @@ class Store:
         self._store = store
 
     @classmethod
-    def open(cls, url: str, settings: Mapping[str, str] | None = None) -> Store:
-        """settings by obstore's names, such as `endpoint`, `region`, `access_key_id`; else from the environment."""
+    def open(cls, url: str, settings: Mapping[str, str] | None = None, *, patient: bool = True) -> Store:
+        """settings by obstore's names, such as `endpoint`, `region`, `access_key_id`; else from the environment.
+
+        Not `patient`: a store that does not answer is given up after a few seconds."""
         scheme, colon, rest = url.partition("://")
         if not colon:
-            raise UsageError(f"{url!r} is not object storage: {SCHEMES}")
+            raise UsageError(f"{address(url)!r} is not object storage: {SCHEMES}")
         if scheme == "memory":
             return cls(url, _MEMORY.setdefault(rest, MemoryStore()))
         if scheme == "file":
             Path(rest).mkdir(parents=True, exist_ok=True)
             return cls(url, LocalStore(prefix=rest))
-        given = dict(settings or {})
-        plain = given.get("endpoint", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
+        client, given = _told_apart(settings or {})
+        more: dict[str, object] = {}
+        if not patient:
+            client = {"timeout": f"{REACH_SECONDS}s", **client}
+            more = {"retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=REACH_SECONDS)}}
         try:
-            return cls(url, from_url(url, config=given, client_options={"allow_http": plain}))  # type: ignore[call-overload]
+            return cls(url, from_url(url, config=given, client_options=client, **more))  # type: ignore[call-overload]
         except (exceptions.BaseError, ValueError) as error:
-            raise UsageError(f"{url}: {_first_line(error)}; object storage is {SCHEMES}") from error
+            raise UsageError(f"{address(url)}: {first_line(error)}; object storage is {SCHEMES}") from error
 
     @contextmanager
     def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
@@ -144,14 +159,24 @@ class Store:
         except FileNotFoundError as error:
             raise MissingObject(f"{self.url}/{path}: no such object or bucket") from error
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise UsageError(f"{self.url}: access refused: {_first_line(error)}; check the credentials") from error
+            raise UsageError(f"{self.url}: access refused: {first_line(error)}; check the credentials") from error
         except exceptions.BaseError as error:
-            raise Unfinished(f"{self.url}/{path}: {_first_line(error)}") from error
+            raise Unfinished(f"{self.url}/{path}: {first_line(error)}") from error
+
+
+def _told_apart(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings of the connection, and those of the store. Over plain HTTP only if the endpoint says so."""
+    client = {name: value for name, value in settings.items() if name in CLIENT_SETTINGS}
+    given = {name: value for name, value in settings.items() if name not in CLIENT_SETTINGS}
+    endpoints = [value for name, value in given.items() if "endpoint" in name] or [
+        os.environ.get("AWS_ENDPOINT_URL", "")
+    ]
+    for endpoint in filter(None, endpoints):
+        if not endpoint.startswith(("http://", "https://")):
+            raise UsageError(f"{address(endpoint)!r} is not an endpoint: http://HOST:PORT or https://HOST:PORT")
+    plain = any(endpoint.startswith("http://") for endpoint in endpoints)
+    return {"allow_http": str(plain).lower(), **client}, given
 
 
 class MissingObject(Unfinished):
     """An object that the metastore knows is not in the store."""
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,173 @@
+"""A worker whose job fails, whatever it fails of, goes on; its lease is free, the failure is told, and the partition waits."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import update
+
+from headstone.errors import UsageError
+from headstone.kafka.brokers import wait_until
+from headstone.lake import schema
+from headstone.lake.lake import Lake
+from headstone.lake.leases import COMMITTED, FAILED, IDLE, STOPPED, WAIT_MS, WAIT_MS_MAX, Leases
+from headstone.lake.rows import TopicPartition
+from headstone.lake.store import Store
+from headstone.lake.worker import Worker, eligibilities
+from headstone.spark.inprocess import InProcess
+from tests.lake.scene import Scene
+from tests.lake.test_worker import FIRST, SECOND, put
+
+SOON_MS = 100
+
+
+class BrokenStore(Store):
+    """Something happens whenever an object is read."""
+
+    happens: Callable[[], None]
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        if path.startswith("objects/"):
+            self.happens()
+        return super().read(path, position, length)
+
+
+def broken(lake: Lake, happens: Callable[[], None]) -> Lake:
+    store = BrokenStore(lake.store.url, lake.store._store)
+    store.happens = happens
+    return replace(lake, store=store)
+
+
+@pytest.fixture
+def dirty(lake: Lake) -> Lake:
+    """Two partitions that are worth a compaction."""
+    lake.metastore.create_topic("t", 2, {"delete.retention.ms": 0})
+    for at in (FIRST, SECOND):
+        put(lake, at, [(b"a", b"1"), (b"a", b"2")])
+    return lake
+
+
+def worker(lake: Lake, *, now_ms: int = SOON_MS, lease_ms: int = 60_000, told: list[str] | None = None) -> Worker:
+    tell = (lambda text: None) if told is None else told.append
+    return Worker(
+        name="w", lake=lake, engine=InProcess(1), clock=lambda: now_ms, tell=tell, lease_ms=lease_ms
+    )  # fmt: skip
+
+
+def full_disk() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def outcomes(lake: Lake) -> list[tuple[TopicPartition, str]]:
+    return sorted((row.at, row.outcome) for row in Leases(lake.metastore).history())
+
+
+def test_a_worker_survives_what_is_none_of_the_lakes_errors(dirty: Lake) -> None:
+    told: list[str] = []
+    assert worker(broken(dirty, full_disk), told=told).work() == 0
+    leases = Leases(dirty.metastore)
+    assert outcomes(dirty) == [(FIRST, FAILED), (SECOND, FAILED)]
+    assert {row.told["why"] for row in leases.history()} == {"OSError: [Errno 28] No space left on device"}
+    assert leases.held(now_ms=SOON_MS) == {}
+    assert "t-0: failed: OSError: [Errno 28] No space left on device" in told
+
+
+def test_what_failed_waits_longer_each_time_and_is_then_forgotten(dirty: Lake) -> None:
+    leases, now_ms = Leases(dirty.metastore), SOON_MS
+    for wait_ms in (WAIT_MS, 2 * WAIT_MS, 4 * WAIT_MS):
+        worker(broken(dirty, full_disk), now_ms=now_ms).work()
+        assert leases.waiting(now_ms=now_ms + wait_ms - 1) == {FIRST: now_ms + wait_ms, SECOND: now_ms + wait_ms}
+        assert worker(dirty, now_ms=now_ms + wait_ms - 1).work() == 0
+        now_ms += wait_ms
+    assert worker(dirty, now_ms=now_ms).work() == 2
+    assert leases.waiting(now_ms=0) == {}
+    put(dirty, FIRST, [(b"a", b"3"), (b"a", b"4")], now_ms=now_ms)
+    worker(broken(dirty, full_disk), now_ms=now_ms).work()
+    assert leases.waiting(now_ms=now_ms) == {FIRST: now_ms + WAIT_MS}
+
+
+def test_the_longest_wait_is_bounded(dirty: Lake) -> None:
+    leases, now_ms = Leases(dirty.metastore), SOON_MS
+    for _ in range(40):
+        leases.done(FIRST, "w", FAILED, {}, started_ms=now_ms, now_ms=now_ms)
+    assert leases.waiting(now_ms=now_ms) == {FIRST: now_ms + WAIT_MS_MAX}
+
+
+def test_a_request_ends_the_wait(dirty: Lake) -> None:
+    worker(broken(dirty, full_disk)).work()
+    Leases(dirty.metastore).request(SECOND, now_ms=SOON_MS)
+    assert worker(dirty).work() == 1
+    assert [dirty.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 1]
+
+
+def test_one_topic_with_settings_that_make_no_sense_stops_no_other(dirty: Lake) -> None:
+    dirty.metastore.create_topic("bad", 1)
+    bad = TopicPartition("bad", 0)
+    put(dirty, bad, [(b"a", b"1"), (b"a", b"2")])
+    with dirty.metastore.transaction() as connection:
+        wrong = update(schema.topics).where(schema.topics.c.name == "bad")
+        connection.execute(wrong.values(settings='{"delete.retention.ms": "soon"}'))
+    assert worker(dirty).work() == 2
+    state = eligibilities(dirty, now_ms=SOON_MS)[bad]
+    assert (state.eligible, state.reason) == (False, "delete.retention.ms of the topic is 'soon', which is no number")
+
+
+def test_a_job_ends_when_its_lease_is_lost(dirty: Lake) -> None:
+    """Somebody else has begun: what would be committed then is refused anyway, and all work until there is lost."""
+    at_work: list[Worker] = []
+
+    def take_over() -> None:
+        with dirty.metastore.transaction() as connection:
+            connection.execute(update(schema.leases).values(worker="thief"))
+        wait_until(lambda: bool(at_work[0].lease and at_work[0].lease.lost), "it is noticed", seconds_max=60)
+
+    at_work.append(worker(broken(dirty, take_over), lease_ms=40))
+    assert at_work[0].work() == 0
+    assert [outcome for _, outcome in outcomes(dirty)] == [STOPPED, STOPPED]
+    assert {row.told["why"] for row in Leases(dirty.metastore).history()} == {"the lease is another worker's now"}
+    assert set(Leases(dirty.metastore).held(now_ms=0).values()) == {"thief"}
+    assert Leases(dirty.metastore).waiting(now_ms=0) == {}
+    assert [dirty.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 0]
+
+
+def test_a_job_ends_when_no_sign_of_life_gets_through(dirty: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object, **options: object) -> bool:
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(Leases, "renew", fails)
+    at_work: list[Worker] = []
+
+    def slow() -> None:
+        wait_until(lambda: bool(at_work[0].lease and at_work[0].lease.lost), "it is noticed", seconds_max=60)
+
+    at_work.append(worker(broken(dirty, slow), lease_ms=40))
+    assert at_work[0].work() == 0
+    assert {row.told["why"] for row in Leases(dirty.metastore).history()} == {
+        "no sign of life got through for a whole lease: ConnectionResetError: gone"
+    }
+
+
+def test_records_without_a_key_are_refused_before_anything_is_read(scene: Scene) -> None:
+    """The lists of keys say that there are some."""
+    scene.write("N[a]", "U", "N[a]")
+    reads = scene.lake.store.traffic.reads
+    with pytest.raises(UsageError, match="1 records have no key and would be lost"):
+        scene.compact(now_ms=SOON_MS)
+    assert scene.lake.store.traffic.reads == reads
+
+
+def test_a_standing_worker_outlives_a_metastore_that_does_not_answer(dirty: Lake) -> None:
+    """A look that fails is told, and the next one may find it again."""
+    told: list[str] = []
+    looking = worker(dirty, told=told)
+    with dirty.metastore.transaction() as connection:
+        connection.exec_driver_sql("ALTER TABLE workers RENAME TO away")
+    assert looking.look() == 0
+    assert told[-1].startswith("looking again later: ")
+    with dirty.metastore.transaction() as connection:
+        connection.exec_driver_sql("ALTER TABLE away RENAME TO workers")
+    assert looking.look() == 2
+    assert (outcomes(dirty), IDLE) == ([(FIRST, COMMITTED), (SECOND, COMMITTED)], IDLE)
