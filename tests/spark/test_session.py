@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -149,17 +148,9 @@ def test_a_cluster_that_is_not_there_is_told_at_once_with_its_address_and_the_re
     assert time.monotonic() - began < 60
 
 
-def test_one_of_several_masters_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reachable, "ANSWER_SECONDS_MAX", 0.5)
+def test_one_of_several_masters_is_enough() -> None:
     with silent() as port:
         require_master(f"spark://127.0.0.1:{closed_port()},127.0.0.1:{port}")
-
-
-def test_a_web_page_is_no_master() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as page:
-        threading.Thread(target=page.handle_request, daemon=True).start()
-        with pytest.raises(Unfinished, match=f"127.0.0.1:{page.server_port}: what listens there is no Spark master"):
-            require_master(f"spark://127.0.0.1:{page.server_port}")
 
 
 def test_spark_is_ended_when_it_has_given_up_its_masters() -> None:

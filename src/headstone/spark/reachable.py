@@ -9,7 +9,6 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 
 from headstone.errors import Unfinished, UsageError
 
@@ -17,10 +16,6 @@ ANSWER_SECONDS_MAX = 10.0
 PORT_MAX = 65535
 STANDALONE = "spark://"
 MASTER = re.compile(r"local|local\[(\*|\d+)(,\d+)?\]|local-cluster\[\d+,\d+,\d+\]|yarn|spark://.+|k8s://.+")
-NO_FRAME = b"\xff" * 6 + b"\r\n"
-"""A negative length, which no message of Spark's has: a master closes the connection. What answers a line is something
-else, such as a web page; silence may only be load."""
-TLS_ALERT = b"\x15"
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """Where one of them is set, gRPC does not connect to the host itself."""
 
@@ -34,7 +29,7 @@ def require_master(master: str) -> None:
     refusals = []
     for text in master.removeprefix(STANDALONE).split(","):
         host, port = _address(text, master)
-        reason = _refusal(host, port, frame=NO_FRAME)
+        reason = _refusal(host, port)
         if reason is None:
             return
         refusals.append(f"{text}: {reason}")
@@ -91,20 +86,12 @@ def _address(text: str, url: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _refusal(host: str, port: int, frame: bytes = b"") -> str | None:
-    """Why no connection can be made, or that what listens is no Spark master; None if nothing speaks against it."""
+def _refusal(host: str, port: int) -> str | None:
+    """Why no connection can be made; None if something accepts it."""
     try:
-        with socket.create_connection((host, port), timeout=ANSWER_SECONDS_MAX) as connection:
-            answer = _answer(connection, frame) if frame else b""
+        socket.create_connection((host, port), timeout=ANSWER_SECONDS_MAX).close()
     except TimeoutError:
         return f"no answer within {ANSWER_SECONDS_MAX:.0f} s"
     except OSError as error:
         return error.strerror or str(error)
-    return None if answer in (b"", TLS_ALERT) else "what listens there is no Spark master"
-
-
-def _answer(connection: socket.socket, frame: bytes) -> bytes:
-    with suppress(OSError):
-        connection.sendall(frame)
-        return connection.recv(1)
-    return b""
+    return None
