@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +40,15 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert path.read_text() == "0\n1\nt 0 1\n"
     write_offsets(path, {})
     assert (path.read_text(), read_offsets(path)) == ("0\n0\n", {})
+
+
+def test_a_writer_that_is_killed_before_the_rename_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    write_offsets(path, OFFSETS)
+    code = "import pathlib, sys; from headstone.log.checkpoints import *; write_offsets(pathlib.Path(sys.argv[1]), {})"
+    env = {**os.environ, "HEADSTONE_FAILPOINT": "1"}
+    assert subprocess.run([sys.executable, "-c", code, str(path)], env=env, check=False).returncode == -signal.SIGKILL
+    assert read_offsets(path) == OFFSETS
 
 
 @pytest.mark.parametrize("text", ["0\n1\nt 0 5\n", "0\n1\nt  0\t5", " 0 \n 1 \n  t 0 5  \n\n", "0\r\n1\r\nt 0 5\r\n"])

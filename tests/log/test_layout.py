@@ -37,6 +37,13 @@ def test_the_header_is_laid_out_as_kafka_lays_it_out() -> None:
     assert WIRE.itemsize == HEADER.size == layout.HEADER_BYTES
 
 
+def test_attributes_are_the_bits_that_kafka_gives_them() -> None:
+    """Of DefaultRecordBatch; types of control records of ControlRecordType."""
+    bits = (layout.CODEC_MASK, layout.LOG_APPEND_TIME, layout.TRANSACTIONAL, layout.CONTROL, layout.DELETE_HORIZON)
+    assert bits == (0x07, 0x08, 0x10, 0x20, 0x40)
+    assert (layout.ABORT, layout.COMMIT) == (0, 1)
+
+
 def rows(*batches: Batch) -> list[dict[str, int]]:
     data = np.frombuffer(b"".join(encode(batch) for batch in batches), dtype=np.uint8)
     table = np.zeros(len(batches), dtype=BATCH)

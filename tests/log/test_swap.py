@@ -444,6 +444,16 @@ def test_the_last_old_segment_is_covered_wherever_the_new_ones_end(
     assert uncovered_base(new, old) == needed
 
 
+def test_indexes_whose_log_is_gone_go(halves: tuple[Path, Path]) -> None:
+    """Retention takes a segment's log first; the abort entries of one that is gone would hide what is written there next."""
+    old, _ = halves
+    gone = [f"{2:020d}.{suffix}" for suffix in SUFFIXES]
+    (old / gone[0]).rename(old / (gone[0] + ".deleted"))
+    left = sorted({path.name for path in old.iterdir()} - {*gone, gone[0] + ".deleted"})
+    recover(old)
+    assert sorted(path.name for path in old.iterdir()) == left
+
+
 def test_recovery_of_a_whole_log_does_nothing(halves: tuple[Path, Path]) -> None:
     assert recover(halves[0]) == []
 

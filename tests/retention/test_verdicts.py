@@ -44,6 +44,28 @@ def test_a_tombstone_goes_at_its_horizon_and_not_before(path: str, codec: str) -
 
 
 @BOTH
+def test_a_batch_of_one_tombstone_goes_at_its_horizon_and_not_before(path: str) -> None:
+    log = "N[a] T[a] N[c] | N[z]"
+    stamped = at(START)
+    assert records_after(log, path, stamped, at(START + RETENTION - 1)) == [1, 2]
+    assert records_after(log, path, stamped, at(START + RETENTION)) == [2]
+
+
+def test_a_marker_whose_data_is_there_stays_whatever_its_horizon_says() -> None:
+    history = History()
+    history.append("P1[a] C1 N[b] | N[z]")
+    data, marker, plain = history.segments[0].batches
+    stamped = replace(marker, horizon_ms=START - 1, base_timestamp=START - 1, raw=None)
+    history.segments[0] = replace(history.segments[0], batches=(data, stamped, plain))
+    with quick_directory() as root:
+        files = Files(root, "whole", in_place=True)
+        files.write(history)
+        files.compact(replace(at(START), high_watermark=history.next_offset))
+        left = [record.offset for batch in read_partition(files.partition)[0].batches for record in batch.records]
+    assert left == [0, 1, 2]
+
+
+@BOTH
 def test_a_marker_goes_at_its_horizon_and_not_before(path: str) -> None:
     """First its data goes, then it is stamped, then it goes."""
     log = "P1[a] A1e1 P1e1[b] C1e1 N[b] | N[z]"

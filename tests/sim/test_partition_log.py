@@ -54,6 +54,8 @@ def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker_is_re
     txn(log, b"b")
     log.high_watermark = 2
     assert log.last_stable_offset() == 1
+    assert [record.key for record in read(log, 0, committed=True)[0]] == [b"a"]
+    assert [record.key for record in read(log, 0, committed=False)[0]] == [b"a", b"b"]
     mark(log, commit=False)
     assert log.last_stable_offset() == 1
     log.high_watermark = 3
@@ -69,6 +71,14 @@ def test_truncation_reopens_what_the_cut_off_marker_had_closed() -> None:
     log.roll()
     mark(log, commit=False)
     assert (log.open, len(log.aborted(0, 9))) == ({}, 1)
+    log.truncate(1)
+    assert (log.open, log.aborted(0, 9), log.log_end) == ({7: 0}, [], 1)
+
+
+def test_truncation_inside_a_segment_takes_its_abort_entries_along() -> None:
+    log = PartitionLog()
+    txn(log, b"a")
+    mark(log, commit=False)
     log.truncate(1)
     assert (log.open, log.aborted(0, 9), log.log_end) == ({7: 0}, [], 1)
 
@@ -113,6 +123,8 @@ def test_epochs_say_where_two_logs_part() -> None:
 def test_what_a_log_proves_stops_at_transactional_data_and_the_high_watermark() -> None:
     log = PartitionLog()
     plain(log, b"a")
+    log.high_watermark = 0
+    assert log.watermarks().mxfo == 0
     log.high_watermark = 1
     assert log.watermarks().mxfo == 1
     txn(log, b"b")
