@@ -38,6 +38,7 @@ BASELINE_TIMEOUT_S = 3600.0
 KILLED, LIVES, INVALID = "killed", "lives", "invalid"
 NOT_RUN = re.compile(r"^E +(ImportError|NameError|SyntaxError|UnboundLocalError|numba\.core\.errors\.)", re.MULTILINE)
 """Broken rather than wrong: any test at all would notice, so that the mutant says nothing about the tests."""
+DID_NOT_RUN = "no test ran"
 NOTICED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -174,42 +175,54 @@ def judged(code: int | None, output: str) -> tuple[str, str]:
     return (KILLED, by) if code == 1 or code < 0 else (INVALID, f"pytest did not run: {by}")
 
 
-def baseline(copy: Copy, mutants: list[Mutant]) -> list[str]:
-    """What is wrong with the named tests on the tree as it is. Plain paths and tests run in one go, `-k` by itself."""
+def baseline(copy: Copy, mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
+    """Selections of tests that say nothing, because they fail or run nothing on the tree as it is, and why.
+
+    Plain paths and tests run in one go, `-k` by itself."""
     selections = sorted({mutant.tests for mutant in mutants})
     plain = [tests for tests in selections if node_ids(tests) == list(tests)]
-    runs = [tests for tests in selections if tests not in plain]
+    useless: dict[tuple[str, ...], str] = {}
     if plain:
-        runs.append(tuple(sorted({argument for tests in plain for argument in tests})))
-    problems = []
-    for tests in runs:
-        code, output = copy.pytest(list(tests), seconds=BASELINE_TIMEOUT_S, bytecode=True)
-        if code != 0:
-            failed = NOTICED.findall(output) or [f"exit code {code} of {' '.join(tests)}: {output[-2000:]}"]
-            problems += [f"fails without any change: {name}" for name in failed]
-        elif not re.search(r"\b\d+ passed\b", output):
-            problems.append(f"nothing of {' '.join(tests)} ran: {output.strip().splitlines()[-1]}")
-    return problems
+        together = sorted({argument for tests in plain for argument in tests})
+        failed = _failed(*copy.pytest(together, seconds=BASELINE_TIMEOUT_S, bytecode=True))
+        theirs = {tests: [name for name in failed if name.startswith((*tests, DID_NOT_RUN))] for tests in plain}
+        useless = {tests: names[0] for tests, names in theirs.items() if names}
+    for tests in selections:
+        if tests not in plain:
+            names = _failed(*copy.pytest(list(tests), seconds=BASELINE_TIMEOUT_S, bytecode=True))
+            useless |= {tests: names[0]} if names else {}
+    return useless
 
 
-def campaign(
-    root: Path, mutants: list[Mutant], *, jobs: int, tell: Callable[[Outcome], None]
-) -> tuple[list[Outcome], list[str]]:
-    """Outcomes in the order of the lists; or no outcomes, and what is wrong with the tests before any change."""
+def _failed(code: int | None, output: str) -> list[str]:
+    """Names of the tests that failed, or that none did run: a run in which nothing passed is none."""
+    if code == 0 and re.search(r"\b\d+ passed\b", output):
+        return []
+    return NOTICED.findall(output) or [f"{DID_NOT_RUN} (exit code {code})"]
+
+
+def campaign(root: Path, mutants: list[Mutant], *, jobs: int, tell: Callable[[Outcome], None]) -> list[Outcome]:
+    """Outcomes in the order of the lists."""
     children = Children()
     with tempfile.TemporaryDirectory(prefix="headstone-mutants-") as here:
         copies: SimpleQueue[Copy] = SimpleQueue()
         first = copied(root, Path(here) / "0", children)
         try:
-            if problems := baseline(first, mutants):
-                return [], problems
+            useless = baseline(first, mutants)
+            outcomes = {}
+            for mutant in mutants:
+                if mutant.tests in useless:
+                    by = f"without any change: {useless[mutant.tests]}"
+                    outcomes[mutant.name] = Outcome(mutant=mutant, verdict=INVALID, by=by, seconds=0.0)
+                    tell(outcomes[mutant.name])
             copies.put(first)
             for job in range(1, jobs):
                 copies.put(copied(root, Path(here) / str(job), children))
-            outcomes = _run_all(copies, children, mutants, jobs=jobs, tell=tell)
+            rest = [mutant for mutant in mutants if mutant.name not in outcomes]
+            outcomes |= _run_all(copies, children, rest, jobs=jobs, tell=tell)
         finally:
             children.end_all()
-    return [outcomes[mutant.name] for mutant in mutants], []
+    return [outcomes[mutant.name] for mutant in mutants]
 
 
 def _run_all(
@@ -282,10 +295,7 @@ def main() -> int:
         print(f"{done:3}/{len(chosen)} {outcome.line()}", file=progress, flush=True)
 
     print(f"{len(chosen)} mutants; first their tests on the tree as it is", file=progress, flush=True)
-    outcomes, problems = campaign(ROOT, chosen, jobs=max(1, arguments.jobs), tell=tell)
-    if problems:
-        print("\n".join(problems), file=sys.stderr)
-        return 2
+    outcomes = campaign(ROOT, chosen, jobs=max(1, arguments.jobs), tell=tell)
     seconds = time.monotonic() - started
     if arguments.output == "json":
         rows = [asdict(outcome) | {"wanted": outcome.wanted} for outcome in outcomes]

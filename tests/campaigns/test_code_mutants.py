@@ -76,7 +76,7 @@ def verdicts(outcomes: list[Outcome]) -> dict[str, tuple[str, str, bool]]:
 
 
 def test_runner_tells_what_a_test_notices(toy: Path) -> None:
-    outcomes, problems = code_mutants.campaign(
+    outcomes = code_mutants.campaign(
         toy,
         [
             mutant("noticed", "a > b", "a >= b"),
@@ -89,7 +89,6 @@ def test_runner_tells_what_a_test_notices(toy: Path) -> None:
         jobs=2,
         tell=lambda outcome: None,
     )
-    assert problems == []
     test = "tests/test_order.py::test_above"
     assert verdicts(outcomes) == {
         "noticed": (KILLED, test, True),
@@ -107,7 +106,7 @@ def test_runner_tells_what_a_test_notices(toy: Path) -> None:
 def test_kernel_that_calls_a_mutant_is_compiled_anew_and_the_right_one_comes_back(toy: Path) -> None:
     """The caller's own file does not change: its cached code would go on with the right limit."""
     at = {"file": "src/headstone/toy/limits.py", "tests": ("tests/test_kernels.py",)}
-    outcomes, problems = code_mutants.campaign(
+    outcomes = code_mutants.campaign(
         toy,
         [
             mutant("limit", "return 5", "return 6", **at),
@@ -117,7 +116,6 @@ def test_kernel_that_calls_a_mutant_is_compiled_anew_and_the_right_one_comes_bac
         jobs=1,
         tell=lambda outcome: None,
     )
-    assert problems == []
     assert verdicts(outcomes) == {
         "limit": (KILLED, "tests/test_kernels.py::test_below", True),
         "limit-unnoticed": (LIVES, "", False),
@@ -131,10 +129,23 @@ def test_a_change_reaches_all_that_import_the_file_at_any_distance() -> None:
     assert "src/headstone/errors.py" not in reached
 
 
-def test_tests_that_fail_by_themselves_stop_the_campaign(toy: Path) -> None:
+def test_tests_that_fail_or_run_nothing_without_any_change_tell_nothing(toy: Path) -> None:
     (toy / "tests" / "test_order.py").write_text("def test_above():\n    assert False\n")
-    outcomes, problems = code_mutants.campaign(toy, [mutant("m", "a > b", "a < b")], jobs=1, tell=lambda outcome: None)
-    assert (outcomes, problems) == ([], ["fails without any change: tests/test_order.py::test_above"])
+    outcomes = code_mutants.campaign(
+        toy,
+        [
+            mutant("fails", "a > b", "a < b"),
+            mutant("nothing-runs", "a > b", "a < b", tests=("tests/test_kernels.py", "-k", "nothing")),
+            mutant("other-tests", "a > b", "a < b", tests=("tests/test_kernels.py",)),
+        ],
+        jobs=1,
+        tell=lambda outcome: None,
+    )
+    assert verdicts(outcomes) == {
+        "fails": (INVALID, "without any change: tests/test_order.py::test_above", False),
+        "nothing-runs": (INVALID, "without any change: no test ran (exit code 5)", False),
+        "other-tests": (LIVES, "", False),
+    }
 
 
 def test_timeouts_and_crashes_count_as_killed() -> None:

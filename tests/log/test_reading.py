@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headstone.errors import CorruptLog
-from headstone.log.reading import ChunkReader, walk_segment
+from headstone.log.reading import ChunkReader, next_offset, walk_segment
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
@@ -364,3 +364,18 @@ def test_a_file_that_became_shorter_meanwhile_is_not_read_as_zeros(tmp_path: Pat
         with pytest.raises(CorruptLog, match="became shorter while it was read") as caught:
             ChunkReader().read(file, str(path), 0, size, batches=2, previous=-1, with_crc=True)
     assert caught.value.position == size // 2
+
+
+def test_a_segment_spans_as_many_offsets_as_an_index_can_tell_and_ends_behind_the_last(tmp_path: Path) -> None:
+    def written(gap: int) -> str:
+        history = History()
+        history.append(f"N[a] +{gap} N[b]")
+        path = tmp_path / f"{gap}.log"
+        path.write_bytes(b"".join(to_bytes(batch) for batch in history.segments[0].batches))
+        return str(path)
+
+    assert next_offset(written(2**31 - 2), 0) == 2**31
+    with pytest.raises(CorruptLog, match=f"offset {2**31} is more than 2\\^31 above the segment's base 0"):
+        next_offset(written(2**31 - 1), 0)
+    (tmp_path / "empty.log").write_bytes(b"")
+    assert next_offset(str(tmp_path / "empty.log"), 17) == 17

@@ -134,6 +134,14 @@ def test_an_emptied_marker_decides_nothing() -> None:
     assert [NAMES[role] for role in tracker.roles(walked([data, header_only(marker)])).tolist()] == ["aborted", "idle"]
 
 
+def test_an_emptied_marker_inside_an_aborted_transaction_does_not_end_it() -> None:
+    data, stray, more, abort = batches_of("P1[a] C1 P1[b] A1")
+    entry = AbortedTxn(producer_id=1, first_offset=0, last_offset=3, lso=4)
+    tracker = Tracker([entry], (), {1})
+    found = tracker.roles(walked([data, header_only(stray), more, abort])).tolist()
+    assert [NAMES[role] for role in found] == ["aborted", "idle", "aborted", "needed"]
+
+
 def test_data_after_an_abort_whose_marker_was_emptied_is_not_aborted() -> None:
     """The entry ends at its marker's offset, even where the marker can no longer say so."""
     data, marker, later, commit = batches_of("P1[a] A1e1 P1e1[b] C1e2")
@@ -182,10 +190,11 @@ def test_control_records_of_no_producer_are_not_data(others: str) -> None:
         history.append_batch(leader_change(history.next_offset))
         history.append(others)
     history.append("| N[z]")
-    controls = [b.base_offset for b in history.segments[0].batches if b.control and b.producer_id < 0]
+    controls = [(b.base_offset, 1) for b in history.segments[0].batches if b.control and b.producer_id < 0]
     with quick_directory() as root:
         files = Files(root, "whole", in_place=True)
         files.write(history)
-        files.compact(Pass(now_ms=10_000, dirty_start=0, high_watermark=history.next_offset))
+        for now_ms in (10_000, 10**10, 10**11):
+            files.compact(Pass(now_ms=now_ms, dirty_start=0, high_watermark=history.next_offset))
         left = [batch for segment in read_partition(files.partition) for batch in segment.batches]
-    assert [b.base_offset for b in left if b.control and b.producer_id < 0] == controls
+    assert [(b.base_offset, b.count) for b in left if b.control and b.producer_id < 0] == controls
