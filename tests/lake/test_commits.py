@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from headstone.lake.commits import (
     Claim,
     CommitRefused,
     Extent,
+    LowestHold,
     Partition,
     TombstoneRange,
     appended,
@@ -20,7 +23,7 @@ from headstone.lake.commits import (
     started_at,
     violations,
 )
-from headstone.lake.spans import Span, covers, normal, overlap, without
+from headstone.lake.spans import Span, covers, normal, overlap, touching, without
 
 
 def extent(start: int, end: int, name: str = "o") -> Extent:
@@ -198,6 +201,93 @@ def test_random_commits_keep_the_invariants(seed: int) -> None:
         held = {offset: one.object_id for one in partition.extents for offset in range(*one.span)}
         live = range(partition.start_offset, partition.next_offset)
         assert {offset: held[offset] for offset in live} == {offset: owner[offset] for offset in live}
+
+
+def counting(name: str) -> Any:
+    def compare(self: int, other: int) -> bool:
+        Counted.comparisons += 1
+        return bool(getattr(int, name)(self, other))
+
+    return compare
+
+
+class Counted(int):
+    """An offset that counts how often it is compared."""
+
+    comparisons = 0
+    __lt__, __le__, __gt__, __ge__ = counting("__lt__"), counting("__le__"), counting("__gt__"), counting("__ge__")
+    __eq__, __ne__ = counting("__eq__"), counting("__ne__")
+    __hash__ = int.__hash__
+
+
+def comparisons(extents: int) -> int:
+    """Of a commit that marks every other extent, claims as many ranges clean and removes as many ranges of tombstones."""
+    edges = [Counted(10 * number) for number in range(extents + 1)]
+    spans = [Span(start, end) for start, end in itertools.pairwise(edges)]
+    every_other = tuple(spans[::2])
+    whole = Span(edges[0], edges[-1])
+    partition = appended(EMPTY, 0, [replace(extent(*span), span=span) for span in spans])
+    tracking = Claim(processed=whole, cleaned=every_other, tombstones=every_other)
+    partition = replaced(partition, 0, [], tracking)
+    marked = [replace(one, dead=1, records=9, dead_object="d") for one in partition.extents[::2]]
+    removing = Claim(processed=whole, cleaned=every_other, tombstones_removed=every_other[::2])
+    Counted.comparisons = 0
+    after = replaced(partition, 1, marked, removing)
+    assert (len(after.extents), len(after.tombstones), violations(after)) == (extents, extents // 4, [])
+    return Counted.comparisons
+
+
+def test_a_commit_costs_as_much_for_each_extent_however_many_there_are() -> None:
+    """Sorting grows with a logarithm: of twice as many, more than twice, and far from four times."""
+    few, many = comparisons(400), comparisons(1600)
+    assert few > 400
+    assert many < 4 * 1.5 * few
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_spans_that_touch_are_found(seed: int) -> None:
+    chance = random.Random(seed)
+    spans = normal(Span(a, a + chance.randint(1, 6)) for a in (chance.randint(0, 60) for _ in range(6)))
+    start = chance.randint(0, 60)
+    wanted = Span(start, start + chance.randint(1, 20))
+    assert touching(spans, wanted) == tuple(span for span in spans if overlap([span], [wanted]))
+
+
+def test_two_runs_for_the_same_place_are_refused() -> None:
+    with pytest.raises(CommitRefused, match="does not fit"):
+        replaced(log(0, 10, 20), 0, [extent(0, 20, "a"), extent(10, 20, "b")], None)
+
+
+def test_tombstones_below_a_start_that_moved_are_removed_already() -> None:
+    first = replaced(log(0, 10, 20), 0, [], clean(0, 20, tombstones=(Span(0, 20),)), now_ms=5)
+    moved = started_at(first, 12)
+    done = replaced(moved, 1, [], Claim(processed=Span(0, 20), cleaned=(), tombstones_removed=(Span(0, 20),)))
+    assert (done.tombstones, violations(done)) == ((), [])
+
+
+@pytest.mark.parametrize(
+    ("hold", "below", "removed", "refused"),
+    [
+        (LowestHold("r", 9), 10, (), True),
+        (LowestHold("r", 10), 10, (), False),
+        (LowestHold("r", 9), 0, (Span(0, 10),), True),
+        (LowestHold("r", 10), 0, (Span(0, 10),), False),
+        (LowestHold("r", 0), 0, (), False),
+        (None, 20, (Span(0, 20),), False),
+    ],
+)
+def test_what_a_reader_holds_is_removed_by_no_commit(
+    hold: LowestHold | None, below: int, removed: tuple[Span, ...], refused: bool
+) -> None:
+    """Whether the commit claims it (the last part of a job) or not."""
+    partition = replaced(log(0, 10, 20), 0, [], clean(0, 20, tombstones=(Span(0, 20),)), now_ms=5)
+    claim = Claim(processed=Span(0, 20), cleaned=(), tombstones_removed=removed) if removed else None
+    new = [extent(0, 10, "new")]
+    if refused:
+        with pytest.raises(CommitRefused, match=r"r holds tombstones from offset 9 on"):
+            replaced(partition, 1, new, claim, tombstones_below=below, hold=hold)
+    else:
+        assert replaced(partition, 1, new, claim, tombstones_below=below, hold=hold).compaction_epoch == 2
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -6,13 +6,14 @@ transaction; nothing here knows of SQL or of object storage. docs/rfcs/0002-lake
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from headstone.errors import HeadstoneError
-from headstone.lake.spans import Span, Spans, covers, normal, overlap, without
+from headstone.lake.spans import Span, Spans, normal, overlap, touching, without
 
 
 class CommitRefused(HeadstoneError):
@@ -114,9 +115,10 @@ def replaced(
     """
     _expect_epoch(partition, expected_epoch)
     _refuse_held(claim, tombstones_below, hold)
+    known = {extent.span: extent for extent in partition.extents}
     for extent in extents:
         if extent.dead_object is not None and extent.span.end > partition.start_offset:
-            _expect_marked(partition, extent)
+            _expect_marked(known.get(extent.span), extent)
     swapped = _swapped(partition, extents)
     if claim is not None:
         swapped = _claimed(swapped, claim, now_ms)
@@ -174,9 +176,8 @@ def _refuse_dead(extents: Sequence[Extent]) -> None:
             raise CommitRefused(f"extent {extent.span} is new and has dead records: leave them out")
 
 
-def _expect_marked(partition: Partition, extent: Extent) -> None:
+def _expect_marked(old: Extent | None, extent: Extent) -> None:
     """It is the one that is there, but more of it is dead."""
-    old = next((known for known in partition.extents if known.span == extent.span), None)
     if old is None or replace(old, **_marks(extent)) != extent or extent.dead <= old.dead:
         raise CommitRefused(f"dead records of {extent.span} are marked in an extent that is not there any more")
     if extent.records + extent.dead != old.records + old.dead:
@@ -215,17 +216,24 @@ def runs(extents: Sequence[Extent]) -> list[list[Extent]]:
 
 def _swapped(partition: Partition, extents: Sequence[Extent]) -> Partition:
     """Each run of new extents takes the place of whole old ones. Its left edge may lie below a start that has moved."""
-    kept = list(partition.extents)
+    old, kept, end = partition.extents, list[Extent](), 0
     ordered = sorted(extents, key=lambda extent: extent.span.start)
     for run in runs([extent for extent in ordered if extent.span.end > partition.start_offset]):
         span = _contiguous(run)
-        old = [extent for extent in kept if overlap([extent.span], [span])]
-        if not old or old[-1].span.end != span.end or not _left_edge_fits(partition, old[0].span, span):
-            edges = ", ".join(str(extent.span) for extent in old) or "none"
+        first = bisect_right(old, span.start, key=lambda extent: extent.span.end)
+        last = bisect_left(old, span.end, lo=first, key=lambda extent: extent.span.start)
+        there = old[first:last]
+        if (
+            not there
+            or there[-1].span.end != span.end
+            or not _left_edge_fits(partition, there[0].span, span)
+            or first < end
+        ):
+            edges = ", ".join(str(extent.span) for extent in there) or "none"
             raise CommitRefused(f"new extents cover {span}, which does not fit the extents there: {edges}")
-        at = kept.index(old[0])
-        kept[at : at + len(old)] = run
-    return replace(partition, extents=tuple(kept))
+        kept += [*old[end:first], *run]
+        end = last
+    return replace(partition, extents=(*kept, *old[end:]))
 
 
 def _left_edge_fits(partition: Partition, old: Span, new: Span) -> bool:
@@ -241,19 +249,18 @@ def _claimed(partition: Partition, claim: Claim, now_ms: int) -> Partition:
     for span in cleaned:
         if span.end > claim.processed.end or span.end > partition.next_offset:
             raise CommitRefused(f"claim {span} goes beyond what was processed, {claim.processed}, or the log end")
-    tracked = [known.span for known in partition.tombstones]
-    for span in normal(claim.tombstones):
-        if not covers(cleaned, span):
-            raise CommitRefused(f"tombstone range {span} is not among the ranges claimed clean")
-        if overlap([span], without(tracked, claim.tombstones_removed)):
-            raise CommitRefused(f"tombstone range {span} overlaps one that is known")
-    for span in normal(claim.tombstones_removed):
-        if without([span], tracked) and span.end > start:
+    tracked, removed = [known.span for known in partition.tombstones], normal(claim.tombstones_removed)
+    for span in without(claim.tombstones, cleaned):
+        raise CommitRefused(f"tombstone range {span} is not among the ranges claimed clean")
+    for span in overlap(claim.tombstones, without(tracked, removed)):
+        raise CommitRefused(f"tombstone range {span} overlaps one that is known")
+    for span in without(removed, tracked):
+        if span.end > start:
             raise CommitRefused(f"tombstones of {span} are said to be removed, but none are known there")
     left = [
         TombstoneRange(span=piece, cleaned_at_ms=known.cleaned_at_ms)
         for known in partition.tombstones
-        for piece in without([known.span], claim.tombstones_removed)
+        for piece in without([known.span], touching(removed, known.span))
     ]
     left += [TombstoneRange(span=span, cleaned_at_ms=now_ms) for span in normal(claim.tombstones)]
     below = [Span(0, start)] if start else []
@@ -296,5 +303,5 @@ def violations(partition: Partition) -> list[str]:
     spans = [known.span for known in partition.tombstones]
     if sum(span.end - span.start for span in spans) != sum(span.end - span.start for span in normal(spans)):
         found.append("tombstone ranges overlap")
-    found += [f"tombstone range {span} is not cleaned" for span in spans if not covers(partition.cleaned, span)]
+    found += [f"tombstone range {span} is not cleaned" for span in without(spans, partition.cleaned)]
     return found

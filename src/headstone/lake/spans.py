@@ -5,6 +5,7 @@ Pure arithmetic. A set is kept as its shortest description: sorted, disjoint, no
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -37,18 +38,35 @@ def normal(spans: Iterable[Span]) -> Spans:
 
 
 def without(spans: Iterable[Span], holes: Iterable[Span]) -> Spans:
-    """What `spans` cover and `holes` do not."""
-    left = list(normal(spans))
-    for hole in normal(holes):
-        pieces = ((Span(s.start, min(s.end, hole.start)), Span(max(s.start, hole.end), s.end)) for s in left)
-        left = [piece for pair in pieces for piece in pair if piece.start < piece.end]
-    return normal(left)
+    """What `spans` cover and `holes` do not. Both are walked once."""
+    left: list[Span] = []
+    cuts, first = normal(holes), 0
+    for span in normal(spans):
+        start = span.start
+        while first < len(cuts) and cuts[first].end <= start:
+            first += 1
+        at = first
+        while at < len(cuts) and cuts[at].start < span.end:
+            if start < cuts[at].start:
+                left.append(Span(start, cuts[at].start))
+            start = max(start, cuts[at].end)
+            at += 1
+        if start < span.end:
+            left.append(Span(start, span.end))
+    return tuple(left)
 
 
 def overlap(ours: Iterable[Span], theirs: Iterable[Span]) -> Spans:
     """What both cover."""
     mine = normal(ours)
     return without(mine, without(mine, theirs))
+
+
+def touching(spans: Spans, wanted: Span) -> Spans:
+    """Those of a set's spans that have an offset in common with `wanted`, found by halving."""
+    first = bisect_right(spans, wanted.start, key=lambda span: span.end)
+    last = bisect_left(spans, wanted.end, lo=first, key=lambda span: span.start)
+    return spans[first:last]
 
 
 def covers(spans: Iterable[Span], wanted: Span) -> bool:
