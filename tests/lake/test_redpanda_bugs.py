@@ -110,10 +110,10 @@ def test_29914_an_inverted_extent_is_refused(scene: Scene, lake: Lake, span: Spa
 def test_30043_lag_is_a_deadline_and_not_only_a_condition(scene: Scene) -> None:
     scene.write("N[a]@1000", "N[b]@1000")
     partition = scene.lake.metastore.partition(AT)
-    late = eligibility(partition, {"max.compaction.lag.ms": 500, "min.cleanable.dirty.ratio": 1.1}, now_ms=1500)
-    dirty = eligibility(partition, {}, now_ms=1500)
+    late = eligibility(partition, {"max.compaction.lag.ms": 500, "min.cleanable.dirty.ratio": 1.1}, now_ms=1501)
+    dirty = eligibility(partition, {}, now_ms=1501)
     assert (late.eligible, late.deadline_ms) == (True, 1500)
-    assert [at.number for at, _ in queue([(AT._replace(number=1), dirty), (AT, late)], now_ms=1500)] == [0, 1]
+    assert [at.number for at, _ in queue([(AT._replace(number=1), dirty), (AT, late)], now_ms=1501)] == [0, 1]
 
 
 def test_31052_a_metastore_that_fails_within_a_commit_has_changed_nothing(

@@ -33,18 +33,25 @@ def cleaned(partition: Partition, end: int, *, tombstones_at: int | None = None)
     ("partition", "settings", "eligible", "reason"),
     [
         (EMPTY, {}, False, "nothing is dirty"),
-        (log(10), {}, True, "dirty ratio 1.000 has reached 0.5"),
-        (cleaned(log(10, 20), 10), {}, True, "dirty ratio 0.500 has reached 0.5"),
-        (cleaned(log(10, 20, 30), 20), {}, False, "dirty ratio 0.333 is below 0.5"),
-        (cleaned(log(10, 20, 30), 20), {"min.cleanable.dirty.ratio": "0.3"}, True, "dirty ratio 0.333 has reached 0.3"),
+        (log(10), {}, True, "dirty ratio 1.000 is above 0.5"),
+        (cleaned(log(10, 20), 10), {}, False, "dirty ratio 0.500 is not above 0.5"),
+        (cleaned(log(10, 20), 10), {"min.cleanable.dirty.ratio": 0.49}, True, "dirty ratio 0.500 is above 0.49"),
+        (cleaned(log(10, 20, 30), 20), {}, False, "dirty ratio 0.333 is not above 0.5"),
+        (cleaned(log(10, 20, 30), 20), {"min.cleanable.dirty.ratio": "0.3"}, True, "dirty ratio 0.333 is above 0.3"),
         (cleaned(log(10), 10), {"min.cleanable.dirty.ratio": "0"}, False, "nothing is dirty"),
         (
             cleaned(log(10, 20, 30), 20),
             {"max.compaction.lag.ms": 20_000},
             True,
-            "max.compaction.lag.ms is over since 50000 ms",
+            "max.compaction.lag.ms was over 50000 ms ago",
         ),
-        (cleaned(log(10, 20, 30), 20), {"max.compaction.lag.ms": 70_001}, False, "dirty ratio 0.333 is below 0.5"),
+        (cleaned(log(10, 20, 30), 20), {"max.compaction.lag.ms": 70_000}, False, "dirty ratio 0.333 is not above 0.5"),
+        (
+            cleaned(log(10, 20, 30), 20),
+            {"max.compaction.lag.ms": 69_999},
+            True,
+            "max.compaction.lag.ms was over 1 ms ago",
+        ),
         (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_960}, True, "tombstones of 1 ranges"),
         (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_961}, False, "nothing is dirty"),
     ],
@@ -60,7 +67,9 @@ def test_what_is_overdue_comes_first_then_tombstones_then_the_dirtiest() -> None
     """Redpanda's queue was ordered by dirty ratio alone, and for a while the least dirty came first."""
     lag = {"max.compaction.lag.ms": 10_000}
     found = {
-        TopicPartition("t", 0): eligibility(cleaned(log(10, 20), 10), {}, now_ms=100_000),
+        TopicPartition("t", 0): eligibility(
+            cleaned(log(10, 20), 10), {"min.cleanable.dirty.ratio": 0.4}, now_ms=100_000
+        ),
         TopicPartition("t", 1): eligibility(log(10), {}, now_ms=100_000),
         TopicPartition("t", 2): eligibility(
             cleaned(log(10), 10, tombstones_at=0), {"delete.retention.ms": 5}, now_ms=100_000

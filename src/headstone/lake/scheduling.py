@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from headstone.errors import UsageError
 from headstone.lake.commits import Partition
 from headstone.lake.rows import TopicPartition
-from headstone.lake.spans import Span, Spans, overlap, without
-from headstone.retention.policy import DAY_MS, NO_LIMIT
+from headstone.lake.spans import Span, Spans, overlap, touching, without
+from headstone.retention.policy import DAY_MS, NO_LIMIT, dirty_enough, overdue
 
 DEFAULTS = {
     "delete.retention.ms": DAY_MS, "min.compaction.lag.ms": 0, "max.compaction.lag.ms": NO_LIMIT,
@@ -72,7 +72,7 @@ def compactable(partition: Partition, settings: Mapping[str, object], *, now_ms:
     Without a lag nothing is too young, whatever its timestamps say."""
     dirty, lag_ms = dirty_spans(partition), setting(settings, "min.compaction.lag.ms")
     young = (extent.span.start for extent in partition.extents if extent.max_timestamp_ms > now_ms - lag_ms)
-    young = (start for start in young if overlap(dirty, [Span(start, NO_LIMIT)]))
+    young = (start for start in young if dirty and dirty[-1].end > start)
     limit = min(young, default=NO_LIMIT) if lag_ms > 0 else NO_LIMIT
     return overlap(dirty, [Span(0, limit)]) if limit > 0 else ()
 
@@ -92,13 +92,10 @@ def eligibility(
     held_from: int = NO_LIMIT,
 ) -> Eligibility:  # fmt: skip
     if reason := not_compacted(settings):
-        return Eligibility(
-            eligible=False, requested=requested, reason=reason, dirty_ratio=0.0, dirty_bytes=0, tombstones_due=0,
-            deadline_ms=None,
-        )  # fmt: skip
+        return ineligible(reason, requested=requested)
     total = sum(extent.length for extent in partition.extents)
     spans = compactable(partition, settings, now_ms=now_ms)
-    dirty = [extent for extent in partition.extents if overlap([extent.span], spans)]
+    dirty = [extent for extent in partition.extents if touching(spans, extent.span)]
     dirty_bytes = sum(extent.length for extent in dirty)
     ratio = dirty_bytes / total if total else 0.0
     needed = _number(settings, "min.cleanable.dirty.ratio", DIRTY_RATIO_MIN)
@@ -109,32 +106,26 @@ def eligibility(
     eligible, reason = True, ""
     if requested and (dirty_bytes or due):
         reason = "requested"
-    elif deadline is not None and deadline <= now_ms:
-        reason = f"max.compaction.lag.ms is over since {now_ms - deadline} ms"
+    elif deadline is not None and overdue(now_ms, deadline):
+        reason = f"max.compaction.lag.ms was over {now_ms - deadline} ms ago"
     elif due:
         reason = f"tombstones of {due} ranges have had their time"
-    elif dirty_bytes and ratio >= needed:
-        reason = f"dirty ratio {ratio:.3f} has reached {needed:g}"
+    elif dirty_bytes and dirty_enough(ratio, needed):
+        reason = f"dirty ratio {ratio:.3f} is above {needed:g}"
     else:
         eligible = False
         young = "nothing is old enough" if dirty_spans(partition) else "nothing is dirty"
-        reason = f"dirty ratio {ratio:.3f} is below {needed:g}" if dirty_bytes else young
+        reason = f"dirty ratio {ratio:.3f} is not above {needed:g}" if dirty_bytes else young
     return Eligibility(
         eligible=eligible, requested=requested, reason=reason, dirty_ratio=ratio, dirty_bytes=dirty_bytes, tombstones_due=due,
         deadline_ms=deadline,
     )  # fmt: skip
 
 
-def ineligible(reason: str) -> Eligibility:
+def ineligible(reason: str, *, requested: bool = False) -> Eligibility:
     return Eligibility(
-        eligible=False,
-        requested=False,
-        reason=reason,
-        dirty_ratio=0.0,
-        dirty_bytes=0,
-        tombstones_due=0,
-        deadline_ms=None,
-    )
+        eligible=False, requested=requested, reason=reason, dirty_ratio=0.0, dirty_bytes=0, tombstones_due=0, deadline_ms=None
+    )  # fmt: skip
 
 
 def queue(
@@ -146,7 +137,7 @@ def queue(
         at, state = item
         if state.requested:
             return -1, 0.0, at
-        if state.deadline_ms is not None and state.deadline_ms <= now_ms:
+        if state.deadline_ms is not None and overdue(now_ms, state.deadline_ms):
             return 0, state.deadline_ms, at
         return (1, -state.tombstones_due, at) if state.tombstones_due else (2, -state.dirty_ratio, at)
 

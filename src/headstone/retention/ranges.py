@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from headstone.retention.policy import NO_LIMIT, Policy
+from headstone.retention.policy import Policy, dirty_enough, overdue
 from headstone.retention.survey import PartitionSurvey, SegmentSurvey
 
 INT32_MAX = 2**31 - 1
@@ -84,22 +84,22 @@ def eligibility(survey: PartitionSurvey, clean: CleanRange, policy: Policy) -> E
     ratio = cleanable_bytes / total if total else 0.0
     stamps = [s.first_batch_timestamp for s in dirty_segments(survey, clean.dirty_start) if s.first_batch_timestamp > 0]
     waited = policy.now_ms - min(stamps) if stamps else 0
-    overdue = bool(stamps) and policy.max_compaction_lag_ms != NO_LIMIT and waited > policy.max_compaction_lag_ms
-    eligible, reason = _choice(cleanable_bytes, ratio, overdue, waited, clean, policy)
+    late = bool(stamps) and overdue(waited, policy.max_compaction_lag_ms)
+    eligible, reason = _choice(cleanable_bytes, ratio, late, waited, clean, policy)
     return Eligibility(
         eligible=eligible, reason=reason, clean_bytes=clean_bytes, cleanable_bytes=cleanable_bytes, dirty_ratio=ratio
     )
 
 
 def _choice(
-    cleanable_bytes: int, ratio: float, overdue: bool, waited: int, clean: CleanRange, policy: Policy
+    cleanable_bytes: int, ratio: float, late: bool, waited: int, clean: CleanRange, policy: Policy
 ) -> tuple[bool, str]:
     if cleanable_bytes == 0:
         where = f"first dirty offset {clean.dirty_start}, cleanable up to {clean.uncleanable} ({clean.limit})"
         return False, f"no cleanable bytes: {where}"
-    if ratio > policy.min_cleanable_dirty_ratio:
+    if dirty_enough(ratio, policy.min_cleanable_dirty_ratio):
         return True, f"dirty ratio {ratio:.3f} > min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
-    if overdue:
+    if late:
         return True, f"oldest dirty record waited {waited} ms > max.compaction.lag.ms {policy.max_compaction_lag_ms}"
     return False, f"dirty ratio {ratio:.3f} <= min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
 
