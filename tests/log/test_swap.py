@@ -349,23 +349,6 @@ def test_a_recovery_killed_at_any_step_is_finished_by_the_next(name: str, place:
         check_after_kill(logs, scenario, may, f"{name}, {logs.name}")
 
 
-@pytest.mark.parametrize(
-    ("new", "old", "base"),
-    [
-        pytest.param([(0, 5)], [0], None, id="one for one"),
-        pytest.param([(0, 5)], [0, 3], None, id="merged"),
-        pytest.param([(0, 3)], [0, 3], 3, id="the last one vanished"),
-        pytest.param([(0, 2)], [0, 3, 7], 7, id="several vanished"),
-        pytest.param([(0, 2), (3, 3)], [0, 3], None, id="an empty output stands there already"),
-    ],
-)
-def test_an_empty_segment_covers_old_ones_behind_the_last_batch(
-    new: list[tuple[int, int]], old: list[int], base: int | None
-) -> None:
-    """A broker's recovery deletes what lies below the end of the new segments; one at the end itself it takes for theirs."""
-    assert uncovered_base(new, old) == base
-
-
 OLD = "N[a,b] | N[a] P1[c] A1 | N[d]"
 SUFFIXES = ("log", "index", "timeindex", "txnindex")
 

@@ -18,6 +18,7 @@ NAME = "t-0"
 DAYS_LATER = 10**9
 POLICIES = {
     "plain": Policy(now_ms=DAYS_LATER, plain_below=NO_LIMIT),
+    "unmerged": Policy(now_ms=DAYS_LATER, plain_below=NO_LIMIT, segment_bytes=14),
     "transactional": Policy(now_ms=DAYS_LATER, producer_id_expiration_ms=1, delete_retention_ms=0, markers_below=NO_LIMIT),
     "kafka": kafka_rules(Policy(now_ms=DAYS_LATER, producer_id_expiration_ms=1, delete_retention_ms=0)),
 }  # fmt: skip

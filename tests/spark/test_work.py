@@ -82,10 +82,15 @@ def one_less(path: Path) -> None:
     path.write_bytes(b"".join(map(to_bytes, parse_log(path.read_bytes())[:-1])))
 
 
-def moved(path: Path) -> None:
-    """Base offsets are not under the checksum."""
-    content = path.read_bytes()
-    path.write_bytes(content.replace(content[:8], (0).to_bytes(7, "big") + b"\1", 1))
+def in_the_last_header(at: int) -> Callable[[Path], None]:
+    """Base offset and leader epoch are not under the checksum."""
+
+    def damage(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[len(content) - len(to_bytes(parse_log(bytes(content))[-1])) + at] += 1
+        path.write_bytes(content)
+
+    return damage
 
 
 WRONG_CRC, CHANGED = "wrong CRC-32C", "the file changed"
@@ -96,7 +101,8 @@ DAMAGES = {
     "a batch that is copied": (flipped(3), WRONG_CRC),
     "a compressed batch": (flipped(4), WRONG_CRC),
     "another value": (another_value, CHANGED),
-    "another offset": (moved, "changed|backwards"),
+    "another offset": (in_the_last_header(7), CHANGED),
+    "another leader epoch": (in_the_last_header(15), CHANGED),
     "one more batch": (one_more, CHANGED),
     "one batch less": (one_less, "became shorter|the file changed"),
 }
