@@ -38,6 +38,8 @@ from tests.oracle.producers import InvalidTxnState, ProducerTable
 from tests.oracle.segments import AbortedTxn, Segment, make_segment
 
 LOG_NAME = re.compile(rf"{PARTITION}/(\d{{20}})\.log")
+INDEX_NAME = re.compile(rf"{PARTITION}/(\d{{20}})\.(?:index|timeindex|txnindex)")
+DELETED_NAME = re.compile(rf"{PARTITION}/(\d{{20}})\.log\.deleted")
 UNFINISHED = (".cleaned", ".swap")
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -90,6 +92,10 @@ def read(files: Files, settings: Pass) -> Reading:
     bases = sorted(int(match[1]) for match in map(LOG_NAME.fullmatch, files) if match)
     if not bases:
         raise Refused("no .log file")
+    indexes = {int(match[1]) for match in map(INDEX_NAME.fullmatch, files) if match}
+    deleted = {int(match[1]) for match in map(DELETED_NAME.fullmatch, files) if match}
+    if indexes - deleted - set(bases):
+        raise Refused("indexes without their .log")
     damage: list[Damage] = []
     segments = [read_segment(files, base, damage) for base in bases]
     offsets = {name: _checkpoint(files, name) for name in ("replication-offset", "log-start-offset", "cleaner-offset")}

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from headstone.kafka.distribution import Distribution
 from headstone.log.directory import as_partition, list_segments
 from headstone.log.listing import list_batches
 from testbed.consuming import Table, consume, tables
-from testbed.workloads import INDEX_INTERVAL_BYTES, SEGMENT_BYTES, Workload
+from testbed.workloads import INDEX_INTERVAL_BYTES, SEGMENT_BYTES, Workload, segment_bytes
 
 Served = dict[str, list[Consumed]]
 COMPLAINTS = re.compile(
@@ -30,6 +31,8 @@ COMPLAINTS = re.compile(
 )
 LAG = ("--min-compaction-lag-ms", "0")
 """Workloads hold the brokers' own cleaners back by a lag, and topics' settings are those of the metadata log."""
+SERVED = ("table-0", "both-0", "both-1", "events-0")
+RETENTION_MS = 1_234_567
 RECOVERED = "Recovering unflushed segment"
 
 
@@ -123,6 +126,53 @@ def check_it_goes_on(workload: Workload) -> None:
 def committed_tables(workload: Workload) -> dict[str, Table]:
     """Aborted records, which read_uncommitted consumers get too, may go at any time."""
     return tables(consume(workload.cluster.bootstrap, workload.partitions, isolation=READ_COMMITTED))
+
+
+def test_deleted_records_stay_deleted_and_each_topic_has_its_own_settings(
+    distribution: Distribution, java: JavaClient, tmp_path: Path
+) -> None:
+    """The whole log directory, no topic named: the metadata log tells which are compacted, and how."""
+    with Cluster(distribution, tmp_path) as cluster:
+        broker = cluster.brokers[1]
+        client = java.connect(cluster.bootstrap)
+        common = {"min.cleanable.dirty.ratio": 1, **segment_bytes(distribution.release)}
+        client.create_topic(
+            "table", [[1]], {"cleanup.policy": "compact", "delete.retention.ms": RETENTION_MS, **common}
+        )
+        client.create_topic("both", [[1], [1]], {"cleanup.policy": "compact,delete", "retention.ms": -1, **common})
+        client.create_topic("events", [[1]], {"cleanup.policy": "delete", **common})
+        producer = client.producer()
+        for name in SERVED:
+            topic, _, partition = name.rpartition("-")
+            for number in range(30 if name != "both-1" else 3):
+                value = None if number == 25 else bytes(1000)
+                producer.write(topic, int(partition), f"key {number % 10}".encode(), value)
+        client.delete_records("both", 0, 30)
+        client.delete_records("both", 1, 2)
+        before = read(cluster, SERVED)[READ_COMMITTED]
+        assert ([record.offset for record in before["both-1"]], before["both-0"]) == ([2], [])
+        broker.stop()
+        now_ms = int(time.time() * 1000)
+        done = headstone("compact", str(broker.log_dir), "--in-place", "--now-ms", str(now_ms))
+        assert done.returncode == 0, done.stderr
+        assert "events is left as it is (1 partition): its cleanup.policy is 'delete'" in done.stderr
+        broker.start()
+        assert complaints(broker) == []
+        after = read(cluster, SERVED)[READ_COMMITTED]
+        left = on_disk(broker.log_dir, "table-0")
+        assert len(left) < len(before["table-0"])
+        assert after == {**before, "table-0": [record for record in before["table-0"] if record.offset in left]}
+        assert horizons(broker.log_dir, "table-0") == {now_ms + RETENTION_MS}
+        assert producer.write("both", 0, b"key 1", b"new") == 30
+        assert [record.offset for record in read(cluster, SERVED)[READ_COMMITTED]["both-0"]] == [30]
+        cluster.stop()
+
+
+def horizons(log_dir: Path, name: str) -> set[int | None]:
+    partition = as_partition(log_dir / name)
+    assert partition is not None
+    batches = [batch for file in list_segments(partition) for batch in list_batches(file, with_records=False)]
+    return {batch.delete_horizon_ms for batch in batches} - {None}
 
 
 def test_compacted_replicas_lead_follow_and_are_copied(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headstone.errors import UsageError
+from headstone.errors import CorruptLog, UsageError
 from headstone.log.directory import (
     PartitionDir,
     as_partition,
@@ -238,6 +238,29 @@ def test_an_interrupted_swap_is_not_read_over(name: str, tmp_path: Path) -> None
 def test_a_directory_without_segments_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no \.log file"):
         list_segments(partition(folder(tmp_path, "t-0", "00000000000000000000.index")))
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
+def test_indexes_without_their_log_tell_of_a_lost_segment(suffix: str, tmp_path: Path) -> None:
+    logs = [f"{base:020d}.log" for base in (0, 9)]
+    path = folder(tmp_path, "t-0", *logs, f"{5:020d}{suffix}", f"{3:020d}.snapshot")
+    with pytest.raises(CorruptLog) as raised:
+        list_segments(partition(path))
+    assert (raised.value.file, raised.value.offset) == (str(path / f"{5:020d}.log"), 5)
+    assert raised.value.found == f"the segment is missing, but its {suffix} is there"
+    (path / f"{5:020d}.log.deleted").write_bytes(b"")
+    assert [segment.base for segment in list_segments(partition(path))] == [0, 9]
+
+
+def test_a_lost_segment_stops_a_compaction_in_place_and_what_tells_of_it_stays(tmp_path: Path) -> None:
+    history = History()
+    history.append("N[a] | N[a] | N[a] | N[z]")
+    path = history.write_partition(tmp_path, "t-0")
+    (path / f"{1:020d}.log").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(CorruptLog, match="the segment is missing"):
+        compacted_in_place(tmp_path)
+    assert contents(tmp_path) == before
 
 
 def compacted_in_place(root: Path, *, force_offline: bool = False) -> list[str]:

@@ -511,3 +511,19 @@ def test_a_file_that_cannot_grow_leaves_the_old_log(size_max: int, place: Path) 
     assert child.exitcode == errno.EFBIG
     assert may.on_the_way(loaded_copy(logs)) == "old"
     check_after_failure(logs, FULL, may, f"files of at most {size_max} bytes")
+
+
+def test_recovery_takes_the_indexes_of_deleted_segments_and_of_no_others(tmp_path: Path) -> None:
+    """A segment whose `.log` is gone without a trace was lost; its indexes are all that tells of it."""
+    names = {
+        "00000000000000000000.log.deleted", "00000000000000000000.index", "00000000000000000000.txnindex.deleted",
+        "00000000000000000005.index", "00000000000000000005.timeindex",
+        "00000000000000000009.log", "00000000000000000009.log.deleted", "00000000000000000009.index",
+    }  # fmt: skip
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    recover(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "00000000000000000005.index", "00000000000000000005.timeindex",
+        "00000000000000000009.index", "00000000000000000009.log",
+    ]  # fmt: skip

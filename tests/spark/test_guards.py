@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headstone.errors import UsageError
+from headstone.errors import CorruptLog, UsageError
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, read_offsets, write_offsets
+from headstone.log.directory import find_partitions
 from headstone.retention.policy import Policy
 from headstone.spark.compaction import CompactionRequest, CompactionResult, compact
 from headstone.spark.inprocess import InProcess
+from headstone.spark.inspection import inspect
 from tests.oracle.files import read_partition
 from tests.oracle.notation import History
 
@@ -181,6 +183,59 @@ def test_a_new_log_directory_is_clean_only_if_all_its_sources_were(
         run(*sources, out=tmp_path / "out")
     assert (tmp_path / "out" / "meta.properties").exists()
     assert (tmp_path / "out" / ".kafka_cleanshutdown").exists() == (first and second)
+
+
+def test_a_tear_inside_the_log_tells_what_recovery_would_cost(tmp_path: Path) -> None:
+    write(tmp_path, "N[a] N[b] | N[c] N[d] | N[e] | N[f]")
+    victim = tmp_path / "t-0" / f"{2:020d}.log"
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(CorruptLog) as raised:
+        run(tmp_path)
+    assert raised.value.offset == 3
+    assert raised.value.advice == (
+        "restore the file from a replica: a broker that recovers the log cuts it here and deletes the 2 segments behind "
+        "it, offsets from 4 on"
+    )
+
+
+def test_a_tear_at_the_end_of_the_log_is_what_recovery_is_for(tmp_path: Path) -> None:
+    write(tmp_path, "N[a] N[b] | N[c] N[d]")
+    victim = tmp_path / "t-0" / f"{2:020d}.log"
+    size = victim.stat().st_size // 2
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(CorruptLog) as raised:
+        inspect(find_partitions([tmp_path]), Policy(now_ms=0), InProcess(), None)
+    assert raised.value.advice == (
+        "start the broker once so that it recovers the log, or restore the file from a replica: "
+        f"recovery drops the {size - 1} bytes from here on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "checkpoint", "told"),
+    [
+        ("N[a] | N[b] | N[c]", None, None),
+        ("N[a] | +4 N[b] | N[c]", None, None),
+        ("N[a] +4 | N[b] | N[c]", None, "the offsets 1 to 4, and no cleaner has been there (first dirty offset 0)"),
+        ("N[a] +4 | N[b] +1 | N[c]", None, "the offsets 1 to 4 (and 1 more such gaps), and"),
+        ("N[a] +4 | N[b] | N[c]", 5, None),
+        ("N[a] +4 | N[b] | N[c]", 4, "the offsets 1 to 4, and no cleaner has been there (first dirty offset 4)"),
+    ],
+)
+def test_offsets_missing_between_segments_where_nothing_was_cleaned_are_told(
+    log: str, checkpoint: int | None, told: str | None, tmp_path: Path
+) -> None:
+    write(tmp_path, log)
+    if checkpoint is not None:
+        write_offsets(tmp_path / "cleaner-offset-checkpoint", {("t", 0): checkpoint})
+    facts = inspect(find_partitions([tmp_path]), Policy(now_ms=0), InProcess(), None)[0].as_json()["notes"]
+    lines: list[str] = []
+    run(tmp_path, told=lines)
+    wanted = [] if told is None else [told]
+    for notes in (facts, lines):
+        gaps = [note for note in notes if "no segment holds" in note]
+        assert len(gaps) == len(wanted)
+        assert all(want in gap for want, gap in zip(wanted, gaps, strict=True))
 
 
 DAY_MS = 24 * 3600 * 1000

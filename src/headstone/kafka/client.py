@@ -148,9 +148,14 @@ class KafkaClient:
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Those below the offset; log start is there afterwards."""
-        admin = self._java.kafka.clients.admin
         at = self._java.kafka.common.TopicPartition(topic, partition)
-        self._admin.deleteRecords(self._java.map({at: admin.RecordsToDelete.beforeOffset(before)})).all().get()
+        # By reflection: Py4J does not find a static method beside one of the same name that is not.
+        lang = self._java.java.lang
+        types, values = self._java.gateway.new_array(lang.Class, 1), self._java.gateway.new_array(lang.Object, 1)
+        types[0], values[0] = lang.Long.TYPE, lang.Long.valueOf(before)
+        kind = lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
+        below = kind.getMethod("beforeOffset", types).invoke(None, values)
+        self._admin.deleteRecords(self._java.map({at: below})).all().get()
 
     def alter_topic(self, name: str, settings: Mapping[str, object]) -> None:
         self._alter("TOPIC", name, settings)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from headstone.errors import UsageError
+from headstone.errors import CorruptLog, UsageError
 from headstone.log import checkpoints
 from headstone.log.ownership import take_after
 from headstone.log.reading import SegmentFile
@@ -184,7 +184,22 @@ def list_segments(partition: PartitionDir) -> list[SegmentFile]:
             segments.append(_segment(partition.path / name, int(match[1])))
     if not segments:
         raise UsageError(f"{partition.path}: no .log file; this is not a partition directory")
+    _refuse_missing(partition, names)
     return segments
+
+
+def _refuse_missing(partition: PartitionDir, names: Sequence[str]) -> None:
+    """Indexes without their `.log` tell of a segment that was lost; one that was deleted left a `.log.deleted`."""
+    present = set(names)
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match is None or match[2] in (LOG, SNAPSHOT) or {match[1] + LOG, match[1] + LOG + DELETED} & present:
+            continue
+        raise CorruptLog(
+            file=partition.path / (match[1] + LOG), position=0, offset=int(match[1]),
+            found=f"the segment is missing, but its {match[2]} is there",
+            advice="restore it from a replica; a broker that starts here forgets it without a word",
+        )  # fmt: skip
 
 
 def snapshot_offsets(partition: PartitionDir) -> list[int]:

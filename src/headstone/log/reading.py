@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,20 @@ def corrupt_record(path: str, batch: Any, code: int, record: int) -> CorruptLog:
         found=text.format(record=record),
         advice=advice,
     )
+
+
+def with_loss(error: CorruptLog, files: Sequence[SegmentFile]) -> CorruptLog:
+    """The error with what recovery would cost: a broker cuts the log at the first bad batch, and what is behind is gone."""
+    found = [number for number, file in enumerate(files) if file.path == error.file]
+    if error.advice != RECOVER or not found:
+        return error
+    file, behind = files[found[0]], files[found[0] + 1 :]
+    if behind:
+        lost = f"{len(behind)} segments behind it, offsets from {behind[0].base} on"
+        advice = f"restore the file from a replica: a broker that recovers the log cuts it here and deletes the {lost}"
+    else:
+        advice = f"{RECOVER}: recovery drops the {file.size - error.position} bytes from here on"
+    return CorruptLog(file=error.file, position=error.position, offset=error.offset, found=error.found, advice=advice)
 
 
 def walk_segment(path: str, *, base: int, previous: int | None = None, with_crc: bool = False) -> Iterator[Batches]:

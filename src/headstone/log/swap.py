@@ -37,6 +37,7 @@ class _File:
 def recover(directory: Path) -> list[str]:
     """Finishes or undoes an interrupted swap as a starting broker does; what was done, one line each."""
     done: list[str] = []
+    _remove(directory, _left_of_deleted(directory), done)
     _remove(directory, [file for file in _files(directory) if file.stage == DELETED], done)
     cleaned = [file for file in _files(directory) if file.stage == CLEANED]
     if cleaned:
@@ -55,17 +56,22 @@ def recover(directory: Path) -> list[str]:
     for file in sorted(swaps, key=_swap_order):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
         done.append(f"took {file.name}")
-    _remove(directory, _orphans(directory), done)
     if done:
         sync_directory(directory)
     return done
 
 
-def _orphans(directory: Path) -> list[_File]:
-    """Index files whose `.log` is gone."""
-    logs = {file.offset for file in _files(directory) if file.suffix == LOG and file.stage == ""}
-    indexes = [f for f in _files(directory) if f.suffix in SEGMENT_SUFFIXES and f.suffix != LOG and f.stage == ""]
-    return [file for file in indexes if file.offset not in logs]
+def _left_of_deleted(directory: Path) -> list[_File]:
+    """Index files of segments that were being deleted: their `.log` has its new name already.
+
+    They go before it does. Others whose `.log` is gone tell that a segment was lost: they stay, for somebody to see.
+    """
+    files = _files(directory)
+    logs = [file for file in files if file.suffix == LOG]
+    deleted = {file.offset for file in logs if file.stage == DELETED}
+    deleted -= {file.offset for file in logs if file.stage != DELETED}
+    indexes = [file for file in files if file.suffix in SEGMENT_SUFFIXES and file.suffix != LOG]
+    return [file for file in indexes if file.stage == "" and file.offset in deleted]
 
 
 def replace_segments(

@@ -132,7 +132,11 @@ def commit_in_place(done: Finished) -> int:
     gone = deleted_by_retention(done)
     if gone:
         if len(gone) == len(done.bases):
-            _empty_segment(directory.path, done.found.survey.log_end, "", done.found.survey.active.file.path)
+            # By a swap of its own: after a crash, indexes alone would tell of a segment that was lost.
+            _empty_segment(directory.path, done.found.survey.log_end, CLEANED, done.found.survey.active.file.path)
+            replace_segments(
+                directory.path, new_bases=[done.found.survey.log_end], old_bases=[], stale_snapshots=range(0)
+            )
         remove_segments(directory.path, gone)
     return _start_after(done, gone)
 

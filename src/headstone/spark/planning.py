@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from headstone.coordination.watermarks import NEVER_HEARD, ReplicaWatermarks, group_watermarks
@@ -25,7 +26,7 @@ from headstone.log.directory import (
     tells_high_watermarks,
 )
 from headstone.log.indexes import AbortedTxn, read_aborted
-from headstone.log.reading import SegmentFile, next_offset, verify_segment
+from headstone.log.reading import SegmentFile, next_offset, verify_segment, with_loss
 from headstone.log.snapshots import ProducerEntry, read_snapshot
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import Round
@@ -108,13 +109,16 @@ def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[st
     if high is None and tells_high_watermarks(directory.log_dir):
         high = max(start or 0, files[0].base)
         notes += (f"no high watermark in {checkpoints.HIGH_WATERMARK}: it begins at log start {high}, as in a broker",)
-    survey = survey_partition(
-        files,
-        log_start=start,
-        high_watermark=high,
-        snapshot=snapshot,
-        indexed_aborted=_indexed_aborted(directory, files),
-    )
+    try:
+        survey = survey_partition(
+            files,
+            log_start=start,
+            high_watermark=high,
+            snapshot=snapshot,
+            indexed_aborted=_indexed_aborted(directory, files),
+        )
+    except CorruptLog as error:
+        raise with_loss(error, files) from error
     if survey.aborted_lost:
         notes += (
             f"{survey.aborted_lost} aborted transactions are missing from .txnindex: found from the log itself; "
@@ -203,11 +207,26 @@ def candidate(
             f"--dirty-from {dirty_from} leaves out offsets {clean_below} to {dirty_from}: nothing has checked that they are "
             f"clean, so the checkpoint stays at {clean_below}",
         )
+    notes += _jumps(survey, clean_below)
     return Candidate(
         directory=directory, survey=survey, policy=policy, range=clean, clean_below=clean_below,
         log_start_entry=start, eligibility=eligibility(survey, clean, policy),
         notes=notes + ((clean.reset,) if clean.reset else ()),
     )  # fmt: skip
+
+
+def _jumps(survey: PartitionSurvey, clean_below: int) -> tuple[str, ...]:
+    """Offsets that are missing between segments where nothing was cleaned: appends leave no gap there."""
+    borders = [(before.next_offset, after.base) for before, after in pairwise(survey.segments)]
+    jumps = [(end, base) for end, base in borders if end < base and base > clean_below]
+    if not jumps:
+        return ()
+    end, base = jumps[0]
+    more = f" (and {len(jumps) - 1} more such gaps)" if len(jumps) > 1 else ""
+    return (
+        f"no segment holds the offsets {end} to {base - 1}{more}, and no cleaner has been there (first dirty offset "
+        f"{clean_below}): a segment was lost, unless this replica was copied from a compacted one",
+    )
 
 
 def round_of(found: Candidate, hash_key: HashKey, *, mapped_end: int | None = None) -> Round:
