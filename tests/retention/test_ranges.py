@@ -72,6 +72,8 @@ NOW = Policy(now_ms=T0)
         (None, 5, 20, (5, None)),
         (15, 10, 20, (15, None)),
         (20, 10, 20, (20, None)),
+        (21, 10, 20, (10, "checkpoint 21 is above log end 20")),
+        (9, 10, 20, (10, "checkpoint 9 is below log start 10")),
         (200, 0, 20, (0, "checkpoint 200 is above log end 20")),
         (0, 10, 20, (10, "checkpoint 0 is below log start 10")),
         (15, 20, 30, (20, "checkpoint 15 is below log start 20")),

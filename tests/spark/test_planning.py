@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headstone.log.directory import PartitionDir, as_partition
+from headstone.log.snapshots import ProducerEntry, write_snapshot
 from headstone.retention.policy import Policy
 from headstone.spark.planning import Candidate, candidate, survey_directory
 from tests.oracle.files import write_checkpoint
@@ -51,6 +52,7 @@ def test_watermarks_are_the_lowest_of_all_replicas(tmp_path: Path) -> None:
     mine = replica(tmp_path / "1", "N[a] N[b] P1[c] C1 N[d] |", clean=4)
     lagging = replica(tmp_path / "2", "N[a] P1[b] C1 N[c] N[d]", clean=3)
     assert planned(mine, lagging).policy == policy(mtro=3, mxro=1, plain=5)
+    assert planned(lagging, mine).policy == policy(mtro=3, mxro=1, plain=5)
 
 
 def test_transactional_data_anywhere_ends_what_is_free_of_it(tmp_path: Path) -> None:
@@ -62,6 +64,17 @@ def test_a_checkpoint_above_the_log_end_proves_nothing(tmp_path: Path) -> None:
     mine = replica(tmp_path / "1", "N[a] N[b] N[c] N[d] |", clean=4)
     truncated = replica(tmp_path / "2", "N[a] N[b]", clean=4)
     assert planned(mine, truncated).policy == policy(mtro=0, mxro=2, plain=2)
+
+
+def test_a_snapshot_above_the_log_end_tells_of_what_was_truncated_since(tmp_path: Path) -> None:
+    partition = directory(replica(tmp_path, "N[a] N[b] |"))
+    entry = ProducerEntry(
+        producer_id=1, epoch=0, last_sequence=0, last_offset=1, offset_delta=0, timestamp=1, coordinator_epoch=-1,
+        txn_first_offset=1,
+    )  # fmt: skip
+    write_snapshot(partition.path / f"{9:020d}.snapshot", [entry])
+    survey, _ = survey_directory(partition)
+    assert (survey.open_txns, survey.lso) == ((), 2)
 
 
 def test_a_peer_without_the_partition_holds_everything(tmp_path: Path) -> None:
