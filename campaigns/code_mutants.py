@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -178,19 +178,28 @@ def judged(code: int | None, output: str) -> tuple[str, str]:
 def baseline(copy: Copy, mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
     """Selections of tests that say nothing, because they fail or run nothing on the tree as it is, and why.
 
-    Plain paths and tests run in one go, `-k` by itself."""
+    In as few runs as can be: all paths and tests in one, `-k` of the same paths in one; only those of one that failed run
+    by themselves."""
+
+    def failed(arguments: Sequence[str]) -> list[str]:
+        return _failed(*copy.pytest(list(arguments), seconds=BASELINE_TIMEOUT_S, bytecode=True))
+
     selections = sorted({mutant.tests for mutant in mutants})
     plain = [tests for tests in selections if node_ids(tests) == list(tests)]
     useless: dict[tuple[str, ...], str] = {}
     if plain:
-        together = sorted({argument for tests in plain for argument in tests})
-        failed = _failed(*copy.pytest(together, seconds=BASELINE_TIMEOUT_S, bytecode=True))
-        theirs = {tests: [name for name in failed if name.startswith((*tests, DID_NOT_RUN))] for tests in plain}
-        useless = {tests: names[0] for tests, names in theirs.items() if names}
+        names = failed(sorted({argument for tests in plain for argument in tests}))
+        theirs = {tests: [name for name in names if name.startswith((*tests, DID_NOT_RUN))] for tests in plain}
+        useless = {tests: some[0] for tests, some in theirs.items() if some}
+    by_paths: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for tests in selections:
         if tests not in plain:
-            names = _failed(*copy.pytest(list(tests), seconds=BASELINE_TIMEOUT_S, bytecode=True))
-            useless |= {tests: names[0]} if names else {}
+            by_paths.setdefault(tests[:-2] if tests[-2] == "-k" else tests, []).append(tests)
+    for paths, some in by_paths.items():
+        together = some[0] if len(some) == 1 else (*paths, "-k", " or ".join(f"({tests[-1]})" for tests in some))
+        if names := failed(together):
+            alone = {tests: names if len(some) == 1 else failed(tests) for tests in some}
+            useless |= {tests: found[0] for tests, found in alone.items() if found}
     return useless
 
 

@@ -136,6 +136,8 @@ def test_tests_that_fail_or_run_nothing_without_any_change_tell_nothing(toy: Pat
         [
             mutant("fails", "a > b", "a < b"),
             mutant("nothing-runs", "a > b", "a < b", tests=("tests/test_kernels.py", "-k", "nothing")),
+            mutant("fails-by-name", "a > b", "a < b", tests=("tests", "-k", "above")),
+            mutant("runs-by-name", "a > b", "a < b", tests=("tests", "-k", "below")),
             mutant("other-tests", "a > b", "a < b", tests=("tests/test_kernels.py",)),
         ],
         jobs=1,
@@ -144,6 +146,8 @@ def test_tests_that_fail_or_run_nothing_without_any_change_tell_nothing(toy: Pat
     assert verdicts(outcomes) == {
         "fails": (INVALID, "without any change: tests/test_order.py::test_above", False),
         "nothing-runs": (INVALID, "without any change: no test ran (exit code 5)", False),
+        "fails-by-name": (INVALID, "without any change: tests/test_order.py::test_above", False),
+        "runs-by-name": (LIVES, "", False),
         "other-tests": (LIVES, "", False),
     }
 
