@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headstone.audit.comparison import FROZEN
+from headstone.audit.findings import FROZEN
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, write_offsets
 from headstone.log.directory import LOG, TXN_INDEX, find_partitions, numbered
 from headstone.log.indexes import aborted_bytes

@@ -19,7 +19,8 @@ from headstone.retention.policy import Policy, kafka_rules
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
 from testbed.s3 import BUCKET, s3
-from tests.oracle.notation import History
+from tests.oracle.cleaner import header_only
+from tests.oracle.notation import History, parse_term
 
 HEALTHY = "N[a] N[b] T[a] N[c] | P1[d] C1 N[b] | N[e]"
 DAY_MS = 86_400_000
@@ -67,7 +68,10 @@ def test_a_missed_tombstone_is_found_shown_and_explained(tmp_path: Path, capsys:
     steps = told(capsys, 1, first, second)["partitions"][0]["findings"][0]["commands"]
     plans = [json.loads(step.split("'")[1])["partitions"][0]["replicas"] for step in steps if step.startswith("echo")]
     assert plans == [[7, 8], [7], [7, 8]]
-    assert steps[2].endswith("--topic t --partition 0")
+    tools = [step.split()[0] + step.split()[-1] if "reassign" in step else step.split()[0] for step in steps]
+    moved = ["echo", "kafka-reassign-partitions.sh--execute", "kafka-reassign-partitions.sh--verify"]
+    assert tools == [*moved, "kafka-leader-election.sh", *moved, *moved]
+    assert steps[3].endswith("--topic t --partition 0")
     assert one["proofs"] == [
         {"key": "k", "partition": "t-0", "replicas": {first: "deleted at 2; 1 more on disk", second: "present at 0"}},
         {"key": "none", "partition": None, "replicas": {}},
@@ -155,7 +159,7 @@ def test_what_is_undecided_is_so_by_the_slow_rule_too() -> None:
         spans["base"], spans["producer_id"] = np.arange(30) * 2, chance.integers(-1, 4, 30)
         facts = ReplicaFacts(
             name="1", log_start=0, log_end=60, high_watermark=int(chance.integers(0, 61)), lso=60, open_txns=(), aborted=(),
-            markers=markers, spans=spans, stamps=np.zeros(0, dtype=STAMP),
+            markers=markers, bare=np.zeros(0, dtype=MARKER), spans=spans, stamps=np.zeros(0, dtype=STAMP),
         )  # fmt: skip
         end = facts.trusted_end
 
@@ -207,15 +211,145 @@ def test_a_replica_that_is_behind_is_not_wrong_but_at_risk(tmp_path: Path, capsy
     assert (risk["replica"], risk["behind"], risk["unsafe_ms"], risk["stamped"]) == (second, 3, 1500, False)
 
 
-def test_what_can_not_be_read_is_never_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = replica(tmp_path / "1", HEALTHY), replica(tmp_path / "2", HEALTHY)
-    path = tmp_path / "2" / "t-0" / "00000000000000000000.log"
+def spoil(root: str) -> str:
+    """One byte of the first segment goes bad: its path."""
+    path = Path(root) / "t-0" / "00000000000000000000.log"
     content = bytearray(path.read_bytes())
     content[80] ^= 1
     path.write_bytes(content)
-    one = told(capsys, 3, first, second)
-    assert (one["verdict"], len(one["partitions"][0]["problems"])) == ("incomplete", 1)
-    assert str(path) in one["partitions"][0]["problems"][0]
+    return str(path)
+
+
+def test_what_can_not_be_read_is_never_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = (replica(tmp_path / name, HEALTHY) for name in "123")
+    path = spoil(second)
+    (part,) = told(capsys, 3, first, second)["partitions"]
+    assert (part["replicas"], part["unread"], len(part["problems"])) == ([], [second], 2)
+    assert path in part["problems"][0]
+    one = told(capsys, 3, first, second, third)
+    (part,) = one["partitions"]
+    assert (one["verdict"], [r["replica"] for r in part["replicas"]], part["findings"]) == (
+        "incomplete",
+        [first, third],
+        [],
+    )
+
+
+def test_one_replica_that_can_not_be_read_hides_nothing_of_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are compared; what is found counts, the unread one is named, and is no source to copy from."""
+    first = replica(tmp_path / "1", "N[k] N[b] T[k] N[c]", "| N[z]")
+    second = replica(tmp_path / "2", "N[k] N[b] +1 N[c]", "| N[z]")
+    third = replica(tmp_path / "3", "N[k] N[b] T[k] N[c]", "| N[z]")
+    for number, root in enumerate((first, second, third)):
+        (Path(root) / "meta.properties").write_text(f"version=1\nnode.id={number}\n")
+    path = spoil(third)
+    one = told(capsys, 1, first, second, third)
+    (part,) = one["partitions"]
+    assert [(finding["class"], finding["replica"]) for finding in part["findings"]] == [("deleted-reappears", second)]
+    assert path in part["problems"][0]
+    assert third not in str(part["findings"][0]["repair"])
+    plans = [step for step in part["findings"][0]["commands"] if step.startswith("echo")]
+    assert [json.loads(step.split("'")[1])["partitions"][0]["replicas"] for step in plans] == [
+        [0, 2, 1],
+        [0, 2],
+        [0, 2, 1],
+    ]
+
+
+def test_an_aborted_deletion_that_one_replica_carries_out_is_not_held_against_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one that was away came back to an emptied ABORT, and read a later COMMIT as the end of both transactions."""
+    truth = "P1[~0] T[4] N[1] T[0] P1[~2] P1[~1] A1e1 N[z] P1e1[23] C1e2 N[end]"
+    cleaned = replica(tmp_path / "0", "+1 T[4] N[1] +3 +1 N[z] P1e1[23] C1e2 N[end]")
+    knows = replica(tmp_path / "1", truth)
+    history = History()
+    history.append("P1[~0] T[4] N[1] T[0] P1[~2] P1[~1]")
+    marker = history.make_batch(parse_term("A1e1"))
+    history.append_batch(header_only(marker))
+    history.append("N[z] P1e1[23] C1e2 N[end]")
+    history.write_partition(tmp_path / "2", "t-0")
+    wrong = str(tmp_path / "2")
+    for number, root in enumerate((cleaned, knows, wrong)):
+        (Path(root) / "meta.properties").write_text(f"version=1\nnode.id={number}\n")
+    (part,) = told(capsys, 1, cleaned, knows, wrong)["partitions"]
+    found = [(f["class"], f["replica"], f["key"], f["sure"], f["misleads_readers"]) for f in part["findings"]]
+    assert found == [
+        ("aborted-as-committed", wrong, "0", "certain", False), ("aborted-as-committed", wrong, "2", "certain", False),
+        ("aborted-as-committed", wrong, "1", "certain", True),
+    ]  # fmt: skip
+    serious = part["findings"][-1]
+    assert (serious["offset"], serious["marker"]) == (5, 6)
+    assert serious["served"] == {
+        cleaned: "present at 2", knows: "present at 2; the record at 5 is aborted here",
+        wrong: "deleted at 5; the record at 5 is committed here",
+    }  # fmt: skip
+    assert f"which must be {cleaned} or {knows}" in serious["repair"][1]
+    plans = [step for step in serious["commands"] if step.startswith("echo")]
+    assert [json.loads(step.split("'")[1])["partitions"][0]["replicas"] for step in plans] == [
+        [0, 1, 2],
+        [0, 1],
+        [0, 1, 2],
+    ]
+
+
+def test_findings_of_one_cause_are_one_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty keys of one transaction whose COMMIT never came, all deleted by now: no reader is misled, and one line says so."""
+    keys = ",".join(f"k{n}" for n in range(20))
+    deleted = ",".join(f"~k{n}" for n in range(20))
+    first = replica(tmp_path / "1", f"P1[{keys}] C1 P1[j] A1 N[{deleted}] | N[z]")
+    second = replica(tmp_path / "2", f"P1[{keys}] +1 P1[j] A1 N[{deleted}] | N[z]")
+    (part,) = told(capsys, 1, first, second)["partitions"]
+    assert {(f["class"], f["replica"], f["misleads_readers"]) for f in part["findings"]} == {
+        ("committed-hidden", second, False)
+    }
+    assert len(part["findings"]) == 20
+    (group,) = part["groups"]
+    assert (group["class"], group["replica"], group["producer_id"], group["marker"], group["count"]) == (
+        "committed-hidden", second, 1, 20, 20,
+    )  # fmt: skip
+    assert group["examples"][0]["served"] == {
+        first: "deleted at 23; the record at 0 is committed here", second: "deleted at 23; the record at 0 is aborted here",
+    }  # fmt: skip
+    assert "no reader is misled" in group["why"]
+    assert main(["audit", first, second, "--in-process"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "committed-hidden on" in line and "what to do" not in line] == [
+        f"  committed-hidden on {second}, producer 1: 20 findings (certain, every consumer, no reader is misled)"
+    ]
+    assert "    and 17 more; --output json has all" in lines
+
+
+def test_where_the_evidence_does_not_decide_both_readings_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A committed value that a lost tombstone deleted, or an aborted one: of its marker only the bare header is left."""
+    others = "+1 N[x] +1 N[y] P1e1[g] C1e2 N[c] | N[z]"
+    first, second = replica(tmp_path / "1", others), replica(tmp_path / "2", others)
+    history = History()
+    history.append("P1[k] N[x]")
+    history.append_batch(header_only(history.make_batch(parse_term("C1e1"))))
+    history.append("N[y] P1e1[g] C1e2 N[c] | N[z]")
+    history.write_partition(tmp_path / "3", "t-0")
+    (part,) = told(capsys, 1, first, second, str(tmp_path / "3"))["partitions"]
+    (finding,) = part["findings"]
+    assert (finding["class"], finding["or_class"], finding["replica"], finding["or_replica"], finding["sure"]) == (
+        "aborted-as-committed", "deleted-reappears", str(tmp_path / "3"), str(tmp_path / "3"), "undecided",
+    )  # fmt: skip
+    assert finding["why"].startswith("one of these two: ")
+
+
+@pytest.mark.parametrize("option", ["--report", "--findings"])
+def test_a_file_that_can_not_be_written_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    first, second = replica(tmp_path / "1", HEALTHY), replica(tmp_path / "2", HEALTHY)
+    spoil(second)
+    for path, said in ((tmp_path / "none" / "page", "is no directory"), (tmp_path, "is a directory")):
+        assert main(["audit", first, second, "--in-process", option, str(path)]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_a_partition_of_one_replica_only_is_not_covered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headstone.audit.comparison import FROZEN
+from headstone.audit.findings import FROZEN
 from headstone.cli.main import main
 from headstone.kafka.client import KafkaClient
 from headstone.kafka.distribution import Distribution

@@ -10,21 +10,32 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headstone.audit.comparison import ABORTED_SERVED, FROZEN, HIDDEN, OTHER, REAPPEARS
+from headstone.audit.findings import ABORTED_SERVED, FROZEN, HIDDEN, OTHER, REAPPEARS
 from headstone.audit.views import ReplicaFacts
 
 REBUILD = (
     "rebuild {replica}: stop its broker, move {partition} out of its log directory, start it: it copies the log from the "
-    "leader, which must be a healthy replica"
+    "leader, which must be {sources}"
+)
+NO_SOURCE = (
+    "every other replica of {partition} is in doubt about something too: do not copy any of them over {replica} before it is "
+    "known which is right, key by key"
 )
 MEANWHILE = (
     "until then keep {replica} from leading {partition}: last in its list of replicas, then a preferred leader election"
 )
 
 
-def repair(kind: str, replica: str, partition: str) -> tuple[str, ...]:
-    """In the order in which to do it."""
-    rebuild, meanwhile = (text.format(replica=replica, partition=partition) for text in (REBUILD, MEANWHILE))
+def repair(
+    kind: str, replica: str, partition: str, sources: Sequence[str], *, undecided: bool = False
+) -> tuple[str, ...]:
+    """In the order in which to do it. sources: replicas that nothing speaks against; undecided: who is wrong, or how."""
+    rebuild = (REBUILD if sources else NO_SOURCE).format(
+        replica=replica, partition=partition, sources=" or ".join(sources)
+    )
+    meanwhile = MEANWHILE.format(replica=replica, partition=partition)
+    if kind == OTHER or undecided:
+        return meanwhile, f"find out which replica is right before anything else, then {rebuild}"
     if kind in (REAPPEARS, ABORTED_SERVED):
         tombstone = (
             f"or, if the key is meant to be gone, write a tombstone for it into {partition}: it goes on every replica"
@@ -33,26 +44,30 @@ def repair(kind: str, replica: str, partition: str) -> tuple[str, ...]:
     if kind == FROZEN:
         abort = "kafka-transactions.sh can not end it: its coordinator has forgotten it"
         return meanwhile, f"{rebuild} ({abort})"
-    if kind == HIDDEN:
-        return meanwhile, rebuild
-    assert kind == OTHER
-    return meanwhile, f"find out which replica is right before anything else, then {rebuild}"
+    assert kind == HIDDEN
+    return meanwhile, rebuild
 
 
-def commands(topic: str, partition: int, brokers: Sequence[int], wrong: int) -> tuple[str, ...]:
+def commands(
+    topic: str, partition: int, brokers: Sequence[int], wrong: int, doubtful: Sequence[int]
+) -> tuple[str, ...]:
     """For Kafka's own tools, to be read and run by a person: another leader first, then a new copy of the wrong replica.
 
-    BOOTSTRAP stands for the cluster. Between the last two, wait until the reassignment is complete (`--verify`)."""
-    healthy = [broker for broker in brokers if broker != wrong]
-    if not healthy:
+    BOOTSTRAP stands for the cluster. Each reassignment is verified before the next one: run that until it says complete.
+    Nothing if no replica is beyond doubt: whichever led would be copied."""
+    sources = [broker for broker in brokers if broker != wrong and broker not in doubtful]
+    others = [*sources, *(broker for broker in brokers if broker != wrong and broker in doubtful)]
+    if not sources:
         return ()
+    tool = "kafka-reassign-partitions.sh --bootstrap-server BOOTSTRAP --reassignment-json-file"
     steps = []
-    for name, replicas in (("prefer", [*healthy, wrong]), ("without", healthy), ("again", [*healthy, wrong])):
+    for name, replicas in (("prefer", [*others, wrong]), ("without", others), ("again", [*others, wrong])):
         plan = {"version": 1, "partitions": [{"topic": topic, "partition": partition, "replicas": replicas}]}
-        steps.append(f"echo '{json.dumps(plan)}' > {name}.json")
-        steps.append(
-            f"kafka-reassign-partitions.sh --bootstrap-server BOOTSTRAP --reassignment-json-file {name}.json --execute"
-        )
+        steps += [
+            f"echo '{json.dumps(plan)}' > {name}.json",
+            f"{tool} {name}.json --execute",
+            f"{tool} {name}.json --verify",
+        ]
         if name == "prefer":
             steps.append(
                 "kafka-leader-election.sh --bootstrap-server BOOTSTRAP --election-type PREFERRED "

@@ -40,8 +40,18 @@ ROW = np.dtype(
 MARKER = np.dtype([("offset", "i8"), ("producer_id", "i8"), ("producer_epoch", "i2"), ("commit", "u1")])
 STAMP = np.dtype([("offset", "i8"), ("horizon_ms", "i8")])
 """A batch with a delete horizon: its tombstones or its marker may go from then on."""
-SPAN = np.dtype([("base", "i8"), ("last", "i8"), ("producer_id", "i8")])
-"""Of a batch: offsets that no batch covers were cleaned away, or never came."""
+SPAN = np.dtype(
+    [
+        ("base", "i8"),
+        ("last", "i8"),
+        ("producer_id", "i8"),
+        ("epoch", "i2"),
+        ("transactional", "u1"),
+        ("complete", "u1"),
+    ]
+)
+"""Of a batch: offsets that no batch covers were cleaned away, or never came. `producer_id` -1 unless it is of data;
+`transactional` 1 if it is of transactional data; `complete` 1 if no record of it is gone."""
 
 Rows = npt.NDArray[Any]
 
@@ -59,6 +69,8 @@ class ReplicaFacts:
     aborted: tuple[AbortedTxn, ...]
     """As its `.txnindex` has them, also those of which nothing is left."""
     markers: Rows
+    bare: Rows
+    """Markers that were emptied: a transaction of the producer ended there, nobody knows how."""
     spans: Rows
     stamps: Rows
 
@@ -92,14 +104,13 @@ class ReplicaFacts:
         at = int(np.searchsorted(self.spans["last"], offset))
         return at < self.spans.size and int(self.spans[at]["base"]) <= offset
 
-    def went_on(self, producer_id: int, first: int, last: int) -> bool:
-        """Whether offsets are missing in (first, last), and the producer has written more behind them.
-
-        Room for a marker that never came, and for the next transaction, whose marker was taken for both."""
-        spans = self.spans[np.searchsorted(self.spans["last"], first) :]
-        spans = spans[spans["base"] < last]
-        missing = np.append(False, spans["base"][1:] > spans["last"][:-1] + 1)
-        return bool((np.maximum.accumulate(missing) & (spans["producer_id"] == producer_id)).any())
+    def has_data(self, producer_id: int, offset: int) -> bool:
+        """Whether a batch of transactional data of the producer covers it, also one that has lost its records."""
+        at = int(np.searchsorted(self.spans["last"], offset))
+        if at >= self.spans.size:
+            return False
+        span = self.spans[at]
+        return bool(span["base"] <= offset and span["producer_id"] == producer_id and span["transactional"])
 
     def decision(self, producer_id: int, offset: int) -> Any | None:
         """The first marker of the producer behind `offset` in this log, as far as it is trusted."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headstone.audit.verdicts import CLEAN, DIVERGED, INCOMPLETE, verdict
 from headstone.cli.audit_page import audit_page
 from headstone.cli.inspect import shown_bytes
 from headstone.cli.lake_data import store_settings
@@ -22,13 +24,11 @@ from headstone.log.scratch import scratch_directory
 from headstone.retention.policy import DAY_MS
 
 if TYPE_CHECKING:
-    from headstone.audit.frozen import Frozen
+    from headstone.audit.verdicts import Finding, Group
     from headstone.spark.auditing import PartitionAudit
     from headstone.spark.compaction import Engine
 
-CLEAN, DIVERGED, INCOMPLETE = "clean", "diverged", "incomplete"
 EXIT_CODES = {CLEAN: 0, DIVERGED: 1, INCOMPLETE: 3}
-SHOWN_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if bool(arguments.directories) == bool(arguments.bootstrap):
         raise UsageError("name the log directories of the replicas, or a cluster with --bootstrap HOSTS")
+    for path in (arguments.report, arguments.findings):
+        _refuse_unwritable(path)
     arguments.names = {}
     wanted = [key.encode() for key in arguments.key]
     if arguments.keys_file:
@@ -83,17 +85,28 @@ def run(arguments: argparse.Namespace) -> int:
     audits = _live(arguments, wanted) if arguments.bootstrap else _offline(arguments, wanted)
     told = _renamed([_partition(one, now_ms, arguments.delete_retention_ms) for one in audits], arguments.names)
     proofs = _proofs(audits, wanted)
-    findings = [finding for one in told for finding in one["findings"]]
-    verdict = DIVERGED if findings else INCOMPLETE if any(one["problems"] for one in told) else CLEAN
+    decided = verdict(sum(len(one["findings"]) for one in told), sum(len(one["problems"]) for one in told))
     if arguments.findings:
         _write_findings(arguments.findings, told)
     if arguments.report:
-        arguments.report.write_text(audit_page(verdict, told), encoding="utf-8")
+        arguments.report.write_text(audit_page(decided, told), encoding="utf-8")
     if arguments.output == "json":
-        print(json.dumps({"verdict": verdict, "partitions": told, "proofs": proofs}, indent=2))
+        print(json.dumps({"verdict": decided, "partitions": told, "proofs": proofs}, indent=2))
     else:
-        _render(verdict, told, proofs)
-    return EXIT_CODES[verdict]
+        _render(decided, told, proofs)
+    return EXIT_CODES[decided]
+
+
+def _refuse_unwritable(path: Path | None) -> None:
+    """Before anything is read: an audit may take hours."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path}: is a directory; name the file to write")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: can not be written: {path.parent} is no directory")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{path}: can not be written: no permission")
 
 
 def _renamed(told: Any, names: dict[str, str]) -> Any:
@@ -166,6 +179,9 @@ def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionA
     for partition, problems in copied.problems.items():
         blank = PartitionAudit(partition=partition, replicas=(), results=[], problems=[])
         known.setdefault(partition, blank).problems.extend(problems)
+        # Commands for Kafka's tools would leave it out of the partition's replicas.
+        known[partition].brokers["a replica that could not be copied"] = None
+        known[partition].unread.append("a replica that could not be copied")
     for one in known.values():
         for facts in one.results[0].facts if one.results else ():
             said = copied.stable[one.partition, int(facts.name)]
@@ -208,24 +224,30 @@ def _on_engine(arguments: argparse.Namespace, job: Any) -> Any:
 
 def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -> dict[str, Any]:
     from headstone.audit.advice import forecast
+    from headstone.audit.verdicts import grouped
+    from headstone.spark.auditing import findings_of
 
     told: dict[str, Any] = {
-        "partition": audited.partition, "replicas": [], "findings": [], "forecast": [], "problems": list(audited.problems)
+        "partition": audited.partition, "replicas": [], "findings": [], "groups": [], "forecast": [],
+        "problems": list(audited.problems), "unread": list(audited.unread),
     }  # fmt: skip
     if not audited.results:
         return told
     first = audited.results[0]
     told["compared_below"] = first.below
     told["keys"] = sum(result.compared.keys for result in audited.results)
+    clean_ends = {replica.name: replica.clean_end for replica in audited.replicas}
     for i, facts in enumerate(first.facts):
         counts = asdict(first.counts[i])
         counts["live_keys"] = sum(result.counts[i].live_keys for result in audited.results)
         told["replicas"].append({
             "replica": facts.name, "log_start": facts.log_start, "log_end": facts.log_end, "lso": facts.lso,
-            "high_watermark": facts.high_watermark, "clean_end": audited.replicas[i].clean_end,
+            "high_watermark": facts.high_watermark, "clean_end": clean_ends[facts.name],
             "open_transactions": len(facts.open_txns), **counts,
         })  # fmt: skip
-    told["findings"] = _findings(audited)
+    findings = findings_of(audited)
+    told["findings"] = [_finding(one) for one in findings]
+    told["groups"] = [_group(one) for one in grouped(findings)]
     hidden = sum(result.compared.unexplained for result in audited.results)
     if hidden:
         told["problems"].append(f"{hidden} more keys differ and were not explained")
@@ -234,56 +256,29 @@ def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -
     return told
 
 
-def _findings(audited: PartitionAudit) -> list[dict[str, Any]]:
-    from headstone.audit.advice import commands, repair
-    from headstone.audit.comparison import FROZEN
-
-    places = {replica.name: replica.survey.segments for replica in audited.replicas}
-    found: list[dict[str, Any]] = []
-    for result in audited.results:
-        for one in result.frozen:
-            cleaned = "and everything of it is cleaned away there"
-            at = cleaned if one.marker is None else f"at {one.marker}, which never came here"
-            said, epoch = _said(audited, one)
-            ended = f"it has ended on {one.ended_on} {at}{said}"
-            found.append({
-                "class": FROZEN, "replica": one.replica, "key": None, "offset": one.offset, "sure": "certain",
-                "why": f"the transaction of producer {one.producer_id} never ends here; {ended}",
-                "file": None, "position": None, "producer_id": one.producer_id, "producer_epoch": epoch, "marker": one.marker,
-                "served": {}, "isolation": "read_committed", "repair": list(repair(FROZEN, one.replica, audited.partition)),
-            })  # fmt: skip
-        for difference in result.compared.differences:
-            holder, file, position = difference.place
-            found.append({
-                "class": difference.kind, "replica": difference.replica,
-                "key": shown_bytes(result.keys[difference.key, difference.key_high]), "offset": difference.offset,
-                "sure": difference.sure, "why": difference.why, "file": places[holder][file].file.path, "position": position,
-                "producer_id": difference.producer_id, "producer_epoch": difference.producer_epoch,
-                "marker": difference.marker, "served": {one.replica: str(one) for one in difference.served},
-                "isolation": difference.isolation,
-                "repair": list(repair(difference.kind, difference.replica, audited.partition)),
-            })  # fmt: skip
-    brokers = {replica.name: replica.broker for replica in audited.replicas}
-    numbers = [broker for broker in brokers.values() if broker is not None]
-    directory = audited.replicas[0].directory
-    for finding in found:
-        wrong = brokers[finding["replica"]]
-        known = wrong is not None and len(numbers) == len(brokers)
-        finding["commands"] = (
-            list(commands(directory.topic, directory.partition, numbers, wrong)) if known and wrong is not None else []
-        )
-    return sorted(found, key=lambda one: (one["class"], one["replica"], one["offset"]))
+def _finding(one: Finding) -> dict[str, Any]:
+    return {
+        "class": one.kind, "replica": one.replica, "key": shown_bytes(one.key), "offset": one.offset, "sure": one.sure,
+        "or_class": one.or_kind, "or_replica": one.or_replica, "misleads_readers": one.misleads, "why": one.why,
+        "file": one.file, "position": one.position, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch,
+        "marker": one.marker, "served": dict(one.served), "isolation": one.isolation, "repair": list(one.repair),
+        "commands": list(one.commands),
+    }  # fmt: skip
 
 
-def _said(audited: PartitionAudit, frozen: Frozen) -> tuple[str, int | None]:
-    """Over the wire: what the replica's own broker says of the transaction, and its producer's epoch."""
-    states = audited.producers.get(frozen.replica)
-    if states is None:
-        return "", None
-    state = next((one for one in states if one.producer_id == frozen.producer_id), None)
-    if state is None or state.transaction_start is None:
-        return "; the broker itself does not list it as open", None
-    return f"; the broker itself says that it is open since offset {state.transaction_start}", state.epoch
+def _group(one: Group) -> dict[str, Any]:
+    first = one.findings[0]
+    return {
+        "class": one.kind, "replica": one.replica, "producer_id": one.producer_id, "marker": one.marker,
+        "or_class": one.or_kind, "or_replica": first.or_replica, "sure": one.sure, "isolation": one.isolation,
+        "misleads_readers": one.misleads, "count": len(one.findings), "why": first.why, "repair": list(first.repair),
+        "commands": list(first.commands),
+        "examples": [
+            {"key": shown_bytes(example.key), "offset": example.offset, "file": example.file, "position": example.position,
+             "served": dict(example.served)}
+            for example in one.examples
+        ],
+    }  # fmt: skip
 
 
 def _proofs(audits: list[PartitionAudit], wanted: list[bytes]) -> list[dict[str, Any]]:
@@ -327,23 +322,34 @@ def _render_partition(one: dict[str, Any]) -> None:
             f"  {replica['replica']}: [{replica['log_start']}, {replica['log_end']}), LSO {replica['lso']}, "
             f"{replica['records']:,} records, {replica['live_keys']:,} live keys, {replica['tombstones']:,} tombstones"
         )
-    for finding in one["findings"][:SHOWN_MAX]:
-        key = f" key {finding['key']}" if finding["key"] is not None else ""
-        print(
-            f"  {finding['class']} on {finding['replica']}:{key} offset {finding['offset']} ({finding['sure']}, "
-            f"{finding['isolation']}): {finding['why']}"
-        )
-        for replica, state in finding["served"].items():
-            print(f"    {replica}: {state}")
-    if len(one["findings"]) > SHOWN_MAX:
-        tell(f"and {len(one['findings']) - SHOWN_MAX} more; --output json has all")
-    for kind, replica in sorted({(finding["class"], finding["replica"]) for finding in one["findings"]}):
-        print(f"  what to do about {kind} on {replica}:")
-        steps = next(f["repair"] for f in one["findings"] if (f["class"], f["replica"]) == (kind, replica))
-        for step in steps:
-            print(f"    - {step}")
-    if one["findings"] and one["findings"][0]["commands"]:
+    for group in one["groups"]:
+        _render_group(group)
+    told: set[tuple[str, ...]] = set()
+    for group in one["groups"]:
+        if (steps := tuple(group["repair"])) not in told:
+            print(f"  what to do about {group['class']} on {group['replica']}:")
+            for step in steps:
+                print(f"    - {step}")
+        told.add(steps)
+    if any(group["commands"] for group in one["groups"]):
         tell("--output json and --report have the commands for Kafka's tools")
+
+
+def _render_group(group: dict[str, Any]) -> None:
+    other = f" or {group['or_class']} on {group['or_replica']}" if group["or_class"] else ""
+    producer = f", producer {group['producer_id']}" if group["producer_id"] >= 0 else ""
+    harmless = "" if group["misleads_readers"] else ", no reader is misled"
+    print(
+        f"  {group['class']} on {group['replica']}{other}{producer}: {group['count']} "
+        f"{'finding' if group['count'] == 1 else 'findings'} ({group['sure']}, {group['isolation']}{harmless})"
+    )
+    print(f"    {group['why']}")
+    for example in group["examples"]:
+        key = f"key {example['key']} " if example["key"] is not None else ""
+        states = "; ".join(f"{replica}: {state}" for replica, state in example["served"].items())
+        print(f"    {key}offset {example['offset']}{': ' + states if states else ''}")
+    if group["count"] > len(group["examples"]):
+        print(f"    and {group['count'] - len(group['examples'])} more; --output json has all")
 
 
 def _write_findings(path: Path, told: list[dict[str, Any]]) -> None:
@@ -362,6 +368,9 @@ def _write_findings(path: Path, told: list[dict[str, Any]]) -> None:
         "producer_epoch",
         "marker",
         "isolation",
+        "or_class",
+        "or_replica",
+        "misleads_readers",
     )
     rows = [
         {"partition": one["partition"], "key": json.dumps(finding["key"]), "served": json.dumps(finding["served"]),
@@ -370,6 +379,7 @@ def _write_findings(path: Path, told: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     text, number = pa.string(), pa.int64()
     kinds = {"offset": number, "position": number, "producer_id": number, "producer_epoch": number, "marker": number}
+    kinds["misleads_readers"] = pa.bool_()
     columns = ("partition", "key", "served", *names)
     pq.write_table(
         pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds.get(name, text)) for name in columns])), path

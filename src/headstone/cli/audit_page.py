@@ -58,25 +58,32 @@ def _partition(one: Mapping[str, Any]) -> str:
         for risk in one["forecast"]
     ]
     if one["findings"]:
-        parts.append(_table(one["findings"]))
+        parts.append(_table(one["groups"]))
     return "".join(parts)
 
 
-def _table(findings: Sequence[Mapping[str, Any]]) -> str:
+def _table(groups: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for finding in findings:
-        served = "".join(f"<li>{escape(name)}: {escape(state)}</li>" for name, state in finding["served"].items())
-        steps = "".join(f"<li>{escape(step)}</li>" for step in finding["repair"])
-        place = f"<br>{escape(str(finding['file']))} at {finding['position']}" if finding["file"] else ""
-        key = "" if finding["key"] is None else escape(str(finding["key"]))
+    for group in groups:
+        steps = "".join(f"<li>{escape(step)}</li>" for step in group["repair"])
+        other = f"<br>or {escape(group['or_class'])}<br>on {escape(group['or_replica'])}" if group["or_class"] else ""
+        harmless = "" if group["misleads_readers"] else ", no reader is misled"
+        more = group["count"] - len(group["examples"])
         rows.append(
-            f"<tr><td>{escape(finding['class'])}<br>on {escape(finding['replica'])}</td><td>{key}</td>"
-            f"<td>offset {finding['offset']}{place}</td>"
-            f"<td>{escape(finding['sure'])}, {escape(finding['isolation'])}: {escape(finding['why'])}<ul>{served}</ul></td>"
-            f"<td><ol>{steps}</ol>{_commands(finding['commands'])}</td></tr>"
+            f"<tr><td>{escape(group['class'])}<br>on {escape(group['replica'])}{other}</td><td>{group['count']}</td>"
+            f"<td>{escape(group['sure'])}, {escape(group['isolation'])}{harmless}: {escape(group['why'])}</td>"
+            f"<td><ul>{''.join(_example(one) for one in group['examples'])}</ul>{f'and {more} more' if more else ''}</td>"
+            f"<td><ol>{steps}</ol>{_commands(group['commands'])}</td></tr>"
         )
-    head = "<tr><th>what</th><th>key</th><th>where</th><th>why</th><th>what to do</th></tr>"
+    head = "<tr><th>what</th><th>findings</th><th>why</th><th>such as</th><th>what to do</th></tr>"
     return f'<table class="findings">{head}{"".join(rows)}</table>'
+
+
+def _example(example: Mapping[str, Any]) -> str:
+    served = "".join(f"<li>{escape(name)}: {escape(state)}</li>" for name, state in example["served"].items())
+    place = f"<br>{escape(str(example['file']))} at {example['position']}" if example["file"] else ""
+    key = "" if example["key"] is None else f"key {escape(str(example['key']))}, "
+    return f"<li>{key}offset {example['offset']}{place}<ul>{served}</ul></li>"
 
 
 def _commands(steps: Sequence[str]) -> str:

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from headstone.audit.comparison import Compared, Difference, compare
+from headstone.audit.comparison import Compared, compare
+from headstone.audit.findings import Difference
 from headstone.audit.frozen import Frozen, frozen_transactions
+from headstone.audit.verdicts import Finding, Placement, of_difference, of_frozen, with_repairs
 from headstone.audit.views import (
     MARKER,
     ROW,
@@ -27,11 +29,11 @@ from headstone.audit.views import (
     fill_rows,
     visible,
 )
-from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
+from headstone.errors import CorruptLog, UsageError
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, META_PROPERTIES, PARTITION_METADATA, read_offsets
 from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
 from headstone.log.directory import METADATA_TOPIC, PartitionDir, list_segments
-from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON, LENGTH_AT, LOG_OVERHEAD
+from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON, EMPTIED, LENGTH_AT, LOG_OVERHEAD, TRANSACTIONAL
 from headstone.log.reading import Payloads, chunk_of
 from headstone.retention.keys import HashKey, siphash_spans
 from headstone.retention.passes import PieceReader
@@ -55,8 +57,6 @@ class Replica:
     high_watermark: int | None
     clean_end: int | None
     """The cleaner checkpoint; None if there is none, as over the wire."""
-    broker: int | None
-    """By its name, if that is a number, or by what its log directory says; None if nothing does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,14 @@ class ShareResult:
     proofs: list[tuple[bytes, dict[str, str]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """One partition: its shares, and replicas that could not be read, with the reason."""
+
+    shares: list[ShareResult]
+    unread: dict[str, str]
+
+
 @dataclass(slots=True, kw_only=True)
 class PartitionAudit:
     partition: str
@@ -99,6 +107,11 @@ class PartitionAudit:
     results: list[ShareResult]
     problems: list[str]
     """Why it could not be compared, or not all of it."""
+    unread: list[str] = field(default_factory=list)
+    """Replicas that could not be read: nothing is known of them."""
+    brokers: dict[str, int | None] = field(default_factory=dict)
+    """Of all replicas, also those that could not be read: by its name, if that is a number, or by what its log directory says;
+    None if nothing does."""
     producers: dict[str, tuple[ProducerSaid, ...]] = field(default_factory=dict)
     """By replica, where it was asked: what its broker says of producers."""
 
@@ -111,22 +124,55 @@ def audit(
     works: list[AuditWork] = []
     hash_key = HashKey.random()
     for partition, members in sorted(groups.items()):
-        replicas, problems = _surveyed(members)
+        replicas, unread = _surveyed(members)
+        problems = [f"{name}: {why}" for name, why in unread.items()]
         if len(members) < 2:
             problems.append(f"{partition}: only {members[0][0]} has it, there is nothing to compare it with")
         if len(replicas) > 1:
             shares = _shares(replicas)
             works.append(AuditWork(replicas=replicas, hash_key=hash_key, shares=shares, wanted=tuple(wanted)))
-        found.append(PartitionAudit(partition=partition, replicas=replicas, results=[], problems=problems))
+        elif len(members) > 1:
+            problems.append("nothing could be compared: fewer than two replicas could be read")
+        found.append(
+            PartitionAudit(
+                partition=partition,
+                replicas=replicas,
+                results=[],
+                problems=problems,
+                unread=list(unread),
+                brokers={name: int(name) if name.isdigit() else _broker(directory) for name, directory in members},
+            )
+        )
     by_name = {one.partition: one for one in found}
     for work, result in zip(works, engine.each(audit_partition, works, None), strict=True):
         mine = by_name[work.replicas[0].directory.name]
-        if isinstance(result, HeadstoneError):
-            mine.problems.append(str(result))
-        else:
-            mine.results.extend(result)
-            mine.problems += _not_compared(result[0].facts)
+        mine.problems += [f"{name}: {why}" for name, why in result.unread.items()]
+        mine.unread += result.unread
+        mine.results.extend(result.shares)
+        mine.problems += _not_compared(result.shares[0].facts) if result.shares else [
+            "nothing could be compared: fewer than two replicas could be read"
+        ]  # fmt: skip
     return found
+
+
+def findings_of(audited: PartitionAudit) -> list[Finding]:
+    """Everything that was found about a partition, with what to do about it."""
+    places = {replica.name: replica.survey.segments for replica in audited.replicas}
+    found: list[Finding] = []
+    doubtful: set[str] = set()
+    for result in audited.results:
+        found += [of_frozen(one, audited.producers.get(one.replica)) for one in result.frozen]
+        for one in result.compared.differences:
+            holder, file, _ = one.place
+            found.append(of_difference(one, result.keys[one.key, one.key_high], str(places[holder][file].file.path)))
+            doubtful.update(one.doubtful)
+    if not found:
+        return []
+    directory = audited.replicas[0].directory
+    placement = Placement(
+        topic=directory.topic, partition=directory.partition, brokers=audited.brokers, unread=tuple(audited.unread)
+    )
+    return with_repairs(found, doubtful, placement)
 
 
 def _not_compared(facts: Sequence[ReplicaFacts]) -> list[str]:
@@ -138,8 +184,10 @@ def _not_compared(facts: Sequence[ReplicaFacts]) -> list[str]:
     return [f"nothing could be compared: {who} has records below its high watermark"]
 
 
-def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replica, ...], list[str]]:
-    replicas, problems = [], []
+def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replica, ...], dict[str, str]]:
+    """The replicas, and why the others could not be read."""
+    replicas: list[Replica] = []
+    unread: dict[str, str] = {}
     ids = {topic_id for _, directory in members if (topic_id := _topic_id(directory)) is not None}
     if len(ids) > 1:
         raise UsageError(
@@ -149,7 +197,7 @@ def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replic
         try:
             survey, _ = survey_directory(directory)
         except (CorruptLog, OSError) as error:
-            problems.append(f"{name}: {error}")
+            unread[name] = str(error)
             continue
         high, clean = (
             read_offsets(directory.log_dir / file).get(directory.topic_partition) for file in (HIGH_WATERMARK, CLEANER)
@@ -157,10 +205,9 @@ def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replic
         replicas.append(
             Replica(
                 name=name, directory=directory, survey=survey, high_watermark=high, clean_end=clean,
-                broker=int(name) if name.isdigit() else _broker(directory),
             )
         )  # fmt: skip
-    return tuple(replicas), problems
+    return tuple(replicas), unread
 
 
 def _broker(directory: PartitionDir) -> int | None:
@@ -181,20 +228,21 @@ def _shares(replicas: tuple[Replica, ...]) -> int:
     return max(1, -(-records * ROW.itemsize * 2 // TASK_BYTES))
 
 
-def audit_partition(work: AuditWork, meter: Meter) -> list[ShareResult] | HeadstoneError:
-    """All replicas of one partition, share by share. What can't be read is an answer: the other partitions go on."""
-    try:
-        with ExitStack() as files:
-            read = []
-            for replica in work.replicas:
-                spool = files.enter_context(RowSpool(work.shares))
+def audit_partition(work: AuditWork, meter: Meter) -> TaskResult:
+    """All replicas of one partition, share by share. One that can't be read is left out, and the others are compared."""
+    unread: dict[str, str] = {}
+    with ExitStack() as files:
+        read = []
+        for replica in work.replicas:
+            spool = files.enter_context(RowSpool(work.shares))
+            try:
                 facts, tally = _read(replica, work.hash_key, spool, meter)
-                read.append((facts, tally, spool))
-            return [_audit_share(work, share, read) for share in range(work.shares)]
-    except CorruptLog as error:
-        return error
-    except OSError as error:
-        return Unfinished(f"{work.replicas[0].directory.name}: {error}")
+            except (CorruptLog, OSError) as error:
+                unread[replica.name] = str(error)
+                continue
+            read.append((facts, tally, spool))
+        shares = [_audit_share(work, share, read) for share in range(work.shares)] if len(read) > 1 else []
+    return TaskResult(shares=shares, unread=unread)
 
 
 def _audit_share(
@@ -249,7 +297,7 @@ def _key_of(replicas: dict[str, Replica], found: Difference) -> bytes:
 
 
 def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) -> tuple[ReplicaFacts, dict[str, int]]:
-    markers, spans, stamps = ([np.zeros(0, dtype=kind)] for kind in (MARKER, SPAN, STAMP))
+    markers, bare, spans, stamps = ([np.zeros(0, dtype=kind)] for kind in (MARKER, MARKER, SPAN, STAMP))
     tally = {"records": 0, "tombstones": 0, "aborted": 0, "open": 0, "control": 0}
     reader, payloads = PieceReader(), Payloads()
     for number, segment in enumerate(replica.survey.segments):
@@ -257,15 +305,9 @@ def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) ->
             batches, roles = piece.chunk.batches, piece.roles
             counts, data = batches["count"], roles < CONTROL_NEEDED
             control = np.isin(batches["control_type"], (ABORT, COMMIT)) & (counts > 0)
-            made = np.zeros(int(control.sum()), dtype=MARKER)
-            made["offset"], made["producer_id"] = batches["base_offset"][control], batches["producer_id"][control]
-            made["producer_epoch"] = batches["producer_epoch"][control]
-            made["commit"] = batches["control_type"][control] == COMMIT
-            markers.append(made)
-            span = np.zeros(batches.size, dtype=SPAN)
-            span["base"], span["last"] = batches["base_offset"], batches["last_offset"]
-            span["producer_id"] = np.where(data, batches["producer_id"], -1)
-            spans.append(span)
+            markers.append(_markers(batches[control]))
+            bare.append(_markers(batches[batches["control_type"] == EMPTIED]))
+            spans.append(_spans(batches, data))
             for name, chosen in (
                 ("records", data),
                 ("aborted", roles == ABORTED),
@@ -285,9 +327,27 @@ def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) ->
     facts = ReplicaFacts(
         name=replica.name, log_start=survey.log_start, log_end=survey.log_end, high_watermark=replica.high_watermark,
         lso=survey.lso, open_txns=survey.open_txns, aborted=survey.aborted, markers=np.concatenate(markers),
-        spans=np.concatenate(spans), stamps=np.concatenate(stamps),
+        bare=np.concatenate(bare), spans=np.concatenate(spans), stamps=np.concatenate(stamps),
     )  # fmt: skip
     return facts, tally
+
+
+def _markers(batches: Any) -> Any:
+    made = np.zeros(batches.size, dtype=MARKER)
+    made["offset"], made["producer_id"] = batches["base_offset"], batches["producer_id"]
+    made["producer_epoch"], made["commit"] = batches["producer_epoch"], batches["control_type"] == COMMIT
+    return made
+
+
+def _spans(batches: Any, data: Any) -> Any:
+    """data: which of the batches are no control batches."""
+    span = np.zeros(batches.size, dtype=SPAN)
+    span["base"], span["last"] = batches["base_offset"], batches["last_offset"]
+    span["producer_id"] = np.where(data, batches["producer_id"], -1)
+    span["epoch"] = batches["producer_epoch"]
+    span["transactional"] = data & (batches["attributes"] & TRANSACTIONAL != 0)
+    span["complete"] = batches["count"] == span["last"] - span["base"] + 1
+    return span
 
 
 def _live(replica: ReplicaRows) -> int:

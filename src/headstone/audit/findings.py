@@ -1,0 +1,59 @@
+"""What an audit says about one key of one replica: classes, how sure they are, and what the replicas serve. Values only.
+
+Where the evidence does not decide between two readings, a difference carries both, the likelier one first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REAPPEARS = "deleted-reappears"
+ABORTED_SERVED = "aborted-as-committed"
+HIDDEN = "committed-hidden"
+FROZEN = "read-committed-frozen"
+OTHER = "other"
+CERTAIN, LIKELY, UNDECIDED = "certain", "likely", "undecided"
+EVERYBODY, UNCOMMITTED = "every consumer", "read_uncommitted"
+ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What one replica has of a key: the newest record that consumers get. `note`: what tells it from the others."""
+
+    replica: str
+    offset: int
+    deleted: bool
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.offset == ABSENT:
+            return f"absent{self.note}"
+        return f"{'deleted' if self.deleted else 'present'} at {self.offset}{self.note}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """`place` is (replica, file, position) of the batch with the record at `offset`; key digests name the key."""
+
+    kind: str
+    replica: str
+    key: int
+    key_high: int
+    offset: int
+    sure: str
+    why: str
+    place: tuple[str, int, int]
+    producer_id: int
+    producer_epoch: int
+    marker: int | None
+    served: tuple[Served, ...]
+    isolation: str
+    """Who is served it: every consumer, or only read_uncommitted ones, because a replica's LSO is in front of it."""
+    misleads: bool
+    """False: whoever reads to the end gets the same from every replica all the same."""
+    doubtful: tuple[str, ...]
+    """Replicas that are wrong about this key, or may be: none of them is a source to copy from."""
+    or_kind: str | None = None
+    or_replica: str | None = None
+    """The other reading, where the evidence does not decide: of which class, and on which replica that would be."""
