@@ -87,6 +87,8 @@ def _judge_key(judgement: Judgement, cluster: Cluster, copy: Copy, key: bytes, h
             continue
         judgement.wrong[place] = judgement.wrong.get(place, frozenset()) | _classes(copy, here, truth)
         rewritten = any(one.offset >= end and not one.aborted for one in happened)
+        # A replica with an open record of a key says nothing about it; if it never ends there, that is the finding.
+        rewritten |= any(one.offset in offsets for one in happened for offsets in copy.pending.values())
         if end == copy.lso and not copy.away and not rewritten and cluster.leader.lso >= end:
             judgement.must.add(place)
     if copy.away and any(_lost(cluster, one) for one in happened if one.offset >= copy.log_end):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headstone.audit.comparison import OTHER
+from headstone.audit.findings import OTHER
 from headstone.audit.views import ROW, visible
 from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN
 from tests.audit.replicas import NAME, audited, findings

@@ -111,17 +111,12 @@ class Decisions:
         if end is None or self._lost_between(producer, offset, int(end["offset"]), epoch, int(end["epoch"])):
             return RealEnd(at=None, kind=UNKNOWN, linked=False)
         at, kind = int(end["offset"]), int(end["kind"])
-        linked = (
-            int(end["epoch"]) == epoch + 1
-            or any(
-                self._ends(name, producer, offset) == at
-                for name, facts in self._replicas.items()
-                if name != judged and (name in holders or facts.has_data(producer, offset))
-            )
-            or any(
-                first <= offset and names - {judged} for first, names in self._indexed.get((producer, at), {}).items()
-            )
-        )
+        having = (name for name, facts in self._replicas.items() if name in holders or facts.has_data(producer, offset))
+        begun = (names for first, names in self._indexed.get((producer, at), {}).items() if first <= offset)
+        agreeing = {name for name in having if self._ends(name, producer, offset) == at}.union(*begun)
+        # One that reads it so itself proves nothing, and others may have lost the same: then it takes a majority.
+        enough = len(self._replicas) // 2 + 1 if judged in agreeing else 1
+        linked = int(end["epoch"]) == epoch + 1 or len(agreeing) >= enough
         return RealEnd(at=at, kind=kind, linked=linked)
 
     def doubt(self, name: str, row: Any, kind: int, *, holders: Sequence[str]) -> Doubt:

@@ -124,12 +124,9 @@ class Case:
         rival = next((one for one in readings[1:] if one.possible and self._as_good(best, one)), None)
         doubtful = tuple(sorted({*best.wrong, *(rival.wrong if rival else ()), *self._misread}))
         found = []
-        for name, ways in self._misread.items():
-            misleads = _live(self._newest[name]) != best.truth
-            # Of several misread records of the key the newest of the kind that matters is told.
-            for way in {way.kind: way for way in ways}.values():
-                explained = misleads and name not in best.wrong
-                found.append(self._difference(name, way, CERTAIN, doubtful, misleads=explained))
+        for name in self._misread:
+            misleads = _live(self._newest[name]) != best.truth and name not in best.wrong
+            found += self._misreadings(name, doubtful, misleads=misleads)
         for name, ways in best.wrong.items():
             # Two mistakes may make it right for readers, by chance.
             if _live(self._newest[name]) != best.truth:
@@ -139,13 +136,22 @@ class Case:
     def misread(self) -> list[Difference]:
         """Only what the decisions show, where all replicas serve the same in the end."""
         found = []
-        for name, ways in self._misread.items():
+        for name in self._misread:
             rows, served = self._corrected[name], _live(self._newest[name])
             alone = all(_live(row) != served for other, row in self._newest.items() if other != name)
             misleads = alone and served != _live(_last(rows[visible(rows, self._below)]))
-            for way in {way.kind: way for way in ways}.values():
-                found.append(self._difference(name, way, CERTAIN, tuple(sorted(self._misread)), misleads=misleads))
+            found += self._misreadings(name, tuple(sorted(self._misread)), misleads=misleads)
         return found
+
+    def _misreadings(self, name: str, doubtful: tuple[str, ...], *, misleads: bool) -> list[Difference]:
+        """Of each class the newest. Only what no record behind it replaces, rightly served, can mislead."""
+        rows, corrected = self.rows[name], self._corrected[name]
+        right = _last(rows[visible(rows, self._below) & visible(corrected, self._below)])
+        replaced = ABSENT if right is None else int(right["offset"])
+        return [
+            self._difference(name, way, CERTAIN, doubtful, misleads=misleads and int(way.row["offset"]) > replaced)
+            for way in {way.kind: way for way in self._misread[name]}.values()
+        ]
 
     def torn(self, name: str, other: str, row: Any) -> Difference:
         """Two replicas have different records at the same offset."""
@@ -241,7 +247,8 @@ class Case:
             dropped = [self._dropped(name, record)] if record["role"] != DATA else []
             owner = next(other for other in self._holders[deletion] if other != name)
             why = f"it lacks the tombstone at {deletion}, which {owner} has"
-            return [Way(kind=REAPPEARS, grade=SURE, row=newest, marker=None, why=why), *dropped]
+            other = any(way.grade > IMPOSSIBLE for way in dropped)
+            return [Way(kind=REAPPEARS, grade=LIKELIER if other else SURE, row=newest, marker=None, why=why), *dropped]
         shown = rows[visible(rows, self._below)]
         deleted = np.flatnonzero(shown["tombstone"])
         shown = shown[deleted[-1] + 1 :] if deleted.size else shown
@@ -252,11 +259,10 @@ class Case:
         doubts = [self._doubt(name, row, ABORT) for row in shown]
         grade = min(doubt.grade for doubt in doubts)
         at = doubts[-1].at
-        why = (
-            f"its transaction ended at {at}, which is not a marker here any more, and the COMMIT that counts here came later"
-            if grade >= EVIDENT and at is not None
-            else "others have cleaned it away; the COMMIT that counts here may be that of a later transaction of the producer"
-        )
+        why = "others have cleaned it away; the COMMIT that counts here may be that of a later transaction of the producer"
+        if grade >= EVIDENT:
+            ended = "before that, by the epochs" if at is None else f"at {at}, which is no marker here"
+            why = f"others have cleaned it away; its transaction ended {ended}, and the COMMIT that counts here is not its own"
         return Way(kind=ABORTED_SERVED, grade=grade, row=shown[-1], marker=at, why=why)
 
     def _hidden(self, name: str, row: Any) -> Way:
@@ -270,11 +276,10 @@ class Case:
         """The replica has cleaned the record away because it took it for aborted."""
         producer, offset = int(record["producer_id"]), int(record["offset"])
         end = self._decisions.everywhere.after(producer, offset)
-        grade = IMPOSSIBLE
-        if end is not None:
-            mine = self._decisions.own[name].after(producer, offset)
-            if mine is None or int(mine["offset"]) > int(end["offset"]):
-                grade = EVIDENT if mine is not None and mine["kind"] == ABORT else POSSIBLE
+        mine = self._decisions.own[name].after(producer, offset)
+        known = end is not None and mine is not None and int(mine["offset"]) == int(end["offset"])
+        missed = not known and self._decisions.misread_before(name, ABORT) > offset
+        grade = IMPOSSIBLE if not missed else EVIDENT if mine is not None and mine["kind"] == ABORT else POSSIBLE
         why = f"the record at {offset} is gone here, as if its transaction had been aborted"
         return Way(kind=HIDDEN, grade=grade, row=record, marker=None if end is None else int(end["offset"]), why=why)
 
@@ -319,7 +324,7 @@ class Case:
         if or_kind is not None:
             why = f"one of these two: {way.kind} on {name}, {way.why}; or {or_kind} on {or_replica}, {or_why}"
         if not misleads:
-            why += "; no reader is misled: what replaced it is the same on every replica"
+            why += "; no reader is misled by it: a newer record replaces it"
         return Difference(
             kind=way.kind, replica=name, key=self._key, key_high=self._key_high, offset=int(row["offset"]), sure=sure, why=why,
             place=(holder, int(owned["file"]), int(owned["place"])), producer_id=int(row["producer_id"]),

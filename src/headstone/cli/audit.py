@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstone.audit.verdicts import CLEAN, DIVERGED, INCOMPLETE, verdict
 from headstone.cli.audit_page import audit_page
 from headstone.cli.inspect import shown_bytes
 from headstone.cli.lake_data import store_settings
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from headstone.spark.auditing import PartitionAudit
     from headstone.spark.compaction import Engine
 
-EXIT_CODES = {CLEAN: 0, DIVERGED: 1, INCOMPLETE: 3}
+EXIT_CODES = {"clean": 0, "diverged": 1, "incomplete": 3}
+"""By verdict."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from headstone.audit.verdicts import verdict
+
     if bool(arguments.directories) == bool(arguments.bootstrap):
         raise UsageError("name the log directories of the replicas, or a cluster with --bootstrap HOSTS")
     for path in (arguments.report, arguments.findings):
