@@ -18,6 +18,7 @@ from headstone.retention.producers import PRODUCER
 from headstone.sim.partition_log import PartitionLog
 from headstone.spark.auditing import PartitionAudit, audit, replicas_of
 from headstone.spark.inprocess import InProcess
+from tests.audit.judging import Said
 
 NAME = "t-0"
 
@@ -56,6 +57,18 @@ def findings(one: PartitionAudit) -> list[tuple[str, str, bytes | None]]:
         ],
         key=str,
     )
+
+
+def said(one: PartitionAudit) -> list[Said]:
+    """Everything that was found, as far as it is judged."""
+    found = [Said(kind=FROZEN, replica=frozen.replica, key=None) for result in one.results for frozen in result.frozen]
+    return found + [
+        Said(
+            kind=one.kind, replica=one.replica, key=result.keys[one.key, one.key_high], misleads=one.misleads, sure=one.sure,
+            or_kind=one.or_kind, or_replica=one.or_replica,
+        )
+        for result in one.results for one in result.compared.differences
+    ]  # fmt: skip
 
 
 def audit_logs(logs: Mapping[str, PartitionLog], root: Path, **options: Any) -> PartitionAudit:

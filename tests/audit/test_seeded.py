@@ -19,24 +19,12 @@ from pathlib import Path
 import pytest
 
 from headstone.spark import auditing
-from headstone.spark.auditing import PartitionAudit
-from tests.audit.histories import FROZEN, Cluster, generate
+from tests.audit.histories import Cluster, generate
 from tests.audit.judging import Judgement, Said, judge, mistakes
-from tests.audit.replicas import audited
+from tests.audit.replicas import audited, said
 
 SEEDS, SEEDS_AT_ONCE = 240, 60
 CORRUPT, HEALTHY, BETWEEN = "corrupt", "healthy", "in between"
-
-
-def said(one: PartitionAudit) -> list[Said]:
-    found = [Said(kind=FROZEN, replica=frozen.replica, key=None) for result in one.results for frozen in result.frozen]
-    return found + [
-        Said(
-            kind=one.kind, replica=one.replica, key=result.keys[one.key, one.key_high], misleads=one.misleads, sure=one.sure,
-            or_kind=one.or_kind, or_replica=one.or_replica,
-        )
-        for result in one.results for one in result.compared.differences
-    ]  # fmt: skip
 
 
 def audit_history(cluster: Cluster, root: Path) -> list[Said]:
