@@ -56,7 +56,9 @@ def test_the_first_ending_that_any_replica_knows_decides() -> None:
 def test_a_marker_beyond_what_is_trusted_decides_nothing() -> None:
     wrong, behind = facts("x", markers="C9e0", data="2e0"), facts("y", markers="A4e0", high_watermark=4)
     assert end_of(wrong, behind, offset=2, epoch=0) == RealEnd(at=9, kind=COMMIT, linked=False)
+    assert behind.decision(1, 2) is None
     assert not Decisions([wrong, behind]).contradicted(record(2, 0)).any()
+    assert Decisions([wrong, facts("y", markers="A4e0")]).contradicted(record(2, 0)).all()
     unsure = facts("y", bare="4e0", aborted=((2, 4),), high_watermark=4)
     assert end_of(wrong, unsure, offset=2, epoch=0) == RealEnd(at=9, kind=COMMIT, linked=False)
 
