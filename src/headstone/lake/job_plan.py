@@ -33,7 +33,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.objects import read_dead, read_halves, read_keys
 from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import compactable, due_tombstones, not_compacted, setting
-from headstone.lake.spans import Span, Spans, overlap
+from headstone.lake.spans import Span, Spans, normal, touching
 from headstone.lake.store import Store
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
 
@@ -136,7 +136,8 @@ def plan_job(lake: Lake, at: TopicPartition, partition: Partition, now_ms: int, 
 
 
 def _overlapping(partition: Partition, spans: Sequence[Span]) -> tuple[Extent, ...]:
-    return tuple(extent for extent in partition.extents if overlap([extent.span], spans))
+    wanted = normal(spans)
+    return tuple(extent for extent in partition.extents if touching(wanted, extent.span))
 
 
 def _bounded(
@@ -193,7 +194,7 @@ def _judged(
     extent: Extent, due: Spans, halves: Halves, newer: NewerKeys | None, lists: _Lists, dead_share_max: float
 ) -> Mark | str:
     """What becomes of an extent below the index whose keys are `halves`; `newer` None: none is marked."""
-    if overlap([extent.span], due):
+    if touching(due, extent.span):
         return FETCH
     if extent.keys < 0:
         return FETCH if extent.length else LEAVE

@@ -19,7 +19,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_dead, read_extent, read_keys, writing_object
 from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import dirty_spans
-from headstone.lake.spans import SPREAD_MAX, Span, overlap
+from headstone.lake.spans import SPREAD_MAX, Span, touching
 from headstone.log.reading import chunk_of
 
 SMALL = 0.5
@@ -45,7 +45,7 @@ def runs_to_merge(partition: Partition, *, extent_bytes: int = EXTENT_BYTES) -> 
     run: list[Extent] = []
     for extent in partition.extents:
         small = extent.length < extent_bytes * SMALL
-        same = not run or bool(overlap([run[-1].span], dirty)) == bool(overlap([extent.span], dirty))
+        same = not run or bool(touching(dirty, run[-1].span)) == bool(touching(dirty, extent.span))
         fits = (
             _size(run) + extent.length <= extent_bytes
             and extent.span.end - (run or [extent])[0].span.start <= SPREAD_MAX
