@@ -91,7 +91,7 @@ class Decisions:
         self._replicas = {facts.name: facts for facts in replicas}
         self.own = {facts.name: Endings(_known(facts)) for facts in replicas}
         self.everywhere = Endings(np.concatenate([_endings(facts) for facts in replicas]))
-        self._misread: dict[tuple[str, int], int] = {}
+        self._misread: dict[tuple[str, int, bool], int] = {}
 
     def contradicted(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Rows that their replica takes for committed where the first ending known anywhere is an ABORT, and the reverse."""
@@ -151,17 +151,17 @@ class Decisions:
         between = mine[(mine["base"] > offset) & (mine["base"] < end)]
         return bool((between["epoch"] > epoch).any())
 
-    def misread_before(self, name: str, kind: int) -> int:
+    def misread_before(self, name: str, kind: int, *, known: bool = False) -> int:
         """Before which offset the replica may have read a transaction as ended by `kind` that ended otherwise; -1: none.
 
         For every ending that reads so, or may: the last place before it at which another one was missed, on this replica
         (known from others) or on all (offsets that nobody has). It must lie behind the marker before, which decided what
-        was there, and behind the first offset of the transaction by the abort index."""
-        if (name, kind) not in self._misread:
-            self._misread[name, kind] = self._last_misread(name, kind)
-        return self._misread[name, kind]
+        was there, and behind the first offset of the transaction by the abort index. known: only what others know of."""
+        if (name, kind, known) not in self._misread:
+            self._misread[name, kind, known] = self._last_misread(name, kind, others_only=known)
+        return self._misread[name, kind, known]
 
-    def _last_misread(self, name: str, kind: int) -> int:
+    def _last_misread(self, name: str, kind: int, *, others_only: bool) -> int:
         rows = self.everywhere.rows
         own = self.own[name]
         at = own.behind(rows["producer_id"], rows["offset"] - 1)
@@ -169,7 +169,7 @@ class Decisions:
             (at >= 0) & (own.rows["offset"][at] == rows["offset"]) if own.rows.size else np.zeros(rows.size, np.bool_)
         )
         missed = _previous(rows, ~known & (rows["kind"] != kind))
-        limit = np.maximum(missed, self._last_unseen(rows["offset"]))
+        limit = missed if others_only else np.maximum(missed, self._last_unseen(rows["offset"]))
         floor = _previous(rows, known)
         if kind == ABORT:
             firsts, agreed = self._indexed_firsts(name)

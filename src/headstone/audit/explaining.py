@@ -307,8 +307,11 @@ class Case:
         if best is not None and best[0].grade > IMPOSSIBLE:
             return Way(kind=HIDDEN, grade=max(best[0].grade, LIKELIER), row=best[1], marker=best[0].at, why=why)
         row = _at(rows, value)
-        limit = self._decisions.misread_before(name, ABORT)
-        return Way(kind=HIDDEN, grade=REMOTE if limit > value else IMPOSSIBLE, row=row, marker=None, why=why)
+        missed = self._decisions.misread_before(name, ABORT) > value
+        told = self._decisions.misread_before(name, ABORT, known=True) > value
+        # A marker that others have speaks louder than an offset that nobody has.
+        grade = LIKELIER if told else REMOTE if missed else IMPOSSIBLE
+        return Way(kind=HIDDEN, grade=grade, row=row, marker=None, why=why)
 
     def _any_row(self, offset: int) -> Any:
         return next(row for rows in self._corrected.values() if (row := _at(rows, offset)) is not None)
