@@ -113,6 +113,27 @@ def test_a_commit_of_objects_alone_checks_and_raises_the_epoch_too() -> None:
     assert replaced(first, 1, [extent(0, 10, "next")], None).compaction_epoch == 2
 
 
+def test_marks_add_to_the_dead_of_an_extent_and_lose_none_of_its_records() -> None:
+    (whole,) = log(0, 10).extents
+    marked = replace(whole, records=7, dead=3, dead_object="d", dead_position=4)
+    partition = replaced(log(0, 10), 0, [marked], None)
+    assert partition.extents == (marked,)
+    for dead in (2, 3):
+        with pytest.raises(CommitRefused, match="marked in an extent that is not there any more"):
+            replaced(partition, 1, [replace(marked, records=10 - dead, dead=dead, dead_object="e")], None)
+    for records in (5, 7):
+        with pytest.raises(CommitRefused, match="are not all of them"):
+            replaced(partition, 1, [replace(marked, records=records, dead=4, dead_object="e")], None)
+
+
+def test_a_log_start_only_rises_and_not_beyond_the_log() -> None:
+    partition = started_at(log(0, 10, 20), 12)
+    for offset in (11, 21):
+        with pytest.raises(CommitRefused, match="is not in"):
+            started_at(partition, offset)
+    assert started_at(partition, 20).extents == ()
+
+
 def test_leveling_checks_the_epoch_and_leaves_it() -> None:
     partition = replaced(log(0, 10, 20), 0, [], clean(0, 20))
     with pytest.raises(CommitRefused, match="epoch"):
