@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstone.lake.collection import collect, garbage
-from tests.lake.scene import Scene
+from tests.lake.scene import AT, Scene
 
 
 def test_an_object_that_is_committed_while_the_store_is_listed_is_no_orphan(
@@ -35,3 +35,19 @@ def test_what_is_in_the_store_and_known_to_nobody_is_an_orphan(scene: Scene) -> 
     found = garbage(scene.lake, now_ms=10, grace_ms=10**6)
     assert (found.orphans, collect(scene.lake, found)) == (["abc"], ["abc"])
     assert len(scene.lake.store.list("objects")) == 1
+
+
+def test_what_was_replaced_or_never_used_waits_for_its_time(scene: Scene) -> None:
+    scene.write("N[a]")
+    scene.write("N[a]")
+    replaced = {extent.object_id for extent in scene.lake.metastore.partition(AT).extents}
+    scene.compact(now_ms=10)
+    left = {extent.object_id for extent in scene.lake.metastore.partition(AT).extents}
+    (unused,) = scene.lake.metastore.register(1, now_ms=20)
+
+    def found(**times: int) -> set[str]:
+        return {row.object_id for row in garbage(scene.lake, **times).rows}
+
+    assert found(now_ms=100, grace_ms=100, upload_ms=100) == set()
+    assert found(now_ms=200, grace_ms=100, upload_ms=1000) == replaced - left
+    assert found(now_ms=200, grace_ms=1000, upload_ms=100) == {unused}

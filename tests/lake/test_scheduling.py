@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from headstone.lake.commits import EMPTY, Claim, Extent, Partition, appended, replaced
+from headstone.lake.commits import EMPTY, Claim, Extent, Partition, TombstoneRange, appended, replaced
 from headstone.lake.rows import TopicPartition
-from headstone.lake.scheduling import eligibility, queue
+from headstone.lake.scheduling import compactable, due_tombstones, eligibility, queue
 from headstone.lake.spans import Span
+from headstone.retention.policy import NO_LIMIT
 
 
 def log(*ends: int, length: int = 100) -> Partition:
@@ -85,3 +88,17 @@ def test_timestamps_of_the_future_block_nothing() -> None:
     """Redpanda 31442."""
     found = eligibility(log(10), {"max.compaction.lag.ms": 1}, now_ms=5)
     assert (found.eligible, found.deadline_ms) == (True, 10_001)
+
+
+def test_the_first_that_is_too_young_ends_what_is_compacted() -> None:
+    lag = {"min.compaction.lag.ms": 5_000}
+    assert compactable(log(10, 20, 30), lag, now_ms=24_000) == (Span(0, 10),)
+    assert compactable(log(10, 20, 30), lag, now_ms=36_000) == (Span(0, 30),)
+
+
+def test_dirty_data_keeps_the_tombstones_above_it() -> None:
+    """One of its records may be what such a tombstone deletes."""
+    tracked = (TombstoneRange(span=Span(10, 20), cleaned_at_ms=0),)
+    for start, due in ((10, ()), (0, (Span(10, 20),))):
+        partition = replace(log(10, 20), cleaned=(Span(start, 20),), tombstones=tracked)
+        assert due_tombstones(partition, {"delete.retention.ms": 1}, now_ms=100, held_from=NO_LIMIT) == due

@@ -133,6 +133,17 @@ def test_a_request_is_enough_and_is_done_once(lake: Lake) -> None:
     assert (leases.requested(), leases.history(limit=1)[0].outcome) == ({}, IDLE)
 
 
+def test_a_request_that_came_while_a_job_ran_is_not_done_by_it(lake: Lake) -> None:
+    """The job may have looked before what the request is about was there."""
+    put(lake, FIRST, [(b"a", b"1")])
+    leases = Leases(lake.metastore)
+    leases.request(FIRST, now_ms=60)
+    leases.done(FIRST, "w", COMMITTED, {}, started_ms=50, now_ms=70)
+    assert leases.requested() == {FIRST: 60}
+    leases.done(FIRST, "w", COMMITTED, {}, started_ms=60, now_ms=80)
+    assert leases.requested() == {}
+
+
 def test_a_paused_worker_takes_nothing(lake: Lake) -> None:
     leases = Leases(lake.metastore)
     leases.seen("w", "looking", now_ms=1)
