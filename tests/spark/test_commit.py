@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
+from headstone.log.directory import as_partition
 from headstone.retention.policy import Policy
+from headstone.spark import commit
+from headstone.spark.commit import copy_untouched
 from headstone.spark.compaction import CompactionRequest, compact
 from headstone.spark.inprocess import InProcess
 from tests.oracle.files import read_partition
@@ -127,3 +131,30 @@ def test_the_checkpoint_rises_only_over_what_was_cleaned(
     assert read_offsets((out or source) / CLEANER) == {NAME: written}
     says = [note for note in notes if f"the checkpoint stays at {written}" in note]
     assert len(says) == (dirty_from is not None and dirty_from > written)
+
+
+def test_a_partition_that_is_only_copied_appears_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    history = History()
+    history.append("N[a] | N[b]")
+    partition = history.write_partition(source, "__cluster_metadata-0")
+    out.mkdir()
+    directory = as_partition(partition)
+    assert directory is not None
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commit.os, "rename", full)
+        with pytest.raises(OSError, match="No space left"):
+            copy_untouched([directory], out)
+    assert list(out.iterdir()) == []
+    copy_untouched([directory], out)
+    assert [child.name for child in out.iterdir()] == [partition.name]
+    names = sorted(child.name for child in partition.iterdir())
+    assert {name: (out / partition.name / name).read_bytes() for name in names} == {
+        name: (partition / name).read_bytes() for name in names
+    }
