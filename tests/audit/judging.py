@@ -20,7 +20,8 @@ Place = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A finding, as far as it is judged. `or_kind` and `or_replica`: the other reading, if it leaves that open."""
+    """A finding, as far as it is judged. `or_kind` and `or_replica`: the other reading, if it leaves that open;
+    `else_kind`: a third."""
 
     kind: str
     replica: str
@@ -29,11 +30,13 @@ class Said:
     sure: str = "certain"
     or_kind: str | None = None
     or_replica: str | None = None
+    else_kind: str | None = None
 
     def readings(self) -> list[tuple[str, Place]]:
         assert self.key is not None
-        first = (self.kind, (self.replica, self.key))
-        return [first] if self.or_kind is None else [first, (self.or_kind, (self.or_replica or self.replica, self.key))]
+        other = (self.or_replica or self.replica, self.key)
+        kinds = [(self.kind, (self.replica, self.key)), (self.or_kind, other), (self.else_kind, other)]
+        return [(kind, place) for kind, place in kinds if kind is not None]
 
 
 @dataclass(slots=True, kw_only=True)

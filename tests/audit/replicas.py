@@ -65,7 +65,7 @@ def said(one: PartitionAudit) -> list[Said]:
     return found + [
         Said(
             kind=one.kind, replica=one.replica, key=result.keys[one.key, one.key_high], misleads=one.misleads, sure=one.sure,
-            or_kind=one.or_kind, or_replica=one.or_replica,
+            or_kind=one.or_kind, or_replica=one.or_replica, else_kind=one.else_kind,
         )
         for result in one.results for one in result.compared.differences
     ]  # fmt: skip

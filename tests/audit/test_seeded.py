@@ -89,6 +89,7 @@ def main() -> None:
             counts[f"{kind}, undecided"] += any(one.or_kind for one in found)
             counts["findings"] += sum(one.misleads for one in found)
             counts["findings undecided"] += sum(one.or_kind is not None for one in found)
+            counts["findings of three readings"] += sum(one.else_kind is not None for one in found)
         if seed % 1000 == 999 or min(counts[CORRUPT], counts[HEALTHY]) >= given.seeds:
             share = counts["findings undecided"] / max(counts["findings"], 1)
             print(

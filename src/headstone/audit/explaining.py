@@ -182,16 +182,11 @@ class Case:
                 name, Way(kind=OTHER, grade=POSSIBLE, row=row, marker=None, why=why), LIKELY, doubtful
             )
         first = ways[0]
-        second = next((way for way in ways[1:] if first.grade < SURE), None)
-        if second is not None:
-            return self._difference(
-                name, first, UNDECIDED, doubtful, or_kind=second.kind, or_replica=name, or_why=second.why
-            )
+        if first.grade < SURE and len(ways) > 1:
+            return self._difference(name, first, UNDECIDED, doubtful, instead=[(name, way) for way in ways[1:]])
         if rival is not None:
             other, instead = next(iter(rival.wrong.items()))
-            return self._difference(
-                name, first, UNDECIDED, doubtful, or_kind=instead[0].kind, or_replica=other, or_why=instead[0].why
-            )
+            return self._difference(name, first, UNDECIDED, doubtful, instead=[(other, instead[0])])
         alone = first.grade == SURE and not any(way.grade > IMPOSSIBLE for way in ways[1:])
         sure = CERTAIN if alone and not any(one.possible for one in readings if one is not best) else LIKELY
         return self._difference(name, first, sure, doubtful)
@@ -318,14 +313,16 @@ class Case:
 
     def _difference(
         self, name: str, way: Way, sure: str, doubtful: tuple[str, ...], *, misleads: bool = True,
-        or_kind: str | None = None, or_replica: str | None = None, or_why: str = "",
+        instead: Sequence[tuple[str, Way]] = (),
     ) -> Difference:  # fmt: skip
+        """instead: other readings that nothing excludes, with their replicas; two at most, there are three classes."""
         row = way.row
         holder = name if name in self._holders[int(row["offset"])] else self._holders[int(row["offset"])][0]
         owned = _at(self.rows[holder], int(row["offset"]))
         why = way.why
-        if or_kind is not None:
-            why = f"one of these two: {way.kind} on {name}, {way.why}; or {or_kind} on {or_replica}, {or_why}"
+        if instead:
+            rest = "".join(f"; or {other.kind} on {replica}, {other.why}" for replica, other in instead)
+            why = f"one of these {'two' if len(instead) == 1 else 'three'}: {way.kind} on {name}, {way.why}{rest}"
         if not misleads:
             why += "; no reader is misled by it: a newer record replaces it"
         return Difference(
@@ -333,7 +330,8 @@ class Case:
             place=(holder, int(owned["file"]), int(owned["place"])), producer_id=int(row["producer_id"]),
             producer_epoch=int(row["producer_epoch"]), marker=way.marker, served=self.served(int(row["offset"])),
             isolation=UNCOMMITTED if int(row["offset"]) >= self._facts[name].stable_end else EVERYBODY,
-            misleads=misleads, doubtful=doubtful, or_kind=or_kind, or_replica=or_replica,
+            misleads=misleads, doubtful=doubtful, or_kind=instead[0][1].kind if instead else None,
+            or_replica=instead[0][0] if instead else None, else_kind=instead[1][1].kind if len(instead) > 1 else None,
         )  # fmt: skip
 
     def served(self, offset: int) -> tuple[Served, ...]:

@@ -57,3 +57,5 @@ class Difference:
     or_kind: str | None = None
     or_replica: str | None = None
     """The other reading, where the evidence does not decide: of which class, and on which replica that would be."""
+    else_kind: str | None = None
+    """A third one, on the same replica, where not even that is excluded."""

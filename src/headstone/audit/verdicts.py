@@ -37,6 +37,7 @@ class Finding:
     misleads: bool
     or_kind: str | None
     or_replica: str | None
+    else_kind: str | None = None
     repair: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
 
@@ -86,6 +87,7 @@ def of_difference(difference: Difference, key: bytes, file: str) -> Finding:
         producer_epoch=difference.producer_epoch, marker=difference.marker,
         served={one.replica: str(one) for one in difference.served}, isolation=difference.isolation,
         misleads=difference.misleads, or_kind=difference.or_kind, or_replica=difference.or_replica,
+        else_kind=difference.else_kind,
     )  # fmt: skip
 
 
@@ -135,7 +137,8 @@ def grouped(findings: Sequence[Finding]) -> list[Group]:
     """By cause, in the order of the first of each."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for one in findings:
-        cause = (one.kind, one.replica, one.producer_id, one.marker, one.or_kind, one.sure, one.isolation, one.misleads)
+        cause = (one.kind, one.replica, one.producer_id, one.marker, one.or_kind, one.else_kind, one.sure,
+                 one.isolation, one.misleads)  # fmt: skip
         groups.setdefault(cause, []).append(one)
     return [
         Group(

@@ -261,7 +261,8 @@ def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -
 def _finding(one: Finding) -> dict[str, Any]:
     return {
         "class": one.kind, "replica": one.replica, "key": shown_bytes(one.key), "offset": one.offset, "sure": one.sure,
-        "or_class": one.or_kind, "or_replica": one.or_replica, "misleads_readers": one.misleads, "why": one.why,
+        "or_class": one.or_kind, "or_replica": one.or_replica, "else_class": one.else_kind,
+        "misleads_readers": one.misleads, "why": one.why,
         "file": one.file, "position": one.position, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch,
         "marker": one.marker, "served": dict(one.served), "isolation": one.isolation, "repair": list(one.repair),
         "commands": list(one.commands),
@@ -272,7 +273,8 @@ def _group(one: Group) -> dict[str, Any]:
     first = one.findings[0]
     return {
         "class": one.kind, "replica": one.replica, "producer_id": one.producer_id, "marker": one.marker,
-        "or_class": one.or_kind, "or_replica": first.or_replica, "sure": one.sure, "isolation": one.isolation,
+        "or_class": one.or_kind, "or_replica": first.or_replica, "else_class": first.else_kind,
+        "sure": one.sure, "isolation": one.isolation,
         "misleads_readers": one.misleads, "count": len(one.findings), "why": first.why, "repair": list(first.repair),
         "commands": list(first.commands),
         "examples": [
@@ -339,6 +341,7 @@ def _render_partition(one: dict[str, Any]) -> None:
 
 def _render_group(group: dict[str, Any]) -> None:
     other = f" or {group['or_class']} on {group['or_replica']}" if group["or_class"] else ""
+    other += f" or {group['else_class']} there" if group["else_class"] else ""
     producer = f", producer {group['producer_id']}" if group["producer_id"] >= 0 else ""
     harmless = "" if group["misleads_readers"] else ", no reader is misled"
     print(
@@ -372,6 +375,7 @@ def _write_findings(path: Path, told: list[dict[str, Any]]) -> None:
         "isolation",
         "or_class",
         "or_replica",
+        "else_class",
         "misleads_readers",
     )
     rows = [

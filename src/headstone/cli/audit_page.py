@@ -67,6 +67,7 @@ def _table(groups: Sequence[Mapping[str, Any]]) -> str:
     for group in groups:
         steps = "".join(f"<li>{escape(step)}</li>" for step in group["repair"])
         other = f"<br>or {escape(group['or_class'])}<br>on {escape(group['or_replica'])}" if group["or_class"] else ""
+        other += f"<br>or {escape(group['else_class'])}<br>there" if group["else_class"] else ""
         harmless = "" if group["misleads_readers"] else ", no reader is misled"
         more = group["count"] - len(group["examples"])
         rows.append(
