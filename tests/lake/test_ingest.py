@@ -80,10 +80,12 @@ def test_it_goes_on_where_it_was(lake: Lake, tmp_path: Path) -> None:
     source = CAPTURED / "kafka-3.9.2"
     part = shutil.copytree(source, tmp_path / "part", ignore=shutil.ignore_patterns("*checkpoint"))
     for directory in find_partitions([part]):
-        for file in sorted(directory.path.glob("*.log"))[2:]:
-            file.unlink()
-        for file in directory.path.glob("*.snapshot"):
-            file.unlink()
+        later = [file.stem for file in sorted(directory.path.glob("*.log"))[2:]]
+        for file in [
+            *directory.path.glob("*.snapshot"),
+            *(f for name in later for f in directory.path.glob(f"{name}.*")),
+        ]:
+            file.unlink(missing_ok=True)
     ingest(lake, find_partitions([part]), clock=lambda: 1)
     some = lake.metastore.partition(TopicPartition("plain", 0)).next_offset
     done = {one.at: one for one in ingest(lake, find_partitions([source]), clock=lambda: 2)}
