@@ -72,7 +72,22 @@ def test_a_bare_header_ends_a_transaction_and_does_not_say_how() -> None:
 def test_an_abort_index_outlives_its_marker_and_says_where_the_transaction_began() -> None:
     wrong = facts("x", markers="C9e0", data="2e0", aborted=((1, 4),))
     assert end_of(wrong, facts("y", aborted=((2, 4),)), offset=2, epoch=0) == RealEnd(at=4, kind=ABORT, linked=True)
-    assert end_of(wrong, facts("y", aborted=((3, 4),)), offset=2, epoch=0) == RealEnd(at=4, kind=ABORT, linked=False)
+    began_behind = end_of(wrong, facts("y", aborted=((3, 4),)), offset=2, epoch=0)
+    assert began_behind == RealEnd(at=None, kind=UNKNOWN, linked=False)
+
+
+def test_the_epoch_of_a_fence_does_not_end_what_version_1_ended_before() -> None:
+    """A producer of version 1 ends transactions in their own epoch; the next epoch is that of whoever fenced it."""
+    fenced = facts("x", markers="C3e0 A9e1", data="2e0 5e0 8e0")
+    assert end_of(fenced, facts("y"), offset=5, epoch=0) == RealEnd(at=9, kind=ABORT, linked=False)
+    assert end_of(facts("x", markers="A9e1", data="5e0 8e0"), facts("y"), offset=5, epoch=0).linked
+
+
+def test_an_abort_index_tells_where_the_transaction_began() -> None:
+    decisions = Decisions([facts("x", markers="A9e0", aborted=((7, 9),))])
+    assert decisions.began_behind("x", 1, 5, 9)
+    assert not decisions.began_behind("x", 1, 7, 9)
+    assert not decisions.began_behind("y", 1, 5, 9)
 
 
 def test_the_next_epoch_names_its_transaction_and_a_later_one_shows_that_a_marker_is_lost() -> None:

@@ -111,12 +111,18 @@ class Decisions:
         if end is None or self._lost_between(producer, offset, int(end["offset"]), epoch, int(end["epoch"])):
             return RealEnd(at=None, kind=UNKNOWN, linked=False)
         at, kind = int(end["offset"]), int(end["kind"])
+        entries = self._indexed.get((producer, at), {})
+        begun = set().union(*(names for first, names in entries.items() if first <= offset))
+        later = set().union(*(names for first, names in entries.items() if first > offset))
+        if len(later - {judged}) > len(begun - {judged}):
+            # By those who saw it, that transaction began behind the record, whose own marker is gone then.
+            return RealEnd(at=None, kind=UNKNOWN, linked=False)
         having = (name for name, facts in self._replicas.items() if name in holders or facts.has_data(producer, offset))
-        begun = (names for first, names in self._indexed.get((producer, at), {}).items() if first <= offset)
-        agreeing = {name for name in having if self._ends(name, producer, offset) == at}.union(*begun)
+        agreeing = {name for name in having if self._ends(name, producer, offset) == at} | begun
         # One that reads it so itself proves nothing, and others may have lost the same: then it takes a majority.
         enough = len(self._replicas) // 2 + 1 if judged in agreeing else 1
-        linked = int(end["epoch"]) == epoch + 1 or len(agreeing) >= enough
+        exact = int(end["epoch"]) == epoch + 1 and not self._ends_in_own_epoch(producer, epoch)
+        linked = exact or len(agreeing) >= enough
         return RealEnd(at=at, kind=kind, linked=linked)
 
     def doubt(self, name: str, row: Any, kind: int, *, holders: Sequence[str]) -> Doubt:
@@ -150,6 +156,19 @@ class Decisions:
         mine = data[first:last]
         between = mine[(mine["base"] > offset) & (mine["base"] < end)]
         return bool((between["epoch"] > epoch).any())
+
+    def _ends_in_own_epoch(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer ended a transaction of this epoch in the same epoch, as version 1 does: then a marker of the
+        next one is that of a fence, and not the end of everything before it."""
+        data, rows = self._data, self.everywhere.rows
+        mine = data[(data["producer_id"] == producer_id) & (data["epoch"] == epoch)]
+        same = rows[(rows["producer_id"] == producer_id) & (rows["epoch"] == epoch)]
+        return bool(mine.size and same.size and same["offset"].max() > mine["base"].min())
+
+    def began_behind(self, name: str, producer_id: int, offset: int, end: int) -> bool:
+        """Whether the replica's abort index says that the transaction that ended at `end` began behind the offset."""
+        entries = self._indexed.get((producer_id, end), {})
+        return any(first > offset and name in names for first, names in entries.items())
 
     def misread_before(self, name: str, kind: int, *, known: bool = False) -> int:
         """Before which offset the replica may have read a transaction as ended by `kind` that ended otherwise; -1: none.

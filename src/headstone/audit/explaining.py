@@ -274,7 +274,12 @@ class Case:
         mine = self._decisions.own[name].after(producer, offset)
         known = end is not None and mine is not None and int(mine["offset"]) == int(end["offset"])
         missed = not known and self._decisions.misread_before(name, ABORT) > offset
-        grade = IMPOSSIBLE if not missed else EVIDENT if mine is not None and mine["kind"] == ABORT else POSSIBLE
+        took = (
+            mine is not None
+            and mine["kind"] == ABORT
+            and not self._decisions.began_behind(name, producer, offset, int(mine["offset"]))
+        )
+        grade = IMPOSSIBLE if not missed else EVIDENT if took else POSSIBLE
         why = f"the record at {offset} is gone here, as if its transaction had been aborted"
         return Way(kind=HIDDEN, grade=grade, row=record, marker=None if end is None else int(end["offset"]), why=why)
 
