@@ -131,7 +131,7 @@ def test_an_empty_text_is_no_directory(option: str, tmp_path: Path, capsys: pyte
     with pytest.raises(SystemExit) as ended:
         main(["compact", str(tmp_path), option, ""])
     assert ended.value.code == 2
-    assert f"argument {option}: expected a directory, found an empty text" in capsys.readouterr().err
+    assert f"{option}: expected a directory, found an empty text" in capsys.readouterr().err
 
 
 def test_log_directories_may_be_called_like_partitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

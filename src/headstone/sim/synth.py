@@ -65,8 +65,9 @@ def write_sample(directory: Path, settings: SampleSettings) -> list[Path]:
         partition = first / f"{settings.topic}-{number}"
         partition.mkdir()
         ends[settings.topic, number] = _Writer(partition, settings, number).write()
-    checkpoints.write_offsets(first / checkpoints.HIGH_WATERMARK, ends)
-    checkpoints.write_offsets(first / checkpoints.RECOVERY_POINT, ends)
+    for name in (checkpoints.HIGH_WATERMARK, checkpoints.RECOVERY_POINT):
+        others = checkpoints.read_offsets(first / name)
+        checkpoints.write_offsets(first / name, {**others, **ends})
     for other in roots[1:]:
         shutil.copytree(first, other)
     return roots
