@@ -129,3 +129,12 @@ def test_what_lies_before_a_marker_that_is_there_was_decided_by_it() -> None:
     assert Decisions([facts("x", markers="C9e0 C12e0 A15e0"), others]).misread_before("x", ABORT) == -1
     indexed = facts("x", markers="C9e0 A15e0", data="13e0", aborted=((13, 15),))
     assert Decisions([indexed, others]).misread_before("x", ABORT) == -1
+
+
+def test_an_abort_that_begins_earlier_than_elsewhere_has_taken_another_transaction_along() -> None:
+    early, right = facts("x", aborted=((1, 9),)), facts("y", aborted=((8, 9),))
+    decisions = Decisions([early, right, facts("z", aborted=((8, 9),))])
+    assert decisions.began_too_early("x", 0)
+    assert not decisions.began_too_early("x", 7)
+    assert not decisions.began_too_early("y", 0)
+    assert not Decisions([early, right, facts("z", aborted=((1, 9),))]).began_too_early("x", 0)

@@ -170,6 +170,18 @@ class Decisions:
         entries = self._indexed.get((producer_id, end), {})
         return any(first > offset and name in names for first, names in entries.items())
 
+    def began_too_early(self, name: str, offset: int) -> bool:
+        """Whether an aborted transaction begins earlier by this replica's abort index than by most others', with room behind
+        the offset: it has taken along one that had ended otherwise."""
+        for firsts in self._indexed.values():
+            own = min((first for first, names in firsts.items() if name in names), default=None)
+            if own is None:
+                continue
+            later = {other for first, names in firsts.items() if first > max(own, offset + 1) for other in names}
+            if len(later) > sum(len(names - {name}) for first, names in firsts.items() if first <= own):
+                return True
+        return False
+
     def misread_before(self, name: str, kind: int, *, known: bool = False) -> int:
         """Before which offset the replica may have read a transaction as ended by `kind` that ended otherwise; -1: none.
 

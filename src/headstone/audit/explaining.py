@@ -310,7 +310,8 @@ class Case:
         missed = self._decisions.misread_before(name, ABORT) > value
         told = self._decisions.misread_before(name, ABORT, known=True) > value
         # A marker that others have speaks louder than an offset that nobody has.
-        grade = LIKELIER if told else REMOTE if missed else IMPOSSIBLE
+        early = missed and self._decisions.began_too_early(name, value)
+        grade = EVIDENT if early else LIKELIER if told else REMOTE if missed else IMPOSSIBLE
         return Way(kind=HIDDEN, grade=grade, row=row, marker=None, why=why)
 
     def _any_row(self, offset: int) -> Any:
