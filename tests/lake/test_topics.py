@@ -79,13 +79,13 @@ def test_partitions_of_two_topics_of_one_name_are_refused(lake: Lake, tmp_path: 
 def test_a_topic_that_is_not_compacted_keeps_every_record(scene: Scene, policy: str) -> None:
     """Whoever asks, however dirty it is; its records are served."""
     scene.lake.metastore.configure("t", {"cleanup.policy": policy, "max.compaction.lag.ms": 1})
-    scene.write("N[a]", "T[a]", "N[a]")
+    scene.write("N[a]", "T[a]", "N[a]", "U")
     Leases(scene.lake.metastore).request(AT, now_ms=10**6)
     (state,) = eligibilities(scene.lake, now_ms=10**7).values()
     assert (state.eligible, state.reason.startswith("cleanup.policy is ")) == (False, True)
     worker = Worker(name="w", lake=scene.lake, engine=InProcess(1), clock=lambda: 10**7, tell=lambda text: None)
     assert (worker.work(), scene.compact(now_ms=10**7).committed) == (0, False)
-    assert [(offset, key) for offset, key, _ in scene.held()] == [(0, b"a"), (1, b"a"), (2, b"a")]
+    assert [(offset, key) for offset, key, _ in scene.held()] == [(0, b"a"), (1, b"a"), (2, b"a"), (3, None)]
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete,compact"])

@@ -25,7 +25,7 @@ from headstone.lake.keyindex import ABOVE_MAX, keys_in
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_live, writing_object
 from headstone.lake.rows import TopicPartition
-from headstone.lake.scheduling import dirty_spans
+from headstone.lake.scheduling import dirty_spans, not_compacted
 from headstone.lake.segments import files_of, lay_down, oldest_stamp
 from headstone.lake.spans import Span, Spans, overlap, without
 from headstone.log.columns import VALUE_SIZE, decode
@@ -90,6 +90,8 @@ def compact_partition(
     """Raises CommitRefused if another worker was faster; parts that were committed before stay, without a claim."""
     options = options or JobOptions()
     partition = lake.metastore.partition(at)
+    if not_compacted(lake.metastore.topics()[at.topic]):
+        return _idle(at, partition)
     _refuse_keyless(
         at, sum(extent.records + extent.dead - extent.keys for extent in partition.extents if extent.keys >= 0)
     )
