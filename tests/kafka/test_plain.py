@@ -134,7 +134,7 @@ def test_a_broker_recovers_behind_a_snapshot_from_inside_a_transaction_that_beca
         recovery = read_offsets(broker.log_dir / RECOVERY_POINT)
         write_offsets(broker.log_dir / RECOVERY_POINT, {**recovery, (TOPIC, 0): bases()[2]})
         assert (folder / f"{1:020d}.snapshot").exists()
-        unmerged = ("--force-offline", "--plain-below", "3", "--segment-bytes", "14")
+        unmerged = ("--force-offline", "--plain-below", "3", "--segment-bytes", "14", "--min-compaction-lag-ms", "0")
         assert compacted(broker, *unmerged)["made plain"] == 2
         broker.start()
         after = client.read(TOPIC)
