@@ -159,3 +159,42 @@ def test_checkpoint_files_are_parsed_and_written_once_a_wave(logs: Path, monkeyp
     compact(request(logs), InProcess(), lambda text: None)
     assert written == [CLEANER, CLEANER]
     assert max(Counter(parsed).values()) <= SURVEY_THREADS  # threads that begin together may each parse it
+
+
+def test_ctrl_c_right_after_a_work_directory_was_made_leaves_none(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever it is: that of the progress counters or one for outputs."""
+    mkdir, before = Path.mkdir, files(logs)
+    for last in range(1, 5):
+        made = []
+
+        def interrupted(self: Path, *args: Any, last: int = last, made: list[Path] = made, **kwargs: Any) -> None:
+            mkdir(self, *args, **kwargs)
+            made.append(self)
+            if len(made) == last:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "mkdir", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                compact(request(logs), InProcess(), print)
+        assert made[-1].name.startswith(commit.WORK_PREFIX)
+        assert files(logs) == before
+        assert not list(logs.rglob(commit.WORK_PREFIX + "*"))
+
+
+def test_a_task_that_goes_on_after_ctrl_c_leaves_no_work_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens its counter while the directory is being removed."""
+    place, rmtree, late = tmp_path / "work", shutil.rmtree, iter("abc")
+
+    def beaten(path: Path, ignore_errors: bool) -> None:
+        for name in late:
+            (path / name).touch()
+            return
+        rmtree(path, ignore_errors=ignore_errors)
+
+    place.mkdir()
+    monkeypatch.setattr(shutil, "rmtree", beaten)
+    commit.remove_work_dir(place)
+    assert not place.exists()

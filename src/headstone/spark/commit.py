@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ from headstone.spark.work import GroupResult, PartitionWork
 
 WORK_PREFIX = ".headstone-w"
 """The letter keeps a name of digits from looking like a partition."""
+REMOVALS_MAX = 8
+"""Tries to remove a work directory; 2.5 s in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,4 +373,13 @@ def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:
 
 def remove_work_dirs(directory: Path) -> None:
     for leftover in directory.glob(WORK_PREFIX + "*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        remove_work_dir(leftover)
+
+
+def remove_work_dir(place: Path) -> None:
+    """More than one try: tasks of a job that was interrupted may still put a file into it, until they are stopped."""
+    for attempt in range(REMOVALS_MAX):
+        shutil.rmtree(place, ignore_errors=True)
+        if not place.exists():
+            return
+        time.sleep(0.01 * 2**attempt)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,6 +46,7 @@ from headstone.spark.commit import (
     note_new,
     refuse_existing,
     refuse_keyless,
+    remove_work_dir,
     remove_work_dirs,
 )
 from headstone.spark.planning import Candidate, candidate, partition_work, round_of, survey_each, verify_each
@@ -358,7 +358,7 @@ def _work_dirs(request: CompactionRequest, wave: Sequence[Candidate]) -> Iterato
         yield places
     finally:
         for place in made:
-            shutil.rmtree(place, ignore_errors=True)
+            remove_work_dir(place)
 
 
 @contextmanager
@@ -366,11 +366,11 @@ def _progress_dir(request: CompactionRequest, found: Sequence[Candidate]) -> Ite
     """Where the tasks' counters are: beside the outputs, because every machine that works on them sees it."""
     parent = request.out if request.out is not None or not found else found[0].directory.path
     place = (parent or Path()) / (WORK_PREFIX + secrets.token_hex(6))
-    place.mkdir()
     try:
+        place.mkdir()
         yield place
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        remove_work_dir(place)
 
 
 def _works(
