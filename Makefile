@@ -8,7 +8,7 @@ PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 py
 # Tests in these folders start Spark, which wants the machine for itself; the others run in parallel.
 SPARK_TESTS := tests/spark tests/cli tests/examples
 # These start real brokers: one worker for each version of Kafka. Without Maven or KAFKA_HOME they are skipped, with the reason.
-BROKER_TESTS := tests/kafka
+BROKER_TESTS := tests/brokers
 SPARK_TESTS_FOUND := $(sort $(dir $(wildcard $(addsuffix /test_*.py,$(SPARK_TESTS)))))
 
 # An active virtual environment or another Spark must not leak into ours.

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from headstone.log.directory import find_partitions
+from headstone.pipeline.auditing import audit, replicas_of
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.inspection import inspect
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.synth import SampleSettings, write_sample
-from headstone.spark.auditing import audit, replicas_of
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
-from headstone.spark.inspection import inspect
 
 NOW_MS = 1_800_000_000_000
 RECORD_BYTES = 230

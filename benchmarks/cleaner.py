@@ -32,17 +32,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from memory import children, resident
 
-from headstone.kafka.brokers import Broker, Cluster, Machine, wait_until
-from headstone.kafka.client import JavaClient
-from headstone.kafka.distribution import Distribution
+from headstone.brokers.client import JavaClient
+from headstone.brokers.distribution import Distribution
+from headstone.brokers.processes import Broker, Cluster, Machine, wait_until
 from headstone.log.checkpoints import read_offsets
 from headstone.log.directory import find_partitions, list_segments
 from headstone.log.reading import verify_segment
+from headstone.pipeline.compaction import CompactionRequest, Engine, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark.compaction import CompactionRequest, Engine, compact
-from headstone.spark.inprocess import InProcess
+from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
-from headstone.spark.stages import OnSpark
 from testbed.maven import VERSIONS, kafka
 from testbed.workloads import NEVER_MS, second_client
 

@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headstone.log import codecs
+from headstone.pipeline.compaction import CompactionRequest, Engine, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.synth import SampleSettings, write_sample
-from headstone.spark.compaction import CompactionRequest, Engine, compact
-from headstone.spark.inprocess import InProcess
+from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
-from headstone.spark.stages import OnSpark
 
 RECORD_BYTES = 214
 NOW_MS = 1_800_000_000_000

@@ -46,9 +46,9 @@ from headstone.lake.store import Traffic
 from headstone.log import codecs
 from headstone.log.directory import LOG, PartitionDir, numbered
 from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, encode_section
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 
 MB, GB = 1_000_000, 1_000_000_000
 TOPIC = "bench"

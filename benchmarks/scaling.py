@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from compact import NOW_MS, job, sample, scratch
 
 from headstone.log import checkpoints
+from headstone.pipeline.compaction import CompactionRequest, Engine, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.synth import SampleSettings, write_sample
-from headstone.spark.compaction import CompactionRequest, Engine, compact
-from headstone.spark.inprocess import InProcess
+from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
-from headstone.spark.stages import OnSpark
 
 MB = 1_000_000
 GROUPS = {

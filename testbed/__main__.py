@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from headstone.brokers.distribution import TOOL_CLASSES
+from headstone.brokers.processes import Cluster
 from headstone.errors import HeadstoneError
-from headstone.kafka.brokers import Cluster
-from headstone.kafka.distribution import TOOL_CLASSES
 from testbed.maven import VERSIONS, KafkaUnavailable, fetched, kafka
 
 

@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headstone.kafka.brokers import Cluster
-from headstone.kafka.client import JavaClient
+from headstone.brokers.client import JavaClient
+from headstone.brokers.processes import Cluster
 from testbed.dumps import dump
 from testbed.maven import VERSIONS, kafka
 from testbed.workloads import Workload, segment_bytes

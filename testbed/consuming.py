@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from headstone.brokers.client import Consumed
 from headstone.errors import Unfinished
-from headstone.kafka.client import Consumed
 
 WAIT_SECONDS = 20.0
 

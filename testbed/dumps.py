@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headstone.kafka.distribution import Distribution
+from headstone.brokers.distribution import Distribution
 
 FILE = "Dumping "
 PRINTED = ("baseOffset: ", "| offset: ")

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from headstone.kafka.distribution import Distribution, distribution_at
+from headstone.brokers.distribution import Distribution, distribution_at
 
 VERSIONS = ("3.9.2", "4.3.1")
 """The last of the 3.x line, and the newest 4.x: before and after transactions v2 (KIP-890)."""

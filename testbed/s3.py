@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from headstone.kafka.brokers import HOST, free_ports, wait_until
+from headstone.brokers.processes import HOST, free_ports, wait_until
 
 BUCKET = "lake"
 START_SECONDS_MAX = 60

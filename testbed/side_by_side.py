@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headstone.kafka.brokers import Broker, Cluster
-from headstone.kafka.client import JavaClient
-from headstone.kafka.distribution import Distribution
+from headstone.brokers.client import JavaClient
+from headstone.brokers.distribution import Distribution
+from headstone.brokers.processes import Broker, Cluster
 from headstone.log.checkpoints import read_offsets
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 from testbed.dumps import dump
 from testbed.maven import VERSIONS, kafka
 from testbed.workloads import INDEX_INTERVAL_BYTES, SEGMENT_BYTES, Workload

@@ -10,9 +10,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headstone.brokers.client import KafkaClient, Producer
+from headstone.brokers.processes import Cluster, wait_until
 from headstone.errors import Unfinished
-from headstone.kafka.brokers import Cluster, wait_until
-from headstone.kafka.client import KafkaClient, Producer
 from headstone.log.checkpoints import read_offsets
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

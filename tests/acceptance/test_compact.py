@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 from tests.oracle.cases import Append, Case, Clean, mismatches, observe, parse_cases
 from tests.oracle.files import read_partition
 from tests.oracle.notation import History

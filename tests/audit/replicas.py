@@ -14,10 +14,10 @@ from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, write_offsets
 from headstone.log.directory import LOG, TXN_INDEX, find_partitions, numbered
 from headstone.log.indexes import aborted_bytes
 from headstone.log.snapshots import ProducerEntry, write_snapshot
+from headstone.pipeline.auditing import PartitionAudit, audit, replicas_of
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.producers import PRODUCER
 from headstone.sim.partition_log import PartitionLog
-from headstone.spark.auditing import PartitionAudit, audit, replicas_of
-from headstone.spark.inprocess import InProcess
 from tests.audit.judging import Said
 
 NAME = "t-0"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from headstone.spark import auditing
+from headstone.pipeline import auditing
 from tests.audit.histories import Cluster, generate
 from tests.audit.judging import Judgement, Said, judge, mistakes
 from tests.audit.replicas import audited, said

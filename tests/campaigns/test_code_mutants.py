@@ -17,6 +17,8 @@ from campaigns.mutant_lists import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS_MIN = 120
+ROOMS_WITHOUT = {"brokers", "pages", "storage"}
+"""They decide nothing about anybody's data."""
 SOURCE = "def above(a, b):\n    return a > b\n\n\ndef unseen(a):\n    return a + 1\n"
 TEST = (
     "from headstone.toy.order import above\n\n\ndef test_above():\n    assert above(2, 1)\n    assert not above(1, 1)\n"
@@ -39,7 +41,7 @@ def test_lists_fit_the_tree() -> None:
     assert problems + mutant_lists.misfits(ROOT, mutants) == []
     assert len(mutants) >= MUTANTS_MIN
     rooms = {path.name for path in (ROOT / "src" / "headstone").iterdir() if (path / "__init__.py").exists()}
-    assert {mutant.room for mutant in mutants} == rooms
+    assert {mutant.room for mutant in mutants} == rooms - ROOMS_WITHOUT
 
 
 @pytest.fixture

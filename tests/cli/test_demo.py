@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headstone.cli.demo import Shown, show
+from headstone.pipeline.inprocess import InProcess
 from headstone.sim.stories import STORIES
-from headstone.spark.inprocess import InProcess
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -216,7 +216,7 @@ def _from_header(data: bytes) -> Batch:
     base, _, leader, magic, _, bits, delta, base_ts, max_ts, pid, epoch, seq, count = HEADER.unpack_from(data)
     if magic != 2 or bits & CODEC_MASK >= len(CODECS) or delta < 0 or count < 0:
         raise BadLog(f"header of batch {base} is wrong")
-    records = ()
+    records: tuple[Record, ...] = ()
     if bits & CONTROL and count:
         try:
             size, at = read_varint(data, HEADER_BYTES)
@@ -249,9 +249,9 @@ def _check_order(segments: list[Segment]) -> None:
     for (_, earlier), (_, later) in pairwise(batches):
         if later.base_offset <= earlier.last_offset:
             raise Refused(f"batch {later.base_offset} begins inside or before batch {earlier.base_offset}")
-    for earlier, later in pairwise(segments):
-        if earlier.next_offset > later.base:
-            raise Refused(f"segment {earlier.base} reaches into segment {later.base}")
+    for segment, following in pairwise(segments):
+        if segment.next_offset > following.base:
+            raise Refused(f"segment {segment.base} reaches into segment {following.base}")
 
 
 def _checkpoint(files: Files, name: str) -> int | None:

@@ -1,6 +1,6 @@
 """Mutated log directories are refused with a message and nothing written, or read right: never a crash, never a guess.
 
-`benchmarks/fuzz.py` runs as many more as one likes.
+`campaigns/fuzz.py` runs as many more as one likes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 
 from headstone.errors import CorruptLog
 from headstone.log.directory import find_partitions
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.inspection import inspect
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
-from headstone.spark.inspection import inspect
 from tests.fuzz.workers import exit_code_of, run_seeds
 from tests.oracle.batches import ATTRIBUTES_AT, CRC_AT, LENGTH_BEFORE, Batch, Record, crc32c, encode
 from tests.oracle.compression import CODECS, compress
@@ -34,7 +34,7 @@ def test_mutated_logs_are_refused_or_read_right(share: int) -> None:
     first = share * INPUTS // SHARES
     found = run_seeds(first, first + INPUTS // SHARES, 1, lambda so_far: None)
     replays = [
-        f"python benchmarks/fuzz.py --inputs 1 --seed {seed}   # {problem[:300]}" for seed, problem in found.problems
+        f"python campaigns/fuzz.py --inputs 1 --seed {seed}   # {problem[:300]}" for seed, problem in found.problems
     ]
     assert found.inputs == INPUTS // SHARES
     assert not replays, "\n" + "\n".join(replays)

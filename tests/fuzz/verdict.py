@@ -19,13 +19,13 @@ from typing import TypeVar
 from headstone.errors import HeadstoneError
 from headstone.log import reading
 from headstone.log.directory import find_partitions
+from headstone.pipeline import inprocess, planning, work
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.inspection import PartitionFacts, inspect
+from headstone.pipeline.report import PartitionReport
 from headstone.retention import survey
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark import inprocess, planning, work
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
-from headstone.spark.inspection import PartitionFacts, inspect
-from headstone.spark.report import PartitionReport
 from tests.fuzz import expected
 from tests.fuzz.expected import Reading, Refused, Unjudged
 from tests.fuzz.logs import DELETE_RETENTION_MS, NOW_MS, PARTITION, Files, small_log
@@ -133,8 +133,8 @@ class _InLine:
 
 def run_in_line() -> None:
     """For this process, from now on."""
-    planning.ThreadPoolExecutor = _InLine  # type: ignore[attr-defined]
-    inprocess.ThreadPoolExecutor = _InLine  # type: ignore[attr-defined]
+    planning.ThreadPoolExecutor = _InLine  # type: ignore[attr-defined, assignment]
+    inprocess.ThreadPoolExecutor = _InLine  # type: ignore[attr-defined, assignment]
 
 
 def write(files: Files, directory: Path) -> None:

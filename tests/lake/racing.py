@@ -21,7 +21,7 @@ from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake, open_lake
 from headstone.lake.store import Sink, Store
 from headstone.lake.worker import Worker
-from headstone.spark.inprocess import InProcess
+from headstone.pipeline.inprocess import InProcess
 
 LEASE_MS = 40
 """Shorter than a job: two workers on one partition are the rule here."""

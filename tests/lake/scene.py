@@ -14,7 +14,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.reading import records, table
 from headstone.lake.rows import TopicPartition
 from headstone.log.directory import find_partitions
-from headstone.spark.inprocess import InProcess
+from headstone.pipeline.inprocess import InProcess
 from tests.oracle.notation import History
 
 AT = TopicPartition("t", 0)

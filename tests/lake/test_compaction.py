@@ -20,7 +20,7 @@ from headstone.lake.scheduling import dirty_spans
 from headstone.lake.spans import Span
 from headstone.lake.store import Store
 from headstone.log.directory import find_partitions
-from headstone.spark.inprocess import InProcess
+from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 CAPTURED = Path(__file__).resolve().parent.parent / "captured"

@@ -23,7 +23,7 @@ from headstone.lake.purging import evacuate, objects_to_leave
 from headstone.lake.reading import records
 from headstone.lake.rows import TopicPartition
 from headstone.log.directory import find_partitions
-from headstone.spark.inprocess import InProcess
+from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import AT, Scene
 from tests.oracle.notation import History, parse_term
 

@@ -32,7 +32,7 @@ from headstone.lake.spans import Span
 from headstone.lake.store import MissingObject, Sink, Store
 from headstone.log.directory import LOG, find_partitions, numbered
 from headstone.log.encoding import BatchHead, Columns, batch_bytes, encode_section
-from headstone.spark.inprocess import InProcess
+from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 

@@ -42,8 +42,8 @@ from headstone.lake.rows import TopicPartition
 from headstone.lake.store import MissingObject
 from headstone.lake.worker import Lease, Worker
 from headstone.log.directory import find_partitions
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT
-from headstone.spark.inprocess import InProcess
 from tests.lake.baton import CONNECTION_LOST, Baton, BatonMetastore, BatonStore, Odds, OneAfterTheOther
 from tests.oracle.notation import History
 

@@ -15,12 +15,13 @@ from headstone.errors import UsageError
 from headstone.lake.cluster import prepare, spark_source_options
 from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, LakeAddress, create_lake
+from headstone.lake.landing import Landed, LandTask, first_offsets
 from headstone.lake.reading import records
 from headstone.lake.rows import TopicPartition
-from headstone.lake.streaming import Landed, LandTask, StreamOptions, _first_offsets, _land
 from headstone.lake.topics import TopicFacts
 from headstone.log import codecs
 from headstone.log.columns import HEADER_TYPE
+from headstone.spark.lake_stream import StreamOptions, land_batch
 
 SCHEMA = pa.schema(
     [
@@ -71,7 +72,9 @@ class Batch:
 def land(
     lake: Lake, address: LakeAddress, batch: Batch, ends: dict[tuple[str, int], int], **more: Any
 ) -> dict[Any, int]:
-    return _land(lake, address, batch, ends, StreamOptions(source={}, extent_bytes=200, **more), lambda: 5)
+    read_until = {TopicPartition(*partition): end for partition, end in ends.items()}
+    options = StreamOptions(source={}, extent_bytes=200, **more)
+    return land_batch(lake, address, batch, read_until, options, lambda: 5)  # type: ignore[arg-type]
 
 
 def offsets(lake: Lake, number: int) -> list[int]:
@@ -164,7 +167,7 @@ def test_a_policy_that_changes_in_kafka_changes_in_the_lake(lake: Lake) -> None:
 
 def test_a_run_begins_where_the_lake_ends_or_where_the_log_begins(lake: Lake, address: LakeAddress) -> None:
     land(lake, address, Batch([rows(0, 0, 1, 2)]), {})
-    assert _first_offsets(lake, "t", [1, 7]) == {"0": 3, "1": 7}
+    assert first_offsets(lake, "t", [1, 7]) == {0: 3, 1: 7}
 
 
 def test_offsets_far_apart_are_extents_of_their_own(lake: Lake, address: LakeAddress) -> None:

@@ -19,7 +19,7 @@ from headstone.lake.rows import TopicPartition
 from headstone.lake.worker import Worker, eligibilities
 from headstone.log import checkpoints
 from headstone.log.directory import find_partitions
-from headstone.spark.inprocess import InProcess
+from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import AT, Scene
 from tests.oracle.notation import TOPIC_ID, History
 

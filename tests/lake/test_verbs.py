@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import create_engine, update
 
+from headstone.brokers.processes import wait_until
 from headstone.cli.main import main
-from headstone.kafka.brokers import wait_until
 from headstone.lake import schema
 from headstone.lake.leases import Leases
 from headstone.lake.metastore import Metastore

@@ -26,7 +26,7 @@ from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span
 from headstone.lake.store import Store
 from headstone.lake.worker import HARD, SOFT, Worker
-from headstone.spark.inprocess import InProcess
+from headstone.pipeline.inprocess import InProcess
 from tests.oracle.batches import Batch, Record, encode
 
 ROOT = Path(__file__).resolve().parent.parent.parent

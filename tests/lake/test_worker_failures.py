@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
+from headstone.brokers.processes import wait_until
 from headstone.errors import UsageError
-from headstone.kafka.brokers import wait_until
 from headstone.lake import schema
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, STOPPED, WAIT_MS, WAIT_MS_MAX, Leases
 from headstone.lake.rows import TopicPartition
 from headstone.lake.store import Store
 from headstone.lake.worker import Worker, eligibilities
-from headstone.spark.inprocess import InProcess
+from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import Scene
 from tests.lake.test_worker import FIRST, SECOND, put
 

@@ -20,9 +20,9 @@ from headstone.log.directory import (
     was_stopped_cleanly,
 )
 from headstone.log.reading import SegmentFile
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 from tests.oracle.notation import History
 
 HOLD_LOCK = """

@@ -10,9 +10,9 @@ import pytest
 
 from headstone.errors import UsageError
 from headstone.log.ownership import refuse_foreign, take_after
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 from tests.oracle.notation import History
 
 IS_ROOT = os.geteuid() == 0

@@ -12,9 +12,9 @@ import pytest
 
 from headstone.errors import CorruptLog
 from headstone.log.reading import ChunkReader, next_offset, walk_segment
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 from tests.oracle.batches import Batch, Record, crc32c, encode, encode_record, to_bytes
 from tests.oracle.compression import CODECS, compress
 from tests.oracle.notation import History

@@ -10,7 +10,7 @@ import pytest
 from headstone.errors import CorruptLog
 from headstone.log.directory import as_partition
 from headstone.log.snapshots import ProducerEntry, read_snapshot, snapshot_bytes, write_snapshot
-from headstone.spark.planning import survey_directory
+from headstone.pipeline.planning import survey_directory
 from tests.oracle import files
 from tests.oracle.batches import crc32c
 from tests.oracle.notation import History

@@ -23,10 +23,10 @@ import pytest
 
 from headstone.log import failpoint
 from headstone.log.swap import recover, uncovered_base
+from headstone.pipeline import commit, outputs
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
-from headstone.spark import commit, outputs
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 from tests.oracle.batches import Batch, parse_log
 from tests.oracle.files import read_checkpoint, read_partition, read_segment, write_segment
 from tests.oracle.notation import History

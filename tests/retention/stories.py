@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.report import PartitionReport
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
-from headstone.spark.report import PartitionReport
 from tests.oracle.batches import Batch, Record
 from tests.oracle.cleaner import Pass
 from tests.oracle.compression import CODECS

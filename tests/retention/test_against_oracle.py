@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from headstone.log import reading
+from headstone.pipeline import buckets, work
+from headstone.pipeline.report import PartitionReport
 from headstone.retention import survey
-from headstone.spark import buckets, work
-from headstone.spark.report import PartitionReport
 from tests.oracle.batches import Batch, to_bytes
 from tests.oracle.cleaner import BatchResult, CleanResult, Pass, clean
 from tests.oracle.files import read_checkpoint, read_partition

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headstone.spark.report import PartitionReport
+from headstone.pipeline.report import PartitionReport
 from tests.oracle.batches import Batch, to_bytes
 from tests.oracle.cleaner import Pass
 from tests.oracle.compression import CODECS

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from headstone.log.reading import SegmentFile
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT, Policy, horizon_after, kafka_rules
 from headstone.retention.producers import ProducerState
 from headstone.retention.ranges import (
@@ -23,8 +25,6 @@ from headstone.retention.ranges import (
     group_segments,
 )
 from headstone.retention.survey import CUT, PartitionSurvey, SegmentSurvey
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 from tests.oracle.files import read_checkpoint, read_partition, write_checkpoint
 from tests.oracle.notation import History
 from tests.retention.stories import quick_directory

@@ -50,7 +50,7 @@ def test_any_number_of_replicas(replicas: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(name for name, mutant in MUTANTS.items() if mutant.seed is not None))
 def test_a_mutant_is_found_by_its_seed(name: str) -> None:
-    """Looking for the seed again, after the simulator has changed: benchmarks/mutants.py."""
+    """Looking for the seed again, after the simulator has changed: campaigns/sim_mutants.py."""
     mutant = MUTANTS[name]
     assert mutant.seed is not None
     outcome = run_seed(mutant.seed, rules=COORDINATED, replicas=None, steps=STEPS, parts=mutant.parts)

@@ -7,8 +7,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from headstone.log.directory import find_partitions
-from headstone.spark.auditing import audit, replicas_of
-from headstone.spark.stages import OnSpark
+from headstone.pipeline.auditing import audit, replicas_of
+from headstone.spark.engine import OnSpark
 from tests.audit.replicas import findings
 from tests.oracle.notation import History
 

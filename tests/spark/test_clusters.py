@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark.compaction import CompactionRequest, compact
-from headstone.spark.inprocess import InProcess
 from tests.spark.standalone import standalone
 from tests.spark.test_compaction import NOW_MS, files
 

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headstone.errors import CorruptLog
+from headstone.pipeline import work
+from headstone.pipeline.compaction import CompactionRequest, CompactionResult, Engine, compact
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.spark import work
-from headstone.spark.compaction import CompactionRequest, CompactionResult, Engine, compact
-from headstone.spark.inprocess import InProcess
-from headstone.spark.stages import OnSpark
+from headstone.spark.engine import OnSpark
 
 NOW_MS = 1_800_000_000_000
 POLICIES = {

@@ -15,8 +15,8 @@ from headstone.errors import UsageError
 from headstone.lake.compaction import compact_partition
 from headstone.lake.lake import create_lake, metastore_url
 from headstone.lake.reading import records
-from headstone.lake.spark_source import HeadstoneSource
-from headstone.spark.stages import OnSpark
+from headstone.spark.engine import OnSpark
+from headstone.spark.lake_source import HeadstoneSource
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 

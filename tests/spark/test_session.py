@@ -18,12 +18,12 @@ from py4j.protocol import Py4JNetworkError
 
 from headstone.errors import Unfinished, UsageError
 from headstone.spark import reachable
+from headstone.spark.engine import results
 from headstone.spark.failures import reason_in, reason_of
 from headstone.spark.java import Java, class_archive, require_java
 from headstone.spark.jvm_output import JvmOutput
 from headstone.spark.reachable import require_connect, require_master
 from headstone.spark.session import QUICK_JVM, StartingSession, start_conf
-from headstone.spark.stages import results
 from tests.spark.standalone import standalone
 
 JAVA = Java(path=Path("/usr/bin/java"), version="17.0.15+6")

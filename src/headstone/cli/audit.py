@@ -14,18 +14,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstone.cli.audit_page import audit_page
 from headstone.cli.inspect import shown_bytes
 from headstone.cli.lake_data import store_settings
 from headstone.cli.options import add_spark_arguments, cores, duration_ms, moment_ms, positive, spark_conf, tell
 from headstone.errors import UsageError
 from headstone.log.scratch import scratch_directory
+from headstone.pages.audit_page import audit_page
 from headstone.retention.policy import DAY_MS
 
 if TYPE_CHECKING:
     from headstone.audit.verdicts import Finding, Group
-    from headstone.spark.auditing import PartitionAudit
-    from headstone.spark.compaction import Engine
+    from headstone.pipeline.auditing import PartitionAudit
+    from headstone.pipeline.compaction import Engine
 
 EXIT_CODES = {"clean": 0, "diverged": 1, "incomplete": 3}
 """By verdict."""
@@ -124,7 +124,7 @@ def _renamed(told: Any, names: dict[str, str]) -> Any:
 
 def _offline(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:
     from headstone.log.directory import find_partitions
-    from headstone.spark.auditing import audit, replicas_of
+    from headstone.pipeline.auditing import audit, replicas_of
 
     if len(arguments.directories) < 2:
         raise UsageError("name the log directories of two replicas or more: one alone has nothing to be compared with")
@@ -161,9 +161,9 @@ def _copied(arguments: argparse.Namespace, url: str, to: Path) -> str:
 
 def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:
     """Copies what each broker serves of its own replicas, and audits the copies."""
-    from headstone.kafka.replicas import copy_replicas
+    from headstone.cluster.replicas import copy_replicas
     from headstone.log.directory import find_partitions
-    from headstone.spark.auditing import PartitionAudit, audit, replicas_of
+    from headstone.pipeline.auditing import PartitionAudit, audit, replicas_of
 
     pairs = [item.partition("=") for item in arguments.kafka_conf]
     if any(not equals for _, equals, _ in pairs):
@@ -196,7 +196,7 @@ def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionA
 
 def _ask_producers(bootstrap: str, settings: dict[str, str], found: list[PartitionAudit]) -> None:
     """Of replicas on which transactions never end: what their brokers themselves say of the producers."""
-    from headstone.kafka.replicas import ask_producers
+    from headstone.cluster.replicas import ask_producers
 
     for one in found:
         for frozen in (frozen for result in one.results for frozen in result.frozen):
@@ -209,11 +209,11 @@ def _ask_producers(bootstrap: str, settings: dict[str, str], found: list[Partiti
 
 def _on_engine(arguments: argparse.Namespace, job: Any) -> Any:
     if arguments.in_process:
-        from headstone.spark.inprocess import InProcess
+        from headstone.pipeline.inprocess import InProcess
 
         return job(InProcess(cores()))
+    from headstone.spark.engine import OnSpark
     from headstone.spark.session import StartingSession
-    from headstone.spark.stages import OnSpark
 
     starting = StartingSession(
         app_name="headstone audit", master=arguments.master, remote=arguments.spark_remote, conf=spark_conf(arguments)
@@ -227,7 +227,7 @@ def _on_engine(arguments: argparse.Namespace, job: Any) -> Any:
 def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -> dict[str, Any]:
     from headstone.audit.advice import forecast
     from headstone.audit.verdicts import grouped
-    from headstone.spark.auditing import findings_of
+    from headstone.pipeline.auditing import findings_of
 
     told: dict[str, Any] = {
         "partition": audited.partition, "replicas": [], "findings": [], "groups": [], "forecast": [],

@@ -22,10 +22,10 @@ from headstone.cli.options import (
 )
 from headstone.errors import UsageError
 from headstone.log.directory import LOG, as_partition
+from headstone.pipeline.compaction import TASK_MEMORY_BYTES, CompactionRequest, CompactionResult, compact
 from headstone.retention.settings import FIELDS
-from headstone.spark.compaction import TASK_MEMORY_BYTES, CompactionRequest, CompactionResult, compact
+from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
-from headstone.spark.stages import OnSpark
 
 MB = 1 << 20
 TOPIC_OPTIONS = {"cleanup_policy": "cleanup_delete", **{name: name for name in FIELDS - {"cleanup_delete"}}}

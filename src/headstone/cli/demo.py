@@ -16,13 +16,13 @@ from pathlib import Path
 
 from headstone.cli.options import add_spark_arguments, cores, spark_conf, tell
 from headstone.errors import UsageError
+from headstone.pages.story_report import report_html
+from headstone.pipeline.compaction import Engine
 from headstone.sim.broker import KAFKA, RULES
-from headstone.sim.report import report_html
 from headstone.sim.stories import AWAY, STORIES, Telling, show_table, tell_story
 from headstone.sim.tour import Say, live_keys, tour
-from headstone.spark.compaction import Engine
+from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
-from headstone.spark.stages import OnSpark
 
 REPORT = "report.html"
 

@@ -17,13 +17,13 @@ from headstone.cli.options import add_spark_arguments, cores, duration_ms, momen
 from headstone.errors import UsageError
 from headstone.log.directory import PartitionDir, find_partitions, list_segments
 from headstone.log.listing import NO_LIMIT, BatchEntry, list_batches
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.inspection import PartitionFacts, inspect
+from headstone.pipeline.progress import ProgressLine
 from headstone.retention.policy import Policy
 from headstone.spark import source_options
-from headstone.spark.inprocess import InProcess
-from headstone.spark.inspection import PartitionFacts, inspect
-from headstone.spark.progress import ProgressLine
+from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
-from headstone.spark.stages import OnSpark
 
 SPARK_FROM_BYTES = 4 << 30
 """Below this a few threads in this process are done before Spark has started."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headstone.lake.job_plan import JobOptions
     from headstone.lake.rows import TopicPartition
     from headstone.lake.scheduling import Eligibility
-    from headstone.spark.compaction import Engine
+    from headstone.pipeline.compaction import Engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -208,12 +208,12 @@ def _status(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _engine(arguments: argparse.Namespace) -> Iterator[Engine]:
     if not (arguments.on_spark or arguments.master or arguments.spark_remote):
-        from headstone.spark.inprocess import InProcess
+        from headstone.pipeline.inprocess import InProcess
 
         yield InProcess(cores())
         return
+    from headstone.spark.engine import OnSpark
     from headstone.spark.session import StartingSession
-    from headstone.spark.stages import OnSpark
 
     starting = StartingSession(
         app_name="headstone lake", master=arguments.master, remote=arguments.spark_remote, conf=spark_conf(arguments)

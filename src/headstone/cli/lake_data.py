@@ -125,8 +125,8 @@ def _of_topics(arguments: argparse.Namespace, directories: Sequence[PartitionDir
 def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from headstone.lake.cluster import describe, expect_ids, prepare, spark_source_options
     from headstone.lake.lake import LakeAddress
-    from headstone.lake.streaming import StreamOptions, stream
     from headstone.log import codecs
+    from headstone.spark.lake_stream import StreamOptions, stream
     from headstone.spark.session import spark_session, with_package
     from headstone.spark.streams import CONNECTOR
 

@@ -29,7 +29,7 @@ from headstone.sim.stories import (
 )
 
 if TYPE_CHECKING:
-    from headstone.kafka.outages import Outage
+    from headstone.brokers.outages import Outage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _on_real_brokers(arguments: argparse.Namespace) -> int:
-    from headstone.kafka.distribution import distribution_at
-    from headstone.kafka.outages import play
+    from headstone.brokers.distribution import distribution_at
+    from headstone.brokers.outages import play
 
     if arguments.rules == COORDINATED:
         raise UsageError("--rules coordinated: unmodified brokers know Kafka's rule only; leave --kafka-home away")

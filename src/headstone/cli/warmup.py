@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 
 from headstone.log import codecs
+from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.retention.policy import Policy
 from headstone.sim.synth import SampleSettings, write_sample
-from headstone.spark.compaction import CompactionRequest, compact
+from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
-from headstone.spark.stages import OnSpark
 
 
 def main() -> None:

@@ -33,8 +33,8 @@ from headstone.log.directory import LOG, PartitionDir, numbered
 from headstone.log.layout import DELETE_HORIZON
 from headstone.log.reading import ChunkReader, Payloads, chunk_of, walk_segment
 from headstone.log.scratch import scratch_directory
+from headstone.pipeline.compaction import CompactionRequest, Engine, compact
 from headstone.retention.verdicts import BY_KEYLESS, REASONS
-from headstone.spark.compaction import CompactionRequest, Engine, compact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,13 @@ from headstone.lake.topics import adopt, in_directories
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.layout import NOT_CONTROL
 from headstone.log.reading import chunk_of
+from headstone.pipeline.planning import survey_all
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import Piece, PieceReader
 from headstone.retention.rewrite import Rewriter
 from headstone.retention.survey import PartitionSurvey
 from headstone.retention.transactions import COMMITTED, DATA
 from headstone.retention.verdicts import COPY, COPY_AS_PLAIN, DROP
-from headstone.spark.planning import survey_all
 
 EXTENT_BYTES = 16 << 20
 OBJECT_BYTES = 64 << 20

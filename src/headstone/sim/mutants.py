@@ -1,7 +1,7 @@
 """The protocol and the rules, each with one thing wrong: what shows that the checkers can fail.
 
 A mutant is the real broker with one part exchanged. `seed` is the first that finds it, of 200 steps; that there is one
-among the first `SEEDS_MAX` is what `benchmarks/mutants.py` checks again when the simulator changes.
+among the first `SEEDS_MAX` is what `campaigns/sim_mutants.py` checks again when the simulator changes.
 """
 
 from __future__ import annotations

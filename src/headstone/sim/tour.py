@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headstone.log.directory import find_partitions
+from headstone.pipeline.compaction import CompactionRequest, Engine, compact
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.inspection import inspect
+from headstone.pipeline.report import PartitionReport
 from headstone.retention.policy import DAY_MS, Policy
 from headstone.sim.synth import SampleSettings, write_sample
-from headstone.spark.compaction import CompactionRequest, Engine, compact
-from headstone.spark.inprocess import InProcess
-from headstone.spark.inspection import inspect
-from headstone.spark.report import PartitionReport
 
 SAMPLE = SampleSettings(
     topic="orders", partitions=2, records=40_000, keys=8_000, transactions=0.3, tombstones=0.05, replicas=3,

@@ -1,1 +1,1 @@
-"""The data pipeline on Spark: the only room that imports pyspark."""
+"""The only room that imports pyspark: the engine on Spark, sessions, data sources, streams."""

@@ -13,7 +13,7 @@ sys.path[:] = [place for place in sys.path if not place.endswith("pyspark.zip") 
 import pyspark.daemon  # noqa: E402
 import pyspark.worker  # noqa: E402
 
-import headstone.spark.stages  # noqa: E402, F401
+import headstone.spark.engine  # noqa: E402, F401
 
 if __name__ == "__main__":
     gc.collect()

@@ -36,10 +36,10 @@ from headstone.log.columns import (
 from headstone.log.directory import find_partitions
 from headstone.log.layout import LOG_APPEND_TIME, TRANSACTIONAL
 from headstone.log.reading import Bytes, Ints, Payloads
+from headstone.pipeline.planning import survey_all
 from headstone.retention.passes import Piece, PieceReader
 from headstone.retention.policy import NO_LIMIT
 from headstone.retention.survey import SegmentSurvey
-from headstone.spark.planning import survey_all
 from headstone.spark.source_options import offset_range, partition_numbers, refuse_unknown, require_partitions
 
 NAME = "kafka-log"

@@ -1,0 +1,1 @@
+"""Throwaway clusters of real brokers, clients of them, and the stories played on them."""

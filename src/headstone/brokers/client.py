@@ -1,0 +1,340 @@
+"""Kafka's own Java client, of the very version under test, driven from Python over Py4J.
+
+One Java process serves any number of clusters. A call costs a fraction of a millisecond, so this is for stories and
+tests, not for volume. Nothing here is on a data path.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headstone.brokers.distribution import Distribution, java_path, write_logging
+from headstone.brokers.processes import QUICK_JAVA, wait_until
+from headstone.errors import Unfinished
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+BYTES_SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
+BYTES_DESERIALIZER = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+JAVA_OPTIONS = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", *QUICK_JAVA]
+"""Out of memory ends the process: a producer whose network thread died of it would wait for ever."""
+POLL_MS = 200
+QUIET_SECONDS = 6.0
+"""A consumer that gets nothing for so long, with more to come, is stuck."""
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumed:
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int = -1
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a consumer got from the start to `end`; `position` below `end` means that it waits there for ever.
+
+    `limit` is the high watermark, for a read_committed consumer the last stable offset, by its leader's word."""
+
+    records: tuple[Consumed, ...]
+    position: int
+    limit: int
+    end: int
+
+    @property
+    def stuck(self) -> bool:
+        return self.position < self.end
+
+    def table(self) -> dict[bytes, bytes]:
+        newest = {record.key: record.value for record in self.records if record.key is not None}
+        return {key: value for key, value in newest.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    leader: int | None
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+
+class JavaClient:
+    """A Java process with Kafka's client classes; a context manager that ends it."""
+
+    def __init__(self, distribution: Distribution, work: Path) -> None:
+        try:
+            from py4j.java_gateway import JavaGateway
+        except ImportError as error:
+            raise Unfinished("py4j is missing: it comes with pyspark (pip install 'headstone[spark]')") from error
+        write_logging(work, level="ERROR", target="SYSTEM_ERR")
+        self.gateway = JavaGateway.launch_gateway(
+            classpath=distribution.class_path(work), javaopts=JAVA_OPTIONS,
+            die_on_exit=True, java_path=java_path(), enable_auth=True,
+        )  # fmt: skip
+        self.java = self.gateway.jvm.java
+        self.kafka = self.gateway.jvm.org.apache.kafka
+
+    def connect(self, bootstrap: str) -> KafkaClient:
+        return KafkaClient(self, bootstrap)
+
+    def __enter__(self) -> JavaClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Producers with an open transaction are not closed in an orderly way: it stays open, as after a crash."""
+        self.gateway.shutdown()
+        self.gateway.java_process.kill()
+        self.gateway.java_process.wait()
+
+    def map(self, entries: Mapping[Any, Any]) -> Any:
+        made = self.java.util.HashMap()
+        for key, value in entries.items():
+            made.put(key, value)
+        return made
+
+    def list(self, items: Iterable[Any]) -> Any:
+        made = self.java.util.ArrayList()
+        for item in items:
+            made.add(item)
+        return made
+
+    def properties(self, settings: Mapping[str, object]) -> Any:
+        """Every value as text: Kafka parses it."""
+        return self.map({name: str(value) for name, value in settings.items()})
+
+
+class KafkaClient:
+    """What one does with a cluster: topics, settings, leadership, producers, reading a partition."""
+
+    def __init__(self, java: JavaClient, bootstrap: str) -> None:
+        self._java = java
+        self.bootstrap = bootstrap
+        self._admin = java.kafka.clients.admin.Admin.create(java.properties({"bootstrap.servers": bootstrap}))
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def create_topic(self, name: str, assignment: Sequence[Sequence[int]], settings: Mapping[str, object]) -> None:
+        """assignment: the brokers of each partition, the preferred leader first. Returns when every leader is known."""
+        integer = self._java.java.lang.Integer
+        placed = self._java.map({
+            integer.valueOf(number): self._java.list(integer.valueOf(broker) for broker in brokers)
+            for number, brokers in enumerate(assignment)
+        })  # fmt: skip
+        topic = self._java.kafka.clients.admin.NewTopic(name, placed).configs(self._java.properties(settings))
+        self._admin.createTopics(self._java.list([topic])).all().get()
+        wait_until(
+            lambda: all(self._is_led(name, number) for number in range(len(assignment))), f"leaders of {name}",
+            seconds_max=60,
+        )  # fmt: skip
+
+    def delete_topic(self, name: str) -> None:
+        """Returns when it is nowhere to be seen."""
+        self._admin.deleteTopics(self._java.list([name])).all().get()
+        wait_until(lambda: not self._is_led(name, 0), f"the end of {name}", seconds_max=60)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Those below the offset; log start is there afterwards."""
+        at = self._java.kafka.common.TopicPartition(topic, partition)
+        # By reflection: Py4J does not find a static method beside one of the same name that is not.
+        lang = self._java.java.lang
+        types, values = self._java.gateway.new_array(lang.Class, 1), self._java.gateway.new_array(lang.Object, 1)
+        types[0], values[0] = lang.Long.TYPE, lang.Long.valueOf(before)
+        kind = lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
+        below = kind.getMethod("beforeOffset", types).invoke(None, values)
+        self._admin.deleteRecords(self._java.map({at: below})).all().get()
+
+    def alter_topic(self, name: str, settings: Mapping[str, object]) -> None:
+        self._alter("TOPIC", name, settings)
+
+    def alter_brokers(self, settings: Mapping[str, object]) -> None:
+        """The dynamic default of all brokers."""
+        self._alter("BROKER", "", settings)
+
+    def _alter(self, kind: str, name: str, settings: Mapping[str, object]) -> None:
+        admin = self._java.kafka.clients.admin
+        resource_kind = getattr(self._java.gateway.jvm, "org.apache.kafka.common.config.ConfigResource$Type")
+        resource = self._java.kafka.common.config.ConfigResource(getattr(resource_kind, kind), name)
+        change = getattr(self._java.gateway.jvm, "org.apache.kafka.clients.admin.AlterConfigOp$OpType").SET
+        changes = self._java.list(
+            admin.AlterConfigOp(admin.ConfigEntry(key, str(value)), change) for key, value in settings.items()
+        )
+        self._admin.incrementalAlterConfigs(self._java.map({resource: changes})).all().get()
+
+    def state(self, topic: str, partition: int = 0) -> PartitionState:
+        described = self._admin.describeTopics(self._java.list([topic])).allTopicNames().get().get(topic)
+        info = described.partitions().get(partition)
+        leader = info.leader()
+        return PartitionState(
+            leader=None if leader is None or leader.id() < 0 else leader.id(),
+            isr=tuple(sorted(node.id() for node in info.isr())),
+            replicas=tuple(node.id() for node in info.replicas()),
+        )
+
+    def _is_led(self, topic: str, partition: int) -> bool:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return self.state(topic, partition).leader is not None
+        except Py4JJavaError:  # a broker that has not heard of the topic yet
+            return False
+
+    def wait_in_sync(self, topic: str, partition: int = 0, *, brokers: Sequence[int], seconds_max: float = 90) -> None:
+        wait_until(
+            lambda: self.state(topic, partition).isr == tuple(sorted(brokers)),
+            f"brokers {list(brokers)} in sync for {topic}-{partition}", seconds_max=seconds_max,
+        )  # fmt: skip
+
+    def lead(self, topic: str, partition: int, broker: int) -> None:
+        """Moves leadership to an in-sync replica: first in the list, then a preferred election.
+
+        Returns when that broker itself says so; others may believe in the last leader for a moment longer."""
+        state = self.state(topic, partition)
+        order = [broker, *(other for other in state.replicas if other != broker)]
+        at = self._java.kafka.common.TopicPartition(topic, partition)
+        admin = self._java.kafka.clients.admin
+        integer = self._java.java.lang.Integer
+        target = admin.NewPartitionReassignment(self._java.list(integer.valueOf(one) for one in order))
+        wanted = self._java.map({at: self._java.java.util.Optional.of(target)})
+        self._admin.alterPartitionReassignments(wanted).all().get()
+        wait_until(
+            lambda: self.state(topic, partition).replicas == tuple(order), "the order of replicas", seconds_max=30
+        )
+        if self.state(topic, partition).leader != broker:
+            preferred = self._java.kafka.common.ElectionType.PREFERRED
+            partitions = self._java.java.util.HashSet()
+            partitions.add(at)
+            self._admin.electLeaders(preferred, partitions).all().get()
+        wait_until(
+            lambda: self._leads(topic, partition, broker), f"broker {broker} leads {topic}-{partition}", seconds_max=30
+        )
+
+    def producer(self, **settings: object) -> Producer:
+        """Settings by Kafka's names, with underscores for dots."""
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        return Producer(self._java, {"bootstrap.servers": self.bootstrap, **given})
+
+    def address(self, broker: int) -> str:
+        nodes = self._admin.describeCluster().nodes().get().toArray()
+        return next(f"{node.host()}:{node.port()}" for node in nodes if node.id() == broker)
+
+    def _leads(self, topic: str, partition: int, broker: int) -> bool:
+        """By that broker's own word: a new consumer asks the broker it was given first."""
+        consumer = self._consumer(self.address(broker), READ_UNCOMMITTED)
+        try:
+            infos = {info.partition(): info.leader() for info in consumer.partitionsFor(topic)}
+            return infos[partition] is not None and int(infos[partition].id()) == broker
+        finally:
+            consumer.close()
+
+    def _consumer(self, bootstrap: str, isolation: str) -> Any:
+        settings = {
+            "bootstrap.servers": bootstrap, "isolation.level": isolation, "enable.auto.commit": "false",
+            "key.deserializer": BYTES_DESERIALIZER, "value.deserializer": BYTES_DESERIALIZER,
+            "auto.offset.reset": "earliest",
+        }  # fmt: skip
+        return self._java.kafka.clients.consumer.KafkaConsumer(self._java.properties(settings))
+
+    def read(
+        self, topic: str, partition: int = 0, *, isolation: str = READ_COMMITTED, broker: int | None = None
+    ) -> Reading:
+        """All of a partition from its leader, as a consumer of Kafka's gets it; `broker`, if given, is that leader."""
+        consumer = self._consumer(self.bootstrap if broker is None else self.address(broker), isolation)
+        try:
+            return self._read(consumer, topic, partition)
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: Any, topic: str, partition: int) -> Reading:
+        at = self._java.kafka.common.TopicPartition(topic, partition)
+        only = self._java.list([at])
+        consumer.partitionsFor(topic)
+        consumer.assign(only)
+        consumer.seekToBeginning(only)
+        end, limit = self.end(topic, partition), int(consumer.endOffsets(only).get(at))
+        patience = self._java.java.time.Duration.ofMillis(POLL_MS)
+        records: list[Consumed] = []
+        position, moved = consumer.position(at), time.monotonic()
+        while position < end and time.monotonic() - moved < QUIET_SECONDS:
+            records += [_consumed(record) for record in consumer.poll(patience).records(at)]
+            following = consumer.position(at)
+            if following > position:
+                position, moved = following, time.monotonic()
+        return Reading(records=tuple(records), position=position, limit=limit, end=end)
+
+    def end(self, topic: str, partition: int = 0, *, isolation: str = READ_UNCOMMITTED) -> int:
+        """The leader's high watermark; under READ_COMMITTED its last stable offset."""
+        admin = self._java.kafka.clients.admin
+        level = self._java.kafka.common.IsolationLevel
+        options = admin.ListOffsetsOptions(
+            level.READ_COMMITTED if isolation == READ_COMMITTED else level.READ_UNCOMMITTED
+        )
+        at = self._java.kafka.common.TopicPartition(topic, partition)
+        asked = self._java.map({at: admin.OffsetSpec.latest()})
+        return int(self._admin.listOffsets(asked, options).partitionResult(at).get().offset())
+
+
+class Producer:
+    """One Java producer; transactional if it was given a `transactional_id`."""
+
+    def __init__(self, java: JavaClient, settings: Mapping[str, object]) -> None:
+        self._java = java
+        given = {"key.serializer": BYTES_SERIALIZER, "value.serializer": BYTES_SERIALIZER, **settings}
+        self._producer = java.kafka.clients.producer.KafkaProducer(java.properties(given))
+        if "transactional.id" in given:
+            self._producer.initTransactions()
+
+    def send(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, *,
+        timestamp_ms: int | None = None, headers: Headers = (),
+    ) -> None:  # fmt: skip
+        """Without waiting; `flush` waits."""
+        made = None
+        if headers:
+            kind = self._java.kafka.common.header.internals.RecordHeader
+            made = self._java.list(kind(name, content) for name, content in headers)
+        when = None if timestamp_ms is None else self._java.java.lang.Long.valueOf(timestamp_ms)
+        number = self._java.java.lang.Integer.valueOf(partition)
+        record = self._java.kafka.clients.producer.ProducerRecord(topic, number, when, key, value, made)
+        self._producer.send(record)
+
+    def flush(self) -> None:
+        self._producer.flush()
+
+    def write(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
+        """One record, acknowledged: its offset."""
+        number = self._java.java.lang.Integer.valueOf(partition)
+        record = self._java.kafka.clients.producer.ProducerRecord(topic, number, None, key, value, None)
+        return int(self._producer.send(record).get().offset())
+
+    def begin(self) -> None:
+        self._producer.beginTransaction()
+
+    def commit(self) -> None:
+        self._producer.commitTransaction()
+
+    def abort(self) -> None:
+        self._producer.abortTransaction()
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+def _consumed(record: Any) -> Consumed:
+    headers = tuple((header.key(), header.value()) for header in record.headers().toArray())
+    return Consumed(
+        offset=record.offset(), key=record.key(), value=record.value(), timestamp_ms=record.timestamp(), headers=headers
+    )

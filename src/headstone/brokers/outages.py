@@ -1,0 +1,310 @@
+"""The four corruptions on a real, unmodified cluster of three brokers, all of them within one outage of broker 3.
+
+Retentions are a second instead of a day; nothing else about the brokers is special. The moves are those of the simulated
+stories. What every broker holds is read from its disk, what it serves is read by a consumer while it leads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from headstone.brokers.client import READ_COMMITTED, JavaClient, KafkaClient, Producer
+from headstone.brokers.distribution import Distribution
+from headstone.brokers.processes import Cluster, wait_until
+from headstone.errors import CorruptLog, Unfinished, UsageError
+from headstone.log.directory import as_partition, list_segments
+from headstone.log.listing import BatchEntry, list_batches
+
+BROKERS = (1, 2, 3)
+AWAY = 3
+SHORT_MS = 1000
+"""delete.retention.ms, and producer.id.expiration.ms, which keeps markers before transactions v2."""
+ROLL_MS = 400
+FILLER = b"z"
+CLEAN_SECONDS_MAX = 120
+READ_ATTEMPTS = 50
+
+BROKER_SETTINGS = {
+    "log.cleaner.backoff.ms": 200,
+    "producer.id.expiration.ms": SHORT_MS,
+    "producer.id.expiration.check.interval.ms": 200,
+    "replica.lag.time.max.ms": 5000,
+}
+TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.ms": ROLL_MS,
+    "min.cleanable.dirty.ratio": 0.001,
+    "delete.retention.ms": SHORT_MS,
+    "min.insync.replicas": 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One broker in the end: what its log holds (without filler), what a read_committed consumer gets while it leads."""
+
+    broker: int
+    log: tuple[str, ...]
+    log_end: int
+    lso: int
+    stuck: bool
+    table: dict[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Outage:
+    """One story on one version; `expected` is the table that every broker should serve."""
+
+    variant: str
+    about: str
+    kafka: str
+    expected: dict[str, str]
+    steps: list[str] = field(default_factory=list)
+    replicas: list[Served] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> list[Served]:
+        return [served for served in self.replicas if served.stuck or served.table != self.expected]
+
+    @property
+    def corrupt(self) -> bool:
+        return bool(self.wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    key: bytes
+    value: bytes | None
+    transactional: bool = False
+    """Begins a transaction that stays open until its End."""
+
+
+class End(Enum):
+    COMMIT = "commits"
+    ABORT = "aborts"
+
+
+Step = Put | End
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """One story: what all brokers get, what broker 3 misses, and what comes once the cleaners have removed that.
+
+    They have removed it when no marker and no record of `gone` is left.
+    """
+
+    variant: str
+    about: str
+    before: tuple[Step, ...]
+    missed: tuple[Step, ...]
+    gone: bytes | None
+    after: tuple[Step, ...]
+    lesson: str
+    expected: dict[str, str]
+
+    def left(self, batch: BatchEntry) -> bool:
+        if batch.control is not None:
+            return batch.count > 0
+        return any(record.key == self.gone for record in batch.records or ())
+
+
+STORIES = (
+    Moves(
+        variant="tombstone-divergence", about="deleted data reappears: a replica misses the tombstone",
+        before=(Put(b"k", b"v"),), missed=(Put(b"k", None),), gone=b"k", after=(),
+        lesson="the tombstone is gone everywhere, and broker 3 still holds the value that it deleted", expected={},
+    ),
+    Moves(
+        variant="aborted-to-committed", about="aborted data is served as committed: a replica misses the ABORT marker",
+        before=(Put(b"poison", b"x", transactional=True),), missed=(End.ABORT,), gone=b"poison",
+        after=(Put(b"good", b"data", transactional=True), End.COMMIT),
+        lesson="the next marker that it sees for its open transaction is the COMMIT of another", expected={"good": "data"},
+    ),
+    Moves(
+        variant="committed-to-aborted", about="committed data is hidden: a replica misses the COMMIT marker",
+        before=(Put(b"k", b"v"), Put(b"k", None, transactional=True)), missed=(End.COMMIT,), gone=b"k",
+        after=(Put(b"junk", b"x", transactional=True), End.ABORT),
+        lesson="the next marker that it sees for its open transaction is the ABORT of another", expected={},
+    ),
+    Moves(
+        variant="stuck-read-committed", about="read_committed consumers freeze: a replica misses the COMMIT marker",
+        before=(Put(b"k", b"v1", transactional=True),), missed=(End.COMMIT, Put(b"k", b"v2")), gone=None, after=(),
+        lesson="its transaction never ends", expected={"k": "v2"},
+    ),
+)  # fmt: skip
+
+
+class Scene:
+    """One topic of the cluster and the producers that write to it."""
+
+    def __init__(self, moves: Moves, client: KafkaClient, outage: Outage) -> None:
+        self.moves = moves
+        self.topic = moves.variant
+        self.outage = outage
+        self._client = client
+        self._plain: Producer = client.producer(linger_ms=0)
+        self._transactional: Producer | None = None
+
+    def play(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Put):
+                self._put(step)
+            else:
+                self._end(step)
+
+    def _put(self, put: Put) -> None:
+        producer = self._plain
+        if put.transactional:
+            if self._transactional is None:
+                self._transactional = self._client.producer(linger_ms=0, transactional_id=self.topic)
+            producer = self._transactional
+            producer.begin()
+        offset = producer.write(self.topic, 0, put.key, put.value)
+        self.tell(f"offset {offset}: {_pair(put.key, put.value)}" + (", in a transaction" if put.transactional else ""))
+
+    def _end(self, end: End) -> None:
+        """Returns when the marker is there: before 4.0 a producer is told as soon as the coordinator has decided."""
+        assert self._transactional is not None
+        if end is End.COMMIT:
+            self._transactional.commit()
+        else:
+            self._transactional.abort()
+        wait_until(
+            lambda: self._client.end(self.topic) == self._client.end(self.topic, isolation=READ_COMMITTED),
+            f"the marker in {self.topic}", seconds_max=30,
+        )  # fmt: skip
+        self.tell(f"the transaction {end.value}")
+
+    def fill(self) -> None:
+        """Other traffic: without it no segment rolls and no cleaner runs."""
+        self._plain.write(self.topic, 0, FILLER, b"%d" % time.monotonic_ns())
+
+    def tell(self, step: str) -> None:
+        self.outage.steps.append(step)
+
+
+def _pair(key: bytes, value: bytes | None) -> str:
+    return f"{key.decode()}={'null' if value is None else value.decode()}"
+
+
+def play(
+    distribution: Distribution, root: Path, variants: Sequence[str], *, tell: Callable[[str], None], away: bool = True
+) -> list[Outage]:
+    """All the chosen stories in one outage; with `away` False broker 3 stays on, and nothing goes wrong."""
+    chosen = [moves for moves in STORIES if moves.variant in variants]
+    tell(f"starting three brokers of Kafka {distribution.version}")
+    cluster = Cluster(distribution, root / "cluster", brokers=len(BROKERS), settings=BROKER_SETTINGS)
+    with cluster, JavaClient(distribution, root / "client") as java:
+        client = java.connect(cluster.bootstrap)
+        scenes = []
+        for moves in chosen:
+            outage = Outage(
+                variant=moves.variant, about=moves.about, kafka=distribution.version, expected=moves.expected
+            )
+            client.create_topic(moves.variant, [list(BROKERS)], TOPIC_SETTINGS)
+            scenes.append(Scene(moves, client, outage))
+        _outage(cluster, client, scenes, tell, away=away)
+        for scene in scenes:
+            tell(f"{scene.topic}: reading from every broker in turn")
+            for number in BROKERS:
+                client.lead(scene.topic, 0, number)
+                scene.outage.replicas.append(_served(cluster, client, scene.topic, number))
+        client.close()
+    return [scene.outage for scene in scenes]
+
+
+def _outage(
+    cluster: Cluster, client: KafkaClient, scenes: Sequence[Scene], tell: Callable[[str], None], *, away: bool
+) -> None:
+    for scene in scenes:
+        scene.play(scene.moves.before)
+        _wait_replicated(cluster, client, scene.topic)
+    if away:
+        tell(f"switching broker {AWAY} off")
+        cluster.brokers[AWAY].stop()
+    started = time.monotonic()
+    for scene in scenes:
+        scene.tell(f"broker {AWAY} is switched off" if away else f"broker {AWAY} stays on")
+        scene.play(scene.moves.missed)
+    for scene in scenes:
+        tell(f"{scene.topic}: waiting for the cleaners")
+        _wait_removed(cluster, scene)
+        scene.tell(f"{time.monotonic() - started:.0f} s later the cleaners have removed it")
+    for scene in scenes:
+        scene.play(scene.moves.after)
+    if away:
+        tell(f"switching broker {AWAY} on")
+        cluster.brokers[AWAY].start()
+    for scene in scenes:
+        _wait_replicated(cluster, client, scene.topic)
+        if away:
+            scene.tell(f"broker {AWAY} is back and in sync: {scene.moves.lesson}")
+
+
+def _wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
+    """In sync, and to the last byte on every broker's disk: only then does an outage begin where the story says."""
+    client.wait_in_sync(topic, brokers=BROKERS)
+    end = client.end(topic)
+    wait_until(
+        lambda: all(_log_end(cluster, number, topic) >= end for number in BROKERS), f"{topic} is replicated to {end}",
+        seconds_max=60,
+    )  # fmt: skip
+
+
+def _wait_removed(cluster: Cluster, scene: Scene) -> None:
+    deadline = time.monotonic() + CLEAN_SECONDS_MAX
+    running = [number for number, broker in cluster.brokers.items() if broker.running]
+    while any(scene.moves.left(batch) for number in running for batch in _log(cluster, number, scene.topic)):
+        if time.monotonic() > deadline:
+            raise Unfinished(
+                f"{scene.topic}: the cleaners did not remove it in {CLEAN_SECONDS_MAX} s; "
+                f"run it again with --keep DIR and look at {cluster.root.name}/broker-*/broker.log"
+            )
+        scene.fill()
+        time.sleep(ROLL_MS / 1000)
+
+
+def _log(cluster: Cluster, number: int, topic: str) -> list[BatchEntry]:
+    return read_running_log(cluster.brokers[number].log_dir / f"{topic}-0")
+
+
+def _log_end(cluster: Cluster, number: int, topic: str) -> int:
+    batches = _log(cluster, number, topic)
+    return batches[-1].last_offset + 1 if batches else 0
+
+
+def read_running_log(path: Path) -> list[BatchEntry]:
+    """All batches on a running broker's disk. It may swap segments or append meanwhile: then it is read again."""
+    partition = as_partition(path)
+    for _ in range(READ_ATTEMPTS):
+        try:
+            if partition is not None:
+                return [batch for file in list_segments(partition) for batch in list_batches(file, with_records=True)]
+        except (FileNotFoundError, UsageError, CorruptLog):
+            pass
+        time.sleep(0.1)
+        partition = as_partition(path)
+    raise Unfinished(f"{path}: not to be read while the broker works on it")
+
+
+def _served(cluster: Cluster, client: KafkaClient, topic: str, number: int) -> Served:
+    reading = client.read(topic, isolation=READ_COMMITTED, broker=number)
+    shown = [text for batch in _log(cluster, number, topic) for text in show(batch)]
+    table = {key.decode(): value.decode() for key, value in reading.table().items() if key != FILLER}
+    return Served(
+        broker=number, log=tuple(shown), log_end=reading.end, lso=reading.limit,
+        stuck=reading.stuck, table=dict(sorted(table.items())),
+    )  # fmt: skip
+
+
+def show(batch: BatchEntry) -> list[str]:
+    """Such as `3:k=v`, `4:k=null txn`, `5:COMMIT`; nothing for filler and for header-only batches."""
+    if batch.control is not None:
+        return [f"{batch.base_offset}:{batch.control}"] if batch.count else []
+    suffix = " txn" if batch.transactional else ""
+    return [f"{r.offset}:{_pair(r.key or b'', r.value)}{suffix}" for r in batch.records or () if r.key != FILLER]

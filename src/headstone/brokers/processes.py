@@ -1,0 +1,276 @@
+"""Throwaway KRaft clusters of real brokers on loopback: start, stop, kill, restart, and what they said.
+
+Every process is stopped by its id, ports are free ones of 127.0.0.1, and a failed start shows the tail of the broker's
+log. Knows nothing of topics or clients.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from headstone.brokers.distribution import Distribution, write_logging
+from headstone.errors import Unfinished
+
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+STARTED = "Kafka Server started"
+START_SECONDS_MAX = 180
+STOP_SECONDS_MAX = 60
+TAIL_LINES = 40
+POLL_SECONDS = 0.1
+HOST = "127.0.0.1"
+
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-Xshare:auto")
+"""Three brokers on two cores start in half the time without the second compiler. Not for measuring."""
+
+
+def wait_until(true: Callable[[], bool], what: str, *, seconds_max: float, every: float = POLL_SECONDS) -> None:
+    """Raises Unfinished that says what did not happen."""
+    deadline = time.monotonic() + seconds_max
+    while not true():
+        if time.monotonic() > deadline:
+            raise Unfinished(f"waited {seconds_max:g} s in vain: {what}")
+        time.sleep(every)
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind((HOST, 0))
+        return [int(one.getsockname()[1]) for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What one broker's Java gets."""
+
+    heap: str = "320m"
+    java_options: Sequence[str] = QUICK_JAVA
+
+
+class Broker:
+    """One broker that is also a controller. Its directory outlives it; it does not outlive us, even if we are killed."""
+
+    def __init__(
+        self, number: int, distribution: Distribution, root: Path, settings: Mapping[str, object], machine: Machine
+    ) -> None:
+        self.number = number
+        self.root = root
+        self.log_dir = Path(str(settings["log.dirs"]))
+        self.settings = dict(settings)
+        self._distribution = distribution
+        self._machine = machine
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+        self._start_at = 0
+        root.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def output(self) -> Path:
+        return self.root / "broker.log"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def process_id(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def stopped_cleanly(self) -> bool:
+        return (self.log_dir / ".kafka_cleanshutdown").exists()
+
+    def format(self) -> None:
+        properties = self._write_properties()
+        self._distribution.tool("storage", "format", "-t", CLUSTER_ID, "-c", properties, config=self.root / "tools")
+
+    def start(self, *, wait: bool = True) -> None:
+        assert not self.running
+        properties = self._write_properties()
+        write_logging(self.root / "config")
+        self._start_at = self.output.stat().st_size if self.output.exists() else 0
+        self._output = open(self.output, "ab")  # noqa: SIM115 (the process writes to it as long as it lives)
+        command = self._distribution.java(
+            self._distribution.main_class("server"), properties,
+            heap=self._machine.heap, options=self._machine.java_options, config=self.root / "config",
+        )  # fmt: skip
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, cwd=self.root
+        )
+        self._watch = subprocess.Popen(
+            ["/bin/sh", "-c", f"read end; kill -9 {self._process.pid}"], stdin=subprocess.PIPE, start_new_session=True
+        )
+        if wait:
+            self.wait_started()
+
+    def wait_started(self) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while STARTED not in self.said():
+            if not self.running:
+                raise Unfinished(
+                    f"broker {self.number} ended while it started; its log ({self.output}) ends:\n{self.tail()}"
+                )
+            if time.monotonic() > deadline:
+                self.kill()
+                raise Unfinished(f"broker {self.number} did not start in {START_SECONDS_MAX} s:\n{self.tail()}")
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """A clean shutdown; one that hangs is killed."""
+        self.ask_to_stop()
+        self.wait_stopped()
+
+    def ask_to_stop(self) -> None:
+        if self.running:
+            assert self._process is not None
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait_stopped(self) -> None:
+        if self.running:
+            assert self._process is not None
+            try:
+                self._process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._close()
+
+    def kill(self) -> None:
+        """kill -9: no clean shutdown."""
+        if self.running:
+            assert self._process is not None
+            self._process.kill()
+            self._process.wait(STOP_SECONDS_MAX)
+        self._close()
+
+    def said(self) -> str:
+        """What it logged since it was started last."""
+        if not self.output.exists():
+            return ""
+        with open(self.output, "rb") as file:
+            file.seek(self._start_at)
+            return file.read().decode(errors="replace")
+
+    def tail(self) -> str:
+        return "\n".join(self.said().splitlines()[-TAIL_LINES:])
+
+    def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.wait()
+            assert self._watch.stdin is not None
+            self._watch.stdin.close()
+            self._watch = None
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+
+    def _write_properties(self) -> str:
+        path = self.root / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
+        return str(path)
+
+
+class Cluster:
+    """Brokers 1 to n under one directory; a context manager that leaves no process behind."""
+
+    def __init__(
+        self, distribution: Distribution, root: Path, *, brokers: int = 1, settings: Mapping[str, object] | None = None,
+        machine: Machine | None = None,
+    ) -> None:  # fmt: skip
+        ports = free_ports(2 * brokers)
+        controllers = {number: ports[brokers + number - 1] for number in range(1, brokers + 1)}
+        self.distribution = distribution
+        self.root = root
+        self.ports = {number: ports[number - 1] for number in range(1, brokers + 1)}
+        voters = ",".join(f"{number}@{HOST}:{port}" for number, port in controllers.items())
+        self.brokers: dict[int, Broker] = {}
+        for number, port in self.ports.items():
+            home = root / f"broker-{number}"
+            own = broker_settings(number, brokers, port, controllers[number], voters)
+            given = {**own, "log.dirs": home / "logs", **(settings or {})}
+            self.brokers[number] = Broker(number, distribution, home, given, machine or Machine())
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{port}" for port in self.ports.values())
+
+    def format(self) -> None:
+        for broker in self.brokers.values():
+            broker.format()
+
+    def start(self) -> None:
+        """All that do not run, at the same time."""
+        waiting = [broker for broker in self.brokers.values() if not broker.running]
+        for broker in waiting:
+            broker.start(wait=False)
+        for broker in waiting:
+            broker.wait_started()
+
+    def stop(self) -> None:
+        """Cleanly, all at once: each needs a quorum of controllers to be let go, and they are the controllers."""
+        for broker in self.brokers.values():
+            broker.ask_to_stop()
+        for broker in self.brokers.values():
+            broker.wait_stopped()
+
+    def kill(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+
+    def __enter__(self) -> Cluster:
+        with ExitStack() as undo:
+            undo.callback(self.kill)
+            self.format()
+            self.start()
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def broker_settings(number: int, brokers: int, port: int, controller_port: int, voters: str) -> dict[str, object]:
+    """Small, quick to clean, and nothing but loopback."""
+    copies = min(3, brokers)
+    return {
+        "process.roles": "broker,controller",
+        "node.id": number,
+        "controller.quorum.voters": voters,
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "auto.create.topics.enable": "false",
+        "offsets.topic.replication.factor": copies,
+        "offsets.topic.num.partitions": 2,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 2,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "controlled.shutdown.max.retries": 1,
+        "log.cleaner.backoff.ms": 500,
+        "log.cleaner.threads": 1,
+        "log.cleaner.dedupe.buffer.size": 4 << 20,
+        "log.segment.delete.delay.ms": 1000,
+        "num.network.threads": 2,
+        "num.io.threads": 2,
+        "background.threads": 2,
+    }

@@ -1,0 +1,1 @@
+"""Live Kafka from outside: its wire protocol, its replicas, how to connect."""

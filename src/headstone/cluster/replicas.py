@@ -1,0 +1,246 @@
+"""Copies of every replica of a partition, each read from its own broker over the wire, as log directories.
+
+READ permission is enough, nothing is changed, and the rate is limited. Records below the replica's own high watermark, exactly
+as it stores them: what cleaning has taken from it is missing here too.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headstone.audit.views import ProducerSaid
+from headstone.cluster.wire import READ_COMMITTED, READ_UNCOMMITTED, ClusterMetadata, Connection, error_name
+from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
+from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
+from headstone.log.directory import LOG, TXN_INDEX, numbered
+from headstone.log.indexes import AbortedTxn, aborted_bytes
+from headstone.log.layout import HEADER_BYTES
+from headstone.log.listing import list_batches
+from headstone.log.reading import SegmentFile
+
+FETCH_BYTES = 4 << 20
+BYTES_PER_SECOND = 50 << 20
+PREFIX = struct.Struct(">qi")
+LAST_DELTA_AT, LAST_DELTA = 23, struct.Struct(">i")
+OUT_OF_RANGE = 1
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Pace:
+    """So many bytes a second on the average, over all brokers."""
+
+    bytes_per_second: int
+    started: float = field(default_factory=time.monotonic)
+    taken: int = 0
+
+    def take(self, size: int) -> None:
+        self.taken += size
+        ahead = self.taken / self.bytes_per_second - (time.monotonic() - self.started)
+        if ahead > 0:
+            time.sleep(ahead)
+
+
+@dataclass(slots=True, kw_only=True)
+class Copied:
+    """Directories by broker, one log directory each, and what could not be copied, by partition."""
+
+    directories: dict[int, Path]
+    stable: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By partition and broker: the last stable offset that the broker tells consumers."""
+    problems: dict[str, list[str]] = field(default_factory=dict)
+
+
+def copy_replicas(
+    bootstrap: str, settings: Mapping[str, str], topics: Sequence[str], to: Path, *, bytes_per_second: int, tell: Tell
+) -> Copied:
+    """topics: none named is every topic that is not internal."""
+    metadata = _described(bootstrap, settings, list(topics) or None)
+    wanted = {name: found for name, found in metadata.topics.items() if topics or not name.startswith("__")}
+    _refuse_unknown(wanted, topics)
+    if not wanted:
+        raise Unfinished(f"{bootstrap} shows no topic: there is none, or this user may describe none")
+    copied = Copied(directories={})
+    pace = Pace(bytes_per_second)
+    with ExitStack() as stack:
+        connections: dict[int, Connection | str] = {}
+        for topic, partitions in sorted(wanted.items()):
+            for number, state in sorted(partitions.items()):
+                name = f"{topic}-{number}"
+                tell(f"{name}: reading {len(state.replicas)} replicas")
+                try:
+                    start = _connected(connections, stack, metadata, state.leader, settings).earliest(topic, number)
+                except Unfinished as error:
+                    copied.problems.setdefault(name, []).append(
+                        f"its leader does not say where the log begins: {error}"
+                    )
+                    continue
+                for broker in state.replicas:
+                    try:
+                        connection = _connected(connections, stack, metadata, broker, settings)
+                        lso = _copy(connection, topic, number, start, to / str(broker), pace)
+                        copied.stable[name, broker] = lso
+                        copied.directories[broker] = to / str(broker)
+                    except (Unfinished, CorruptLog) as error:
+                        copied.problems.setdefault(name, []).append(
+                            f"the replica on broker {broker} was not read: {error}"
+                        )
+    return copied
+
+
+def ask_producers(
+    bootstrap: str, settings: Mapping[str, str], topic: str, number: int, broker: int
+) -> tuple[ProducerSaid, ...] | None:
+    """What the broker says of producers on its replica; None if it does not: before 2.8 it does not know the question."""
+    try:
+        node = _described(bootstrap, settings, [topic]).nodes[broker]
+        with Connection(node.host, node.port, settings) as connection:
+            return connection.producers(topic, number)
+    except (Unfinished, KeyError, struct.error):
+        return None
+
+
+def _described(bootstrap: str, settings: Mapping[str, str], topics: list[str] | None) -> ClusterMetadata:
+    """By the first of the hosts that answers."""
+    failed: HeadstoneError | None = None
+    for host, port in _hosts(bootstrap):
+        try:
+            with Connection(host, port, settings) as connection:
+                return connection.metadata(topics)
+        except Unfinished as error:
+            failed = error
+    assert failed is not None
+    raise failed
+
+
+def _hosts(bootstrap: str) -> list[tuple[str, int]]:
+    found = []
+    for item in bootstrap.split(","):
+        host, colon, port = item.strip().rpartition(":")
+        if not colon or not port.isdigit():
+            raise UsageError(f"--bootstrap {item}: expected HOST:PORT")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _refuse_unknown(found: Mapping[str, Mapping[int, object]], topics: Sequence[str]) -> None:
+    for topic in topics or found:
+        state = found.get(topic, {}).get(-1)
+        if topic not in found or state is not None:
+            why = error_name(state[0]) if isinstance(state, tuple) else "no such topic"
+            raise UsageError(f"topic {topic}: {why}")
+
+
+def _connected(
+    connections: dict[int, Connection | str],
+    stack: ExitStack,
+    metadata: ClusterMetadata,
+    broker: int,
+    settings: Mapping[str, str],
+) -> Connection:
+    """One a broker; one that could not be reached is not asked again."""
+    if broker not in connections:
+        node = metadata.nodes.get(broker)
+        try:
+            if node is None:
+                raise Unfinished("the cluster does not know where it is: it is off")
+            connections[broker] = stack.enter_context(Connection(node.host, node.port, settings))
+        except Unfinished as error:
+            connections[broker] = str(error)
+    known = connections[broker]
+    if isinstance(known, str):
+        raise Unfinished(known)
+    return known
+
+
+def _copy(connection: Connection, topic: str, number: int, start: int, log_dir: Path, pace: Pace) -> int:
+    """The replica from `start` to the high watermark that it had when the copy began; its last stable offset.
+
+    As read_committed as far as that goes, because then the broker tells which transactions it takes for aborted."""
+    first = connection.fetch(topic, number, start, bytes_max=FETCH_BYTES, isolation=READ_COMMITTED)
+    if first.error == OUT_OF_RANGE:
+        raise Unfinished(f"offset {start}, where its leader's log begins, is out of its range")
+    if first.error:
+        raise Unfinished(error_name(first.error))
+    partition = log_dir / f"{topic}-{number}"
+    partition.mkdir(parents=True)
+    end, stable = first.high_watermark, min(first.last_stable_offset, first.high_watermark)
+    log = partition / numbered(start, LOG)
+    aborted = set(first.aborted)
+    offset, answer, isolation = start, first, READ_COMMITTED
+    with open(log, "wb") as file:
+        while True:
+            whole, following = whole_batches(answer.records, offset, end)
+            file.write(whole)
+            pace.take(len(answer.records))
+            aborted.update(answer.aborted)
+            if following >= end:
+                break
+            stuck = following == offset
+            if stuck and isolation == READ_UNCOMMITTED:
+                raise Unfinished(f"nothing came behind offset {offset}, though it has records up to {end}")
+            offset, isolation = following, READ_UNCOMMITTED if stuck or following >= stable else READ_COMMITTED
+            answer = connection.fetch(topic, number, offset, bytes_max=FETCH_BYTES, isolation=isolation)
+            if answer.error:
+                raise Unfinished(f"offset {offset}: {error_name(answer.error)}")
+    write_aborted_index(log, start, aborted)
+    write_partition_offset(log_dir / HIGH_WATERMARK, topic, number, end)
+    write_partition_offset(log_dir / LOG_START, topic, number, max(first.log_start, start))
+    return stable
+
+
+def write_aborted_index(log: Path, base: int, aborted: set[tuple[int, int]]) -> None:
+    """The broker's own `.txnindex`, as far as it told: where each ends is where its ABORT is."""
+    if not aborted:
+        return
+    size = log.stat().st_size
+    segment = SegmentFile(path=str(log), base=base, size=size, mtime_ms=0, index_bytes=0, time_index_bytes=0)
+    batches = list_batches(segment, with_records=False)
+    markers: dict[int, list[int]] = {}
+    for batch in batches:
+        if batch.control == "ABORT":
+            markers.setdefault(batch.producer_id, []).append(batch.base_offset)
+    entries = []
+    for producer_id, first_offset in sorted(aborted, key=lambda txn: txn[1]):
+        ends = markers.get(producer_id, [])
+        at = bisect.bisect_left(ends, first_offset)
+        if at < len(ends):
+            entries.append(
+                AbortedTxn(last_offset=ends[at], first_offset=first_offset, producer_id=producer_id, lso=first_offset)
+            )
+    if entries:
+        log.with_suffix(TXN_INDEX).write_bytes(aborted_bytes(entries))
+
+
+def whole_batches(data: bytes, offset: int, end: int) -> tuple[bytes, int]:
+    """The batches of an answer that are whole and below `end`, and the offset behind them; the last may be cut off.
+
+    A batch that begins at `end` or behind it says that there is nothing more before it: cleaning has left a gap there."""
+    at = start = 0
+    following = offset
+    while at + LAST_DELTA_AT + LAST_DELTA.size <= len(data):
+        base, length = PREFIX.unpack_from(data, at)
+        if length < HEADER_BYTES - PREFIX.size:
+            raise Unfinished(f"what it sent behind offset {following} is not a record batch")
+        last = base + LAST_DELTA.unpack_from(data, at + LAST_DELTA_AT)[0]
+        if last >= end:
+            return data[start:at], end
+        if at + PREFIX.size + length > len(data):
+            break
+        at += PREFIX.size + length
+        if last < offset:
+            start = at
+        following = max(following, last + 1)
+    return data[start:at], following
+
+
+def write_partition_offset(path: Path, topic: str, number: int, offset: int) -> None:
+    known = read_offsets(path) if path.exists() else {}
+    write_offsets(path, {**known, (topic, number): offset})

@@ -1,1 +1,0 @@
-"""Live Kafka: throwaway clusters of real brokers, clients of them, and the stories played on them."""

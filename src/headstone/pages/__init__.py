@@ -1,0 +1,1 @@
+"""HTML and SVG: reports and drawings of what the rooms below found."""

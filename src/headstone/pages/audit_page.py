@@ -1,0 +1,135 @@
+"""The audit's report: one HTML page that needs nothing else, with a lane for each replica on a shared axis of offsets.
+
+A pure function of what `audit --output json` prints. All text from outside is escaped; looks are `page_style`'s and a few own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from headstone.pages.style import STYLE
+
+WIDTH, LEFT, RIGHT, LANE, TOP = 1120, 260, 40, 46, 24
+MARKS = (("clean_end", "clean end", "--mcco"), ("lso", "LSO", "--lso"), ("high_watermark", "HW", "--hw"))
+LOOKS = """
+.verdict { display: inline-block; padding: 2px 12px; border-radius: 4px; font-weight: 600; }
+.clean { background: var(--correct); color: var(--correct-edge); }
+.diverged, .incomplete { background: var(--corrupt); color: var(--corrupt-edge); }
+table.findings { border-collapse: collapse; width: 100%; margin: 8px 0 16px; }
+table.findings td, table.findings th { border: 1px solid var(--line); padding: 4px 8px; text-align: left; vertical-align: top; }
+"""
+VERDICTS = {
+    "clean": "Everything was read, and the replicas agree.",
+    "diverged": "Replicas tell readers different stories.",
+    "incomplete": "No difference was found, but not everything could be compared.",
+}
+
+
+def audit_page(verdict: str, partitions: Sequence[Mapping[str, Any]]) -> str:
+    findings = sum(len(one["findings"]) for one in partitions)
+    concerned = [one for one in partitions if one["findings"] or one["problems"] or one["forecast"]]
+    quiet = len(partitions) - len(concerned)
+    body = [
+        "<h1>Audit of replicas</h1>",
+        f'<p><span class="verdict {escape(verdict)}">{escape(verdict)}</span> {escape(VERDICTS[verdict])} '
+        f"{len(partitions)} partitions, {findings} findings.</p>",
+        *(_partition(one) for one in concerned),
+        f"<p>{quiet} partitions without anything to tell.</p>" if quiet else "",
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Headstone audit</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}{LOOKS}</style></head>'
+        f"<body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _partition(one: Mapping[str, Any]) -> str:
+    parts = [f"<h2>{escape(one['partition'])}</h2>"]
+    if one["replicas"]:
+        parts.append(
+            f'<figure class="wide">{lanes_svg(one)}<figcaption>Offsets; findings are red.</figcaption></figure>'
+        )
+    parts += [f"<p>Not covered: {escape(text)}</p>" for text in one["problems"]]
+    parts += [
+        f"<p>{escape(risk['replica'])} is {risk['behind']} offsets behind; from {risk['unsafe_ms']} ms (since 1970) on, "
+        "something that it has not copied yet may be removed.</p>"
+        for risk in one["forecast"]
+    ]
+    if one["findings"]:
+        parts.append(_table(one["groups"]))
+    return "".join(parts)
+
+
+def _table(groups: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for group in groups:
+        steps = "".join(f"<li>{escape(step)}</li>" for step in group["repair"])
+        other = f"<br>or {escape(group['or_class'])}<br>on {escape(group['or_replica'])}" if group["or_class"] else ""
+        other += f"<br>or {escape(group['else_class'])}<br>there" if group["else_class"] else ""
+        harmless = "" if group["misleads_readers"] else ", no reader is misled"
+        more = group["count"] - len(group["examples"])
+        rows.append(
+            f"<tr><td>{escape(group['class'])}<br>on {escape(group['replica'])}{other}</td><td>{group['count']}</td>"
+            f"<td>{escape(group['sure'])}, {escape(group['isolation'])}{harmless}: {escape(group['why'])}</td>"
+            f"<td><ul>{''.join(_example(one) for one in group['examples'])}</ul>{f'and {more} more' if more else ''}</td>"
+            f"<td><ol>{steps}</ol>{_commands(group['commands'])}</td></tr>"
+        )
+    head = "<tr><th>what</th><th>findings</th><th>why</th><th>such as</th><th>what to do</th></tr>"
+    return f'<table class="findings">{head}{"".join(rows)}</table>'
+
+
+def _example(example: Mapping[str, Any]) -> str:
+    served = "".join(f"<li>{escape(name)}: {escape(state)}</li>" for name, state in example["served"].items())
+    place = f"<br>{escape(str(example['file']))} at {example['position']}" if example["file"] else ""
+    key = "" if example["key"] is None else f"key {escape(str(example['key']))}, "
+    return f"<li>{key}offset {example['offset']}{place}<ul>{served}</ul></li>"
+
+
+def _commands(steps: Sequence[str]) -> str:
+    lines = escape("\n".join(steps))
+    return f"<details><summary>commands</summary><pre>{lines}</pre></details>" if steps else ""
+
+
+def lanes_svg(one: Mapping[str, Any]) -> str:
+    replicas = one["replicas"]
+    low, high = min(r["log_start"] for r in replicas), max(r["log_end"] for r in replicas)
+    scale = (WIDTH - LEFT - RIGHT) / max(high - low, 1)
+
+    def x(offset: int) -> float:
+        return float(round(LEFT + (offset - low) * scale, 1))
+
+    drawn = [f'<text x="{LEFT}" y="14">{low}</text><text x="{x(high)}" y="14" text-anchor="end">{high}</text>']
+    for lane, replica in enumerate(replicas):
+        y = TOP + lane * LANE
+        start, end = x(replica["log_start"]), x(replica["log_end"])
+        name = replica["replica"] if len(replica["replica"]) <= 28 else "…" + replica["replica"][-27:]
+        drawn.append(
+            f'<text x="{LEFT - 10}" y="{y + 20}" text-anchor="end">{escape(name)}</text>'
+            f'<rect x="{start}" y="{y + 6}" width="{max(end - start, 1):.1f}" height="20" fill="var(--band)" '
+            'stroke="var(--line)">'
+            f"<title>log [{replica['log_start']}, {replica['log_end']})</title></rect>"
+        )
+        for field, label, colour in MARKS:
+            if replica[field] is not None:
+                at = x(min(max(replica[field], low), high))
+                drawn.append(
+                    f'<line x1="{at}" x2="{at}" y1="{y + 2}" y2="{y + 30}" stroke="var({colour})" stroke-width="3">'
+                    f"<title>{label} {replica[field]}</title></line>"
+                )
+        for finding in one["findings"]:
+            if finding["replica"] == replica["replica"]:
+                drawn.append(
+                    f'<circle cx="{x(finding["offset"])}" cy="{y + 16}" r="7" fill="var(--corrupt-edge)">'
+                    f"<title>{escape(finding['class'])} at {finding['offset']}</title></circle>"
+                )
+    legend_y = TOP + len(replicas) * LANE + 14
+    for i, (_, label, colour) in enumerate(MARKS):
+        at = LEFT + i * 130
+        drawn.append(
+            f'<line x1="{at}" x2="{at}" y1="{legend_y - 12}" y2="{legend_y + 4}" stroke="var({colour})" stroke-width="3"/>'
+            f'<text x="{at + 8}" y="{legend_y}">{label}</text>'
+        )
+    height = legend_y + 14
+    return f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" fill="currentColor">{"".join(drawn)}</svg>'

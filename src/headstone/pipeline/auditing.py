@@ -1,0 +1,380 @@
+"""The audit of log directories: reads every replica of a partition in one task, compares, and names what was found.
+
+Digests are compared where they are made; only findings travel. Of a partition with more records than fit, the rows lie in
+temporary files by shares of the keys, and one share is compared after the other. The verb `audit` calls this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headstone.audit.comparison import Compared, compare
+from headstone.audit.findings import Difference
+from headstone.audit.frozen import Frozen, frozen_transactions
+from headstone.audit.verdicts import Finding, Placement, of_difference, of_frozen, with_repairs
+from headstone.audit.views import (
+    MARKER,
+    ROW,
+    SPAN,
+    STAMP,
+    ProducerSaid,
+    ReplicaFacts,
+    ReplicaRows,
+    by_key,
+    fill_rows,
+    visible,
+)
+from headstone.errors import CorruptLog, UsageError
+from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, META_PROPERTIES, PARTITION_METADATA, read_offsets
+from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
+from headstone.log.directory import METADATA_TOPIC, PartitionDir, list_segments
+from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON, EMPTIED, LENGTH_AT, LOG_OVERHEAD, TRANSACTIONAL
+from headstone.log.reading import Payloads, chunk_of
+from headstone.pipeline.compaction import Engine
+from headstone.pipeline.planning import survey_directory
+from headstone.pipeline.progress import Meter
+from headstone.pipeline.row_spool import RowSpool
+from headstone.retention.keys import HashKey, siphash_spans
+from headstone.retention.passes import PieceReader
+from headstone.retention.survey import PartitionSurvey
+from headstone.retention.transactions import ABORTED, CONTROL_NEEDED, OPEN
+
+TASK_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica of one partition: where it is, and what its headers tell."""
+
+    name: str
+    directory: PartitionDir
+    survey: PartitionSurvey
+    high_watermark: int | None
+    clean_end: int | None
+    """The cleaner checkpoint; None if there is none, as over the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Exact, of one replica."""
+
+    records: int = 0
+    live_keys: int = 0
+    tombstones: int = 0
+    aborted: int = 0
+    open: int = 0
+    control: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditWork:
+    replicas: tuple[Replica, ...]
+    hash_key: HashKey
+    shares: int
+    wanted: tuple[bytes, ...] = ()
+    """Keys to prove."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareResult:
+    compared: Compared
+    frozen: list[Frozen]
+    facts: tuple[ReplicaFacts, ...]
+    counts: tuple[Counts, ...]
+    below: int
+    keys: dict[tuple[int, int], bytes]
+    """Of the differences, by their digests."""
+    proofs: list[tuple[bytes, dict[str, str]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """One partition: its shares, and replicas that could not be read, with the reason."""
+
+    shares: list[ShareResult]
+    unread: dict[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionAudit:
+    partition: str
+    replicas: tuple[Replica, ...]
+    results: list[ShareResult]
+    problems: list[str]
+    """Why it could not be compared, or not all of it."""
+    unread: list[str] = field(default_factory=list)
+    """Replicas that could not be read: nothing is known of them."""
+    brokers: dict[str, int | None] = field(default_factory=dict)
+    """Of all replicas, also those that could not be read: by its name, if that is a number, or by what its log directory says;
+    None if nothing does."""
+    producers: dict[str, tuple[ProducerSaid, ...]] = field(default_factory=dict)
+    """By replica, where it was asked: what its broker says of producers."""
+
+
+def audit(
+    groups: dict[str, list[tuple[str, PartitionDir]]], engine: Engine, *, wanted: Sequence[bytes] = ()
+) -> list[PartitionAudit]:
+    """groups: partition name to its replicas, (name, directory) each."""
+    found: list[PartitionAudit] = []
+    works: list[AuditWork] = []
+    hash_key = HashKey.random()
+    for partition, members in sorted(groups.items()):
+        replicas, unread = _surveyed(members)
+        problems = [f"{name}: {why}" for name, why in unread.items()]
+        if len(members) < 2:
+            problems.append(f"{partition}: only {members[0][0]} has it, there is nothing to compare it with")
+        if len(replicas) > 1:
+            shares = _shares(replicas)
+            works.append(AuditWork(replicas=replicas, hash_key=hash_key, shares=shares, wanted=tuple(wanted)))
+        elif len(members) > 1:
+            problems.append("nothing could be compared: fewer than two replicas could be read")
+        found.append(
+            PartitionAudit(
+                partition=partition,
+                replicas=replicas,
+                results=[],
+                problems=problems,
+                unread=list(unread),
+                brokers={name: int(name) if name.isdigit() else _broker(directory) for name, directory in members},
+            )
+        )
+    by_name = {one.partition: one for one in found}
+    for work, result in zip(works, engine.each(audit_partition, works, None), strict=True):
+        mine = by_name[work.replicas[0].directory.name]
+        mine.problems += [f"{name}: {why}" for name, why in result.unread.items()]
+        mine.unread += result.unread
+        mine.results.extend(result.shares)
+        mine.problems += _not_compared(result.shares[0].facts) if result.shares else [
+            "nothing could be compared: fewer than two replicas could be read"
+        ]  # fmt: skip
+    return found
+
+
+def findings_of(audited: PartitionAudit) -> list[Finding]:
+    """Everything that was found about a partition, with what to do about it."""
+    places = {replica.name: replica.survey.segments for replica in audited.replicas}
+    found: list[Finding] = []
+    doubtful: set[str] = set()
+    for result in audited.results:
+        found += [of_frozen(one, audited.producers.get(one.replica)) for one in result.frozen]
+        for one in result.compared.differences:
+            holder, file, _ = one.place
+            found.append(of_difference(one, result.keys[one.key, one.key_high], str(places[holder][file].file.path)))
+            doubtful.update(one.doubtful)
+    if not found:
+        return []
+    directory = audited.replicas[0].directory
+    placement = Placement(
+        topic=directory.topic, partition=directory.partition, brokers=audited.brokers, unread=tuple(audited.unread)
+    )
+    return with_repairs(found, doubtful, placement)
+
+
+def _not_compared(facts: Sequence[ReplicaFacts]) -> list[str]:
+    """A partition that has something, but on one replica at most something that is replicated for sure."""
+    reached = [one.name for one in facts if one.trusted_end > one.log_start]
+    if len(reached) > 1 or all(one.log_end == one.log_start for one in facts):
+        return []
+    who = f"only {reached[0]}" if reached else "no replica"
+    return [f"nothing could be compared: {who} has records below its high watermark"]
+
+
+def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replica, ...], dict[str, str]]:
+    """The replicas, and why the others could not be read."""
+    replicas: list[Replica] = []
+    unread: dict[str, str] = {}
+    ids = {topic_id for _, directory in members if (topic_id := _topic_id(directory)) is not None}
+    if len(ids) > 1:
+        raise UsageError(
+            f"{members[0][1].name}: different topics of the same name, not replicas of one (topic ids {', '.join(sorted(ids))})"
+        )
+    for name, directory in members:
+        try:
+            survey, _ = survey_directory(directory)
+        except (CorruptLog, OSError) as error:
+            unread[name] = str(error)
+            continue
+        high, clean = (
+            read_offsets(directory.log_dir / file).get(directory.topic_partition) for file in (HIGH_WATERMARK, CLEANER)
+        )
+        replicas.append(
+            Replica(
+                name=name, directory=directory, survey=survey, high_watermark=high, clean_end=clean,
+            )
+        )  # fmt: skip
+    return tuple(replicas), unread
+
+
+def _broker(directory: PartitionDir) -> int | None:
+    path = directory.log_dir / META_PROPERTIES
+    pairs = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line) if path.exists() else {}
+    number = pairs.get("node.id", pairs.get("broker.id"))
+    return int(number) if number is not None and number.strip().isdigit() else None
+
+
+def _topic_id(directory: PartitionDir) -> str | None:
+    path = directory.path / PARTITION_METADATA
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")), None)
+
+
+def _shares(replicas: tuple[Replica, ...]) -> int:
+    records = sum(segment.records for replica in replicas for segment in replica.survey.segments)
+    return max(1, -(-records * ROW.itemsize * 2 // TASK_BYTES))
+
+
+def audit_partition(work: AuditWork, meter: Meter) -> TaskResult:
+    """All replicas of one partition, share by share. One that can't be read is left out, and the others are compared."""
+    unread: dict[str, str] = {}
+    with ExitStack() as files:
+        read = []
+        for replica in work.replicas:
+            spool = files.enter_context(RowSpool(work.shares))
+            try:
+                facts, tally = _read(replica, work.hash_key, spool, meter)
+            except (CorruptLog, OSError) as error:
+                unread[replica.name] = str(error)
+                continue
+            read.append((facts, tally, spool))
+        shares = [_audit_share(work, share, read) for share in range(work.shares)] if len(read) > 1 else []
+    return TaskResult(shares=shares, unread=unread)
+
+
+def _audit_share(
+    work: AuditWork, share: int, read: Sequence[tuple[ReplicaFacts, dict[str, int], RowSpool]]
+) -> ShareResult:
+    facts = tuple(one for one, _, _ in read)
+    rows = [by_key(one, spool.of_share(share)) for one, _, spool in read]
+    compared = compare(rows)
+    names = {replica.name: replica for replica in work.replicas}
+    keys = {(one.key, one.key_high): _key_of(names, one) for one in compared.differences}
+    counts = tuple(Counts(**tally, live_keys=_live(one)) for (_, tally, _), one in zip(read, rows, strict=True))
+    result = ShareResult(
+        compared=compared, frozen=frozen_transactions(facts) if share == 0 else [], facts=facts, counts=counts,
+        below=sorted(one.stable_end for one in facts)[-2], keys=keys,
+    )  # fmt: skip
+    for key in work.wanted:
+        low, high = (int(part) for part in _digest(key, work.hash_key))
+        if high % work.shares == share:
+            result.proofs.append((key, {one.facts.name: _state(one, low, high) for one in rows}))
+    return result
+
+
+def _digest(key: bytes, hash_key: HashKey) -> Any:
+    data = np.frombuffer(key or b"\0", dtype=np.uint8)
+    return siphash_spans(data, np.zeros(1, np.int64), np.full(1, len(key), np.int64), hash_key)[0]
+
+
+def _state(replica: ReplicaRows, low: int, high: int) -> str:
+    """By its own last stable offset, as a consumer of this replica sees it."""
+    rows = replica.of_key(low, high)
+    mine = rows[(rows["role"] != ABORTED) & (rows["role"] != OPEN) & (rows["offset"] < replica.facts.lso)]
+    if not mine.size:
+        return (
+            "absent" if not rows.size else f"not visible, on disk at {', '.join(str(int(o)) for o in rows['offset'])}"
+        )
+    older = f"; {rows.size - 1} more on disk" if rows.size > 1 else ""
+    return f"{'deleted' if mine[-1]['tombstone'] else 'present'} at {int(mine[-1]['offset'])}{older}"
+
+
+def _key_of(replicas: dict[str, Replica], found: Difference) -> bytes:
+    """Read again from where it was found."""
+    name, file, position = found.place
+    path = replicas[name].survey.segments[file].file.path
+    with open(path, "rb") as log:
+        log.seek(position)
+        head = log.read(LOG_OVERHEAD)
+        chunk = chunk_of(path, head + log.read(int.from_bytes(head[LENGTH_AT:], "big")))
+    for content, spans in decode(chunk, np.arange(chunk.batches.size), Payloads()):
+        for span in spans[spans[:, OFFSET] == found.offset]:
+            return bytes(content[span[KEY_AT] : span[KEY_AT] + span[KEY_SIZE]])
+    raise AssertionError(f"{path} has changed while it was read")
+
+
+def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) -> tuple[ReplicaFacts, dict[str, int]]:
+    markers, bare, spans, stamps = ([np.zeros(0, dtype=kind)] for kind in (MARKER, MARKER, SPAN, STAMP))
+    tally = {"records": 0, "tombstones": 0, "aborted": 0, "open": 0, "control": 0}
+    reader, payloads = PieceReader(), Payloads()
+    for number, segment in enumerate(replica.survey.segments):
+        for piece in reader.pieces(segment, backwards=False):
+            batches, roles = piece.chunk.batches, piece.roles
+            counts, data = batches["count"], roles < CONTROL_NEEDED
+            control = np.isin(batches["control_type"], (ABORT, COMMIT)) & (counts > 0)
+            markers.append(_markers(batches[control]))
+            bare.append(_markers(batches[batches["control_type"] == EMPTIED]))
+            spans.append(_spans(batches, data))
+            for name, chosen in (
+                ("records", data),
+                ("aborted", roles == ABORTED),
+                ("open", roles == OPEN),
+                ("control", ~data),
+            ):
+                tally[name] += int(counts[chosen].sum())
+            stamped = batches[(batches["attributes"] & DELETE_HORIZON != 0) & (counts > 0)]
+            stamp = np.zeros(stamped.size, dtype=STAMP)
+            stamp["offset"], stamp["horizon_ms"] = stamped["last_offset"], stamped["base_timestamp"]
+            stamps.append(stamp)
+            for content, found in decode(piece.chunk, np.flatnonzero(data & (counts > 0)), payloads):
+                tally["tombstones"] += int((found[:, VALUE_SIZE] < 0).sum())
+                spool.add(_rows(number, piece, content, found, hash_key))
+            meter.add(piece.chunk.data.size, piece.records)
+    survey = replica.survey
+    facts = ReplicaFacts(
+        name=replica.name, log_start=survey.log_start, log_end=survey.log_end, high_watermark=replica.high_watermark,
+        lso=survey.lso, open_txns=survey.open_txns, aborted=survey.aborted, markers=np.concatenate(markers),
+        bare=np.concatenate(bare), spans=np.concatenate(spans), stamps=np.concatenate(stamps),
+    )  # fmt: skip
+    return facts, tally
+
+
+def _markers(batches: Any) -> Any:
+    made = np.zeros(batches.size, dtype=MARKER)
+    made["offset"], made["producer_id"] = batches["base_offset"], batches["producer_id"]
+    made["producer_epoch"], made["commit"] = batches["producer_epoch"], batches["control_type"] == COMMIT
+    return made
+
+
+def _spans(batches: Any, data: Any) -> Any:
+    """data: which of the batches are no control batches."""
+    span = np.zeros(batches.size, dtype=SPAN)
+    span["base"], span["last"] = batches["base_offset"], batches["last_offset"]
+    span["producer_id"] = np.where(data, batches["producer_id"], -1)
+    span["epoch"] = batches["producer_epoch"]
+    span["transactional"] = data & (batches["attributes"] & TRANSACTIONAL != 0)
+    span["complete"] = batches["count"] == span["last"] - span["base"] + 1
+    return span
+
+
+def _live(replica: ReplicaRows) -> int:
+    rows = replica.rows
+    mine = np.flatnonzero(visible(rows, replica.facts.lso))
+    if not mine.size:
+        return 0
+    key, high = rows["key"][mine], rows["key_high"][mine]
+    last = np.append((key[1:] != key[:-1]) | (high[1:] != high[:-1]), True)
+    return int((rows["tombstone"][mine[last]] == 0).sum())
+
+
+def _rows(number: int, piece: Any, content: Any, found: Any, hash_key: HashKey) -> Any:
+    """The keyed records of one run."""
+    rows = np.empty(len(found), dtype=ROW)
+    filled = fill_rows(
+        content, found, piece.chunk.batches, piece.roles, number, piece.chunk.position, np.uint64(hash_key.k0),
+        np.uint64(hash_key.k1), rows,
+    )  # fmt: skip
+    return rows[:filled]
+
+
+def replicas_of(directories: Sequence[tuple[str, Sequence[PartitionDir]]]) -> dict[str, list[tuple[str, PartitionDir]]]:
+    """Partitions by name, with the replicas that have them."""
+    groups: dict[str, list[tuple[str, PartitionDir]]] = {}
+    for name, found in directories:
+        for directory in found:
+            if directory.topic != METADATA_TOPIC and list_segments(directory):
+                groups.setdefault(directory.name, []).append((name, directory))
+    return groups

@@ -1,0 +1,385 @@
+"""Puts finished outputs in place: a swap inside a partition directory, or a new log directory. Driver only.
+
+Up to here nothing but work files exists; from here on every step may be the last one before a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headstone.errors import UsageError
+from headstone.log import checkpoints
+from headstone.log.checkpoints import sync_directory, write_offsets
+from headstone.log.directory import (
+    CLEANED,
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    TIME_INDEX,
+    PartitionDir,
+    is_broker_directory,
+    numbered,
+    was_stopped_cleanly,
+)
+from headstone.log.failpoint import reach
+from headstone.log.ownership import take_after
+from headstone.log.snapshots import write_snapshot
+from headstone.log.swap import remove_segments, replace_segments, uncovered_base
+from headstone.pipeline.outputs import OutputSegment, attempt_path
+from headstone.pipeline.planning import Candidate
+from headstone.pipeline.work import GroupResult, PartitionWork
+from headstone.retention import verdicts
+from headstone.retention.ranges import RetainedSegment, deletable, largest_timestamp
+from headstone.retention.survey import SegmentSurvey
+
+WORK_PREFIX = ".headstone-w"
+"""The letter keeps a name of digits from looking like a partition."""
+REMOVALS_MAX = 8
+"""Tries to remove a work directory; 2.5 s in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """One partition with all its outputs written. `work` is None if nothing had to be rewritten."""
+
+    found: Candidate
+    work: PartitionWork | None
+    groups: tuple[GroupResult, ...]
+    next_dirty: int
+
+    @property
+    def clean_below(self) -> int:
+        """For the cleaner checkpoint, which is this replica's MCCO: it rises only over what was cleaned without a gap."""
+        before = self.found.clean_below
+        return before if self.work is None or self.found.range.dirty_start > before else self.next_dirty
+
+    @property
+    def outputs(self) -> list[OutputSegment]:
+        return [output for group in self.groups for output in group.outputs]
+
+    @property
+    def outputs_with_source(self) -> list[tuple[OutputSegment, int]]:
+        """Beside each the base of the first old segment of its group."""
+        return [(output, group.outputs[0].base) for group in self.groups for output in group.outputs]
+
+    @property
+    def rewritten_bases(self) -> list[int]:
+        return [segment.base for group in self.work.groups for segment in group.segments] if self.work else []
+
+    @property
+    def rewritten(self) -> range:
+        """Offsets whose producer snapshots go with the old segments, wherever a broker took them: to one from inside a
+        transaction it is open, and what follows would be plain data of it, or its marker would be gone."""
+        bases = self.rewritten_bases
+        return range(bases[0], self.carried[0].base) if bases else range(0)
+
+    @property
+    def carried(self) -> list[SegmentSurvey]:
+        """The segments that stay as they are: rewritten are the oldest."""
+        return list(self.found.survey.segments[len(self.rewritten_bases) :])
+
+    @property
+    def bases(self) -> list[int]:
+        """Of all segments after the rewrite, before retention."""
+        return [output.base for output in self.outputs] + [segment.base for segment in self.carried]
+
+
+def deleted_by_retention(done: Finished) -> list[int]:
+    """Bases that compact,delete or the log start offset take away after the rewrite."""
+    survey = done.found.survey
+    segments = [
+        RetainedSegment(
+            base=output.base,
+            size=output.size,
+            largest_timestamp=output.largest_timestamp if output.largest_timestamp >= 0 else output.mtime_ms,
+        )
+        for output in done.outputs
+    ]
+    segments += [
+        RetainedSegment(base=s.base, size=s.size, largest_timestamp=largest_timestamp(s)) for s in done.carried
+    ]
+    return deletable(
+        segments,
+        done.found.policy,
+        log_start=survey.log_start,
+        log_end=survey.log_end,
+        high_watermark=survey.high_watermark,
+    )
+
+
+def changes(done: Finished) -> bool:
+    """Whether there is anything to commit in place: new segments, segments to delete, or a checkpoint to reset."""
+    return done.work is not None or bool(done.found.range.reset) or bool(deleted_by_retention(done))
+
+
+def commit_in_place(done: Finished) -> int:
+    """Swaps the outputs in; returns the log start offset afterwards. The checkpoints are the caller's next step."""
+    directory = done.found.directory
+    if done.work is not None and done.groups:
+        _snapshot_at_end(done, directory.path)
+        _stage_cleaned(done, directory.path)
+        new = [output.base for output in done.outputs]
+        extra = uncovered_base([(o.base, o.next_offset) for o in done.outputs], done.rewritten_bases)
+        if extra is not None:
+            _empty_segment(directory.path, extra, CLEANED, done.found.survey.active.file.path)
+            new.append(extra)
+        replace_segments(directory.path, new_bases=new, old_bases=done.rewritten_bases, stale_snapshots=done.rewritten)
+    gone = deleted_by_retention(done)
+    if gone:
+        if len(gone) == len(done.bases):
+            # By a swap of its own: after a crash, indexes alone would tell of a segment that was lost.
+            _empty_segment(directory.path, done.found.survey.log_end, CLEANED, done.found.survey.active.file.path)
+            replace_segments(
+                directory.path, new_bases=[done.found.survey.log_end], old_bases=[], stale_snapshots=range(0)
+            )
+        remove_segments(directory.path, gone)
+    return _start_after(done, gone)
+
+
+def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
+    """Completes the partition's folder in the work directory and renames it into `out`: it appears whole or not at all."""
+    directory = done.found.directory
+    for output, base in done.outputs_with_source:
+        for suffix in output.suffixes:
+            source = attempt_path(str(work_dir), output.base, suffix, output.attempt)
+            take_after(source, directory.path / numbered(base, LOG))
+            os.replace(source, work_dir / numbered(output.base, suffix))
+    finals = {numbered(output.base, suffix) for output in done.outputs for suffix in output.suffixes}
+    for lost_attempt in [path for path in work_dir.iterdir() if path.name not in finals]:
+        lost_attempt.unlink()
+    for segment in done.carried:
+        _copy_segment(directory, segment.base, work_dir)
+    snapshots = {*(segment.base for segment in done.carried), done.found.survey.log_end}
+    _copy_rest(directory, work_dir, snapshots)
+    _snapshot_at_end(done, work_dir)
+    gone = deleted_by_retention(done)
+    if gone and len(gone) == len(done.bases):
+        _empty_segment(work_dir, done.found.survey.log_end, "", done.found.survey.active.file.path)
+    remove_segments(work_dir, gone)
+    take_after(work_dir, directory.path)
+    sync_directory(work_dir)
+    reach(f"rename {work_dir} to {out / directory.name}")
+    os.rename(work_dir, out / directory.name)
+    sync_directory(out)
+    return _start_after(done, gone)
+
+
+class CheckpointBook:
+    """The checkpoint files of one log directory that is ours alone: changed in memory, written once for many partitions."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self._log_dir = log_dir
+        self._offsets: dict[str, dict[tuple[str, int], int]] = {}
+        self._changed: set[str] = set()
+
+    def put(self, file: str, partition: tuple[str, int], offset: int | None) -> None:
+        """None takes the entry away."""
+        if file not in self._offsets:
+            self._offsets[file] = dict(checkpoints.read_offsets(self._log_dir / file))
+        offsets = self._offsets[file]
+        if offsets.get(partition) == offset:
+            return
+        self._changed.add(file)
+        if offset is None:
+            del offsets[partition]
+        else:
+            offsets[partition] = offset
+
+    def write(self) -> None:
+        for file in sorted(self._changed):
+            write_offsets(self._log_dir / file, self._offsets[file])
+        self._changed.clear()
+
+
+def note_cleaned(book: CheckpointBook, done: Finished, start: int) -> None:
+    """First dirty offset and log start of a partition."""
+    name = done.found.directory.topic_partition
+    book.put(checkpoints.CLEANER, name, max(done.clean_below, start))
+    book.put(checkpoints.LOG_START, name, _log_start_entry(done, start))
+
+
+def note_new(book: CheckpointBook, done: Finished, start: int) -> None:
+    """Also its recovery point (every file of the output is on disk) and the high watermark that the input had."""
+    directory = done.found.directory
+    note_cleaned(book, done, start)
+    book.put(checkpoints.RECOVERY_POINT, directory.topic_partition, done.found.survey.log_end)
+    highs = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK)
+    if directory.topic_partition in highs:
+        book.put(checkpoints.HIGH_WATERMARK, directory.topic_partition, highs[directory.topic_partition])
+
+
+def _log_start_entry(done: Finished, start: int) -> int | None:
+    """As a broker has it: an entry where log start is not the first segment's base. It lies above where records of that
+    segment were deleted, and below where older segments are in remote storage."""
+    entry = done.found.log_start_entry
+    if entry is not None and entry < done.found.survey.segments[0].base:
+        return entry
+    return start if start > _first_base(done, deleted_by_retention(done)) else None
+
+
+def _first_base(done: Finished, gone: Sequence[int]) -> int:
+    return min(set(done.bases) - set(gone), default=done.found.survey.log_end)
+
+
+def _start_after(done: Finished, gone: Sequence[int]) -> int:
+    return max(done.found.survey.log_start, _first_base(done, gone))
+
+
+def _stage_cleaned(done: Finished, directory: Path) -> None:
+    assert done.work is not None
+    for output, base in done.outputs_with_source:
+        for suffix in output.suffixes:
+            source = attempt_path(done.work.work_dir, output.base, suffix, output.attempt)
+            target = directory / (numbered(output.base, suffix) + CLEANED)
+            take_after(source, directory / numbered(base, LOG))
+            reach(f"rename {source.name} to {target.name}")
+            os.replace(source, target)
+
+
+def _snapshot_at_end(done: Finished, directory: Path) -> None:
+    """What a broker writes when it stops: without it, a clean start would forget open transactions and epochs."""
+    survey = done.found.survey
+    target = directory / numbered(survey.log_end, SNAPSHOT)
+    entries = survey.producers.entries()
+    if target.exists() or not entries:
+        return
+    temporary = target.with_name(target.name + ".tmp")
+    write_snapshot(temporary, entries)
+    take_after(temporary, Path(survey.active.file.path))
+    reach(f"rename {temporary.name}")
+    os.replace(temporary, target)
+
+
+def _empty_segment(directory: Path, base: int, stage: str, model: str) -> None:
+    for suffix in (INDEX, TIME_INDEX, LOG):
+        reach(f"create {numbered(base, suffix)}{stage}")
+        path = directory / (numbered(base, suffix) + stage)
+        path.write_bytes(b"")
+        take_after(path, Path(model))
+
+
+def _copy_segment(directory: PartitionDir, base: int, target: Path) -> None:
+    for suffix in SEGMENT_SUFFIXES:
+        source = directory.path / numbered(base, suffix)
+        if source.exists():
+            _copy_synced(source, target / source.name)
+
+
+def _copy_rest(directory: PartitionDir, target: Path, snapshots: set[int]) -> None:
+    for name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
+        if (directory.path / name).exists():
+            _copy_synced(directory.path / name, target / name)
+    for offset in snapshots:
+        source = directory.path / numbered(offset, SNAPSHOT)
+        if source.exists():
+            _copy_synced(source, target / source.name)
+
+
+def _copy_synced(source: str | Path, target: str | Path) -> None:
+    shutil.copy2(source, target)
+    with open(target, "rb") as file:
+        os.fsync(file.fileno())
+    take_after(Path(target), Path(source))
+
+
+def copy_broker_files(sources: Sequence[Path], out: Path, *, clean: bool) -> None:
+    """What a broker looks for in its log directory beside partitions; the sign of a clean stop comes last."""
+    for source in sources:
+        for name in (
+            checkpoints.META_PROPERTIES,
+            checkpoints.BOOTSTRAP,
+            *([checkpoints.CLEAN_SHUTDOWN] if clean else []),
+        ):
+            if (source / name).exists() and not (out / name).exists():
+                _copy_synced(source / name, out / name)
+        for name in (path.name for path in out.glob("*-checkpoint")):
+            take_after(out / name, source / name if (source / name).exists() else source)
+    sync_directory(out)
+
+
+def is_clean_with(out: Path, sources: Sequence[Path]) -> bool:
+    """Whether all that `out` will hold comes from brokers that stopped cleanly; its sign is taken back if not."""
+    empty = not any(child.is_dir() for child in out.iterdir())
+    clean = all(map(was_stopped_cleanly, sources)) and (empty or was_stopped_cleanly(out))
+    if not clean and was_stopped_cleanly(out):
+        (out / checkpoints.CLEAN_SHUTDOWN).unlink()
+        sync_directory(out)
+    return clean
+
+
+def refuse_keyless(done: Finished) -> None:
+    """Compaction drops records without a key; brokers take none on compacted topics, so this topic is probably not one."""
+    lost = sum(group.reasons[verdicts.BY_KEYLESS] for group in done.groups)
+    if lost and is_broker_directory(done.found.directory.log_dir):
+        raise UsageError(
+            f"{done.found.directory.path}: {lost} records without a key would be dropped; if the topic's cleanup.policy is "
+            "compact pass --drop-keyless, else name only compacted topics with --topic"
+        )
+
+
+def copy_untouched(directories: Sequence[PartitionDir], out: Path) -> None:
+    """Partitions that are not compacted: each appears whole or not at all, with what the checkpoints say of it."""
+    for directory in directories:
+        copy = out / (WORK_PREFIX + secrets.token_hex(6))
+        try:
+            shutil.copytree(
+                directory.path, copy, copy_function=_copy_synced, ignore=shutil.ignore_patterns(WORK_PREFIX + "*")
+            )
+            for folder, _, _ in os.walk(copy):
+                take_after(Path(folder), directory.path / Path(folder).relative_to(copy))
+                sync_directory(Path(folder))
+            reach(f"rename {copy} to {out / directory.name}")
+            os.rename(copy, out / directory.name)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+    sync_directory(out)
+    book = CheckpointBook(out)
+    for directory in directories:
+        for file in (
+            checkpoints.CLEANER,
+            checkpoints.LOG_START,
+            checkpoints.RECOVERY_POINT,
+            checkpoints.HIGH_WATERMARK,
+        ):
+            offsets = checkpoints.read_offsets(directory.log_dir / file)
+            book.put(file, directory.topic_partition, offsets.get(directory.topic_partition))
+    book.write()
+
+
+def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:
+    inputs = {directory.log_dir for directory in directories}
+    inputs |= {directory.path.resolve() for directory in directories if directory.path.is_symlink()}
+    for place in (out.resolve(), *out.resolve().parents):
+        if place in inputs:
+            raise UsageError(f"--out {out} lies inside the input {place}; name a directory elsewhere")
+    names = Counter(directory.name for directory in directories)
+    twice = sorted(name for name, times in names.items() if times > 1)
+    if twice:
+        raise UsageError(
+            f"{twice[0]} was found in more than one input; compact the replicas one log directory at a time"
+        )
+    for name in names:
+        if (out / name).exists():
+            raise UsageError(f"{out / name} exists already; name an empty --out directory")
+
+
+def remove_work_dirs(directory: Path) -> None:
+    for leftover in directory.glob(WORK_PREFIX + "*"):
+        remove_work_dir(leftover)
+
+
+def remove_work_dir(place: Path) -> None:
+    """More than one try: tasks of a job that was interrupted may still put a file into it, until they are stopped."""
+    for attempt in range(REMOVALS_MAX):
+        shutil.rmtree(place, ignore_errors=True)
+        if not place.exists():
+            return
+        time.sleep(0.01 * 2**attempt)

@@ -1,0 +1,83 @@
+"""The stages in this process, on threads: the speed of light that the benchmarks compare Spark with.
+
+Also what small inspections and most tests run on: the same bodies, in the same order, without a JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from headstone.errors import HeadstoneError
+from headstone.pipeline.progress import Meter
+from headstone.pipeline.work import (
+    IndexUnit,
+    PartitionWork,
+    TaskResult,
+    answers,
+    index_unit,
+    index_units,
+    newest_of_bucket,
+    rewrite_group,
+)
+
+BUCKETS = 4
+Body = Callable[[Any, Meter], Any]
+
+
+class InProcess:
+    """Kernels release the interpreter lock, so threads are enough."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
+
+    def begin(self) -> None:
+        """Threads need no start."""
+
+    def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
+        return answers(self.outcomes(body, tasks, progress_dir))
+
+    def outcomes(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
+        def outcome(task: Any) -> Any:
+            meter = Meter(progress_dir)
+            try:
+                return body(task, meter)
+            except (HeadstoneError, OSError) as error:
+                return error
+            finally:
+                meter.close()
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(pool.map(outcome, tasks))
+
+    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[tuple[int, TaskResult | Exception]]:
+        found: list[tuple[int, TaskResult | Exception]] = []
+        for p, work in enumerate(works):
+            try:
+                found.append((p, self._split_one(p, work)))
+            except (HeadstoneError, OSError) as error:
+                found.append((p, error))
+        return found
+
+    def _split_one(self, p: int, work: PartitionWork) -> TaskResult:
+        units = index_units(work, p)
+        edges = np.array(work.group_edges, dtype=np.int64)
+
+        def index(unit: IndexUnit) -> tuple[list[bytes], int]:
+            return index_unit(work, unit, BUCKETS, Meter(None))
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            entries = list(pool.map(index, reversed(units)))
+            won = list(pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], edges), range(BUCKETS)))
+            groups = list(
+                pool.map(
+                    lambda g: rewrite_group(work, work.groups[g], [blobs[g] for blobs, _, _ in won], Meter(None)),
+                    range(len(work.groups)),
+                )
+            )
+        lost = sum(lost for _, lost in entries) + sum(lost for _, _, lost in won)
+        found = sum(found for _, found, _ in won)
+        return TaskResult(groups=tuple(groups), keys=found, tombstones_lost=lost)

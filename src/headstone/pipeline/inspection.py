@@ -1,0 +1,181 @@
+"""Exact facts of partitions: a full read with every checksum and record checked. The verb `inspect` calls this.
+
+A partition with more keys than fit into memory is read several times, each time for a share of the key digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headstone.log import codecs
+from headstone.log.directory import PartitionDir
+from headstone.log.layout import DELETE_HORIZON
+from headstone.pipeline.compaction import TASK_MEMORY_BYTES, Engine
+from headstone.pipeline.planning import Candidate, candidate, survey_all
+from headstone.pipeline.progress import Meter
+from headstone.retention import keys
+from headstone.retention.keys import CODE_MASK, KEYLESS, NEWEST, TOMBSTONE, HashKey
+from headstone.retention.passes import Indexer, Piece, PieceReader, Round
+from headstone.retention.policy import NO_LIMIT, Policy
+from headstone.retention.producers import PRODUCER
+from headstone.retention.survey import SegmentSurvey
+from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectWork:
+    """A whole partition, for the keys of one of `shares` shares; share 0 also counts everything else."""
+
+    segments: tuple[SegmentSurvey, ...]
+    lso: int
+    hash_key: HashKey
+    share: int
+    shares: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    keys: int
+    tombstones: int
+    keyless: int
+    markers: int
+    aborted_records: int
+    open_records: int
+    horizons: int
+    horizon_min: int | None
+    horizon_max: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    found: Candidate
+    counts: Counts
+
+    def as_json(self) -> dict[str, Any]:
+        survey, counts = self.found.survey, self.counts
+        used = sorted({codec for segment in survey.segments for codec in segment.codecs})
+        return {
+            "partition": self.found.directory.name,
+            "directory": str(self.found.directory.path),
+            "log_start": survey.log_start,
+            "log_end": survey.log_end,
+            "high_watermark": survey.high_watermark,
+            "lso": survey.lso,
+            "records": sum(segment.records for segment in survey.segments),
+            "keys": counts.keys,
+            "tombstones": counts.tombstones,
+            "markers": counts.markers,
+            "aborted_records": counts.aborted_records,
+            "open_records": counts.open_records,
+            "keyless_records": counts.keyless,
+            "header_only_batches": sum(segment.header_only for segment in survey.segments),
+            "batches": sum(segment.batches for segment in survey.segments),
+            "segments": len(survey.segments),
+            "bytes": sum(segment.size for segment in survey.segments),
+            "codecs": [codecs.NAMES[codec] for codec in used],
+            "open_transactions": len(survey.open_txns),
+            "open_transaction_list": [
+                {"producer_id": txn.producer_id, "first_offset": txn.first_offset} for txn in survey.open_txns
+            ],
+            "aborted_transactions": len(survey.aborted),
+            "producers": int(survey.producers.rows.size),
+            "first_dirty": self.found.range.dirty_start,
+            "cleanable_to": self.found.range.uncleanable,
+            "dirty_ratio": round(self.found.eligibility.dirty_ratio, 6),
+            "horizons": {"batches": counts.horizons, "first_ms": counts.horizon_min, "last_ms": counts.horizon_max},
+            "notes": list(self.found.notes),
+        }
+
+
+def inspect(
+    directories: Sequence[PartitionDir], policy: Policy, engine: Engine, progress_dir: str | None
+) -> list[PartitionFacts]:
+    found = [
+        candidate(directory, surveyed, policy, dirty_from=None, peers=())
+        for directory, surveyed in zip(directories, survey_all(directories), strict=True)
+    ]
+    hash_key = HashKey.random()
+    works = [work for c in found for work in inspect_works(c, hash_key)]
+    counted = iter(engine.each(count_partition, works, progress_dir))
+    facts = []
+    for c in found:
+        mine = [next(counted) for _ in inspect_works(c, hash_key)]
+        facts.append(PartitionFacts(found=c, counts=_with_keys(mine)))
+    return facts
+
+
+def inspect_works(found: Candidate, hash_key: HashKey) -> list[InspectWork]:
+    records = sum(segment.records for segment in found.survey.segments)
+    shares = max(1, -(-keys.table_bytes(records) // TASK_MEMORY_BYTES))
+    return [
+        InspectWork(segments=found.survey.segments, lso=found.survey.lso, hash_key=hash_key, share=share, shares=shares)
+        for share in range(shares)
+    ]
+
+
+def _with_keys(shares: Sequence[Counts]) -> Counts:
+    values = {name: getattr(shares[0], name) for name in Counts.__slots__}
+    return Counts(**{**values, "keys": sum(share.keys for share in shares)})
+
+
+def count_partition(work: InspectWork, meter: Meter) -> Counts:
+    """The newest committed record of a key makes it live if it has a value: newest first, below LSO."""
+    round_ = Round(
+        policy=Policy(now_ms=0, tombstones_below=NO_LIMIT), hash_key=work.hash_key, dirty_start=0,
+        mapped_end=NO_LIMIT, uncleanable=NO_LIMIT, active=np.zeros(0, dtype=PRODUCER),
+    )  # fmt: skip
+    tally = _Tally()
+    records = -(-sum(segment.records for segment in work.segments) // work.shares)
+    # Digests are spread evenly over shares, and there is more than one of many millions of records only.
+    table = keys.new_table(records if work.shares == 1 else records + records // 8)
+    reader, indexer = PieceReader(), Indexer(round_)
+    for segment in reversed(work.segments):
+        for piece in reader.pieces(segment, backwards=True):
+            states = np.zeros(piece.records, dtype=np.uint8)
+            indexer.index(piece, states, chosen=np.flatnonzero((piece.roles == ABORTED) | (piece.roles == OPEN)))
+            entries = indexer.index(
+                piece, states, chosen=np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED))
+            )
+            mine = entries.offsets < work.lso
+            if work.shares > 1:
+                mine &= (entries.digests[:, 1] % np.uint64(work.shares)) == work.share
+            digests, ordinals = entries.digests[mine], entries.ordinals[mine]
+            keys.mark_newest(table, digests, np.ones(ordinals.size, dtype=np.bool_), ordinals, states)
+            tally.add(piece, states)
+            meter.add(piece.chunk.data.size, piece.records)
+    return tally.counts()
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.keys = self.tombstones = self.keyless = self.markers = self.aborted = self.open = self.horizons = 0
+        self.horizon_min: int | None = None
+        self.horizon_max: int | None = None
+
+    def add(self, piece: Piece, states: Any) -> None:
+        batches = piece.chunk.batches
+        code = states & CODE_MASK
+        dead = states & TOMBSTONE != 0
+        self.keys += int(np.count_nonzero((code == NEWEST) & ~dead))
+        self.tombstones += int(np.count_nonzero(dead & (code != KEYLESS)))
+        self.keyless += int(np.count_nonzero(code == KEYLESS))
+        self.markers += int(batches["count"][batches["control_type"] >= 0].sum())
+        self.aborted += int(batches["count"][piece.roles == ABORTED].sum())
+        self.open += int(batches["count"][piece.roles == OPEN].sum())
+        stamped = batches["base_timestamp"][batches["attributes"] & DELETE_HORIZON != 0]
+        if stamped.size:
+            self.horizons += stamped.size
+            low, high = int(stamped.min()), int(stamped.max())
+            self.horizon_min = low if self.horizon_min is None else min(low, self.horizon_min)
+            self.horizon_max = high if self.horizon_max is None else max(high, self.horizon_max)
+
+    def counts(self) -> Counts:
+        return Counts(
+            keys=self.keys, tombstones=self.tombstones, keyless=self.keyless, markers=self.markers,
+            aborted_records=self.aborted, open_records=self.open, horizons=self.horizons,
+            horizon_min=self.horizon_min, horizon_max=self.horizon_max,
+        )  # fmt: skip

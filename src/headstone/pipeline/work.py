@@ -1,0 +1,249 @@
+"""What one task does: the bodies of the stages, over files and arrays. Knows nothing of Spark.
+
+A whole partition in one task, or in three steps: index a run of segments, find the newest of a bucket of keys, rewrite a
+group of segments. Outputs are written beside their final place under a name of this attempt; the driver commits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headstone.errors import Unfinished
+from headstone.log.indexes import AbortedTxn
+from headstone.pipeline import buckets
+from headstone.pipeline.outputs import OutputSegment, OutputWriter
+from headstone.pipeline.progress import Meter
+from headstone.retention import keys
+from headstone.retention.passes import Entries, Indexer, Piece, PieceReader, PieceRewriter, Round, States, bounded_end
+from headstone.retention.survey import SegmentSurvey
+
+UNIT_BYTES = 128 << 20
+"""Bytes of log that one index task of the shuffle path reads: its entries are about a tenth of that."""
+UNIT_RECORDS = 16 << 20
+"""And records, each of which has room in the task's table: compressed ones may take next to no bytes of log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWork:
+    """Source segments that become one output segment, and the `.txnindex` entries it will have."""
+
+    segments: tuple[SegmentSurvey, ...]
+    aborted: tuple[AbortedTxn, ...]
+
+    @property
+    def base(self) -> int:
+        return self.segments[0].base
+
+    @property
+    def record(self) -> int:
+        return self.segments[0].record
+
+    @property
+    def records(self) -> int:
+        return sum(segment.records for segment in self.segments)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionWork:
+    path: str
+    """The partition directory."""
+    round: Round
+    groups: tuple[GroupWork, ...]
+    dirty_records: int
+    """Records at or after dirty_start: no more keys than that can be in the table."""
+    work_dir: str
+
+    @property
+    def segments(self) -> list[SegmentSurvey]:
+        return [segment for group in self.groups for segment in group.segments]
+
+    @property
+    def group_edges(self) -> tuple[int, ...]:
+        """The ordinals where the groups begin, and where the last one ends."""
+        return (*(group.record for group in self.groups), self.groups[-1].record + self.groups[-1].records)
+
+    @property
+    def size(self) -> int:
+        return sum(group.size for group in self.groups)
+
+    @property
+    def records(self) -> int:
+        return sum(group.records for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """What became of a group: one output segment, or more if it grew beyond what one can hold."""
+
+    outputs: tuple[OutputSegment, ...]
+    bytes_read: int
+    reasons: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What a task tells the driver; `tombstones_lost` are superseded ones that the rewrite never saw."""
+
+    groups: tuple[GroupResult, ...]
+    keys: int = 0
+    tombstones_lost: int = 0
+    seconds: float = 0.0
+
+
+def answers(outcomes: Sequence[Any]) -> list[Any]:
+    """What tasks answered. An error among it is raised, what is wrong with the data before what was unfinished."""
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    for error in sorted(errors, key=lambda error: isinstance(error, Unfinished)):
+        raise error
+    return list(outcomes)
+
+
+def compact_whole(work: PartitionWork, meter: Meter) -> TaskResult:
+    """Index, deduplicate and rewrite one partition whose keys fit into memory."""
+    started = time.monotonic()
+    states = np.zeros(work.records, dtype=np.uint8)
+    found = mark_all(work, states, meter)
+    rewriter, reader = PieceRewriter(work.round), PieceReader()
+    groups = []
+    for group in work.groups:
+        mine = states[group.record : group.record + group.records]
+        groups.append(write_group(work, group, mine, rewriter, reader, meter))
+    return TaskResult(groups=tuple(groups), keys=found, seconds=time.monotonic() - started)
+
+
+def bounded_map(task: tuple[list[SegmentSurvey], Round, int], meter: Meter) -> int:
+    """Where Kafka's bounded offset map is full: the end of the range that this compaction maps."""
+    segments, round_, keys_max = task
+    return bounded_end(segments, round_, keys_max)[0]
+
+
+def mark_all(work: PartitionWork, states: States, meter: Meter) -> int:
+    """Index pass over the whole partition, newest chunk first; returns the number of keys mapped."""
+    table = keys.new_table(work.dirty_records)
+    reader, indexer = PieceReader(), Indexer(work.round)
+    found = 0
+    for segment in reversed(work.segments):
+        for piece in reader.pieces(segment, backwards=True):
+            at = segment.record + piece.record
+            mine = states[at : at + piece.records]
+            entries = indexer.index(piece, mine)
+            dirty = entries.offsets >= work.round.dirty_start
+            found += keys.mark_newest(table, entries.digests, dirty, entries.ordinals, mine)
+            meter.add(piece.chunk.data.size, 0)
+    return found
+
+
+def write_group(
+    work: PartitionWork, group: GroupWork, states: States, rewriter: PieceRewriter, reader: PieceReader, meter: Meter
+) -> GroupResult:
+    before = rewriter.reasons.copy()
+    with OutputWriter(work.work_dir, group.base, work.round.policy.index_interval_bytes) as writer:
+        for piece, mine in _pieces_with_states(group, states, reader):
+            writer.append(rewriter.rewrite(piece, mine))
+            meter.add(piece.chunk.data.size, piece.records)
+        outputs = writer.finish(group.aborted, group.segments[-1].file.mtime_ms)
+    return GroupResult(
+        outputs=tuple(outputs), bytes_read=group.size, reasons=tuple(int(n) for n in rewriter.reasons - before)
+    )
+
+
+def _pieces_with_states(group: GroupWork, states: States, reader: PieceReader) -> Iterator[tuple[Piece, States]]:
+    for segment in group.segments:
+        first = segment.record - group.record
+        for piece in reader.pieces(segment, backwards=False):
+            at = first + piece.record
+            yield piece, states[at : at + piece.records]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexUnit:
+    """Consecutive chunks of one partition that one index task reads; a segment here may be a part of one."""
+
+    partition: int
+    segments: tuple[SegmentSurvey, ...]
+
+
+def index_units(work: PartitionWork, partition: int) -> list[IndexUnit]:
+    units: list[list[SegmentSurvey]] = []
+    room = room_records = 0
+    for segment in work.segments:
+        for part in _parts(segment):
+            size, records = (int(part.cuts[-1][name] - part.cuts[0][name]) for name in ("position", "record"))
+            if size > room or records > room_records:
+                units.append([])
+                room, room_records = UNIT_BYTES, UNIT_RECORDS
+            units[-1].append(part)
+            room, room_records = room - size, room_records - records
+    return [IndexUnit(partition=partition, segments=tuple(unit)) for unit in units]
+
+
+def _parts(segment: SegmentSurvey) -> Iterator[SegmentSurvey]:
+    """The segment, or runs of its chunks if it is larger than a unit."""
+    positions, records = segment.cuts["position"], segment.cuts["record"]
+    start = 0
+    while start < positions.size - 1:
+        by_bytes = int(np.searchsorted(positions, positions[start] + UNIT_BYTES, side="right")) - 1
+        by_records = int(np.searchsorted(records, records[start] + UNIT_RECORDS, side="right")) - 1
+        end = max(min(by_bytes, by_records), start + 1)
+        yield replace(segment, cuts=segment.cuts[start : end + 1])
+        start = end
+
+
+def index_unit(work: PartitionWork, unit: IndexUnit, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
+    """Local dedupe of one unit, newest first: entries split by bucket, and the tombstones lost to newer records here."""
+    table = keys.new_table(sum(int(s.cuts[-1]["record"] - s.cuts[0]["record"]) for s in unit.segments))
+    reader, indexer = PieceReader(), Indexer(work.round)
+    parts: list[npt.NDArray[np.uint64]] = []
+    lost = 0
+    for segment in reversed(unit.segments):
+        for piece in reader.pieces(segment, backwards=True):
+            states = np.zeros(piece.records, dtype=np.uint8)
+            entries = indexer.index(piece, states)
+            dirty = entries.offsets >= work.round.dirty_start
+            keys.mark_newest(table, entries.digests, dirty, entries.ordinals, states)
+            part, lost_here = _survivors(entries, dirty, states, segment.record + piece.record)
+            parts.append(part)
+            lost += lost_here
+            meter.add(piece.chunk.data.size, 0)
+    rows = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
+    return buckets.split(rows, bucket_count), lost
+
+
+def _survivors(
+    entries: Entries, dirty: npt.NDArray[np.bool_], states: States, record: int
+) -> tuple[npt.NDArray[np.uint64], int]:
+    """Rows (digest, digest, word) of what is still in the race, newest first, plus what needs no race."""
+    out = np.zeros((states.size, 3), dtype=np.uint64)
+    n, lost = buckets.collect(entries.digests, dirty, entries.ordinals, states, record, out)
+    return out[:n], lost
+
+
+def newest_of_bucket(blobs: Sequence[bytes], edges: npt.NDArray[np.int64]) -> tuple[list[bytes], int, int]:
+    """All entries of one bucket, newest unit first: survivors per rewrite group, keys, tombstones lost."""
+    rows = [np.frombuffer(blob, dtype=np.uint64).reshape(-1, 3) for blob in blobs]
+    table = keys.new_table(sum(len(part) for part in rows))
+    words, found, lost = [], 0, 0
+    for part in rows:
+        survivors = np.zeros(len(part), dtype=np.uint64)
+        n, added, gone = buckets.race(table, part, survivors)
+        words.append(survivors[:n])
+        found, lost = found + added, lost + gone
+    return buckets.by_group(np.concatenate([np.zeros(0, np.uint64), *words]), edges), found, lost
+
+
+def rewrite_group(work: PartitionWork, group: GroupWork, blobs: Sequence[bytes], meter: Meter) -> GroupResult:
+    """Third step: the survivors of this group from every bucket, applied."""
+    states = np.zeros(group.records, dtype=np.uint8)
+    for blob in blobs:
+        buckets.apply(blob, states)
+    return write_group(work, group, states, PieceRewriter(work.round), PieceReader(), meter)

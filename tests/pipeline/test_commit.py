@@ -1,0 +1,160 @@
+"""What a compaction leaves beside the segments: the checkpoints a broker starts from. In process, in place and to `--out`."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
+from headstone.log.directory import as_partition
+from headstone.pipeline import commit
+from headstone.pipeline.commit import copy_untouched
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
+from headstone.retention.policy import Policy
+from tests.oracle.files import read_partition
+from tests.oracle.notation import History
+
+NAME = ("t", 0)
+REMOTE = "N[x,y,z] | "
+"""A first segment that is in remote storage only."""
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "--out"])
+@pytest.mark.parametrize(
+    ("log", "log_start", "high_watermark", "bases", "entry"),
+    [
+        pytest.param("N[a] N[b] | N[c] N[d]", 4, 4, [2], 4, id="deleted to the end"),
+        pytest.param("N[a] N[b] | N[c] N[d]", 3, 4, [2], 3, id="deleted inside the active segment"),
+        pytest.param("N[a] N[b]", 2, 2, [0], 2, id="one active segment, all deleted"),
+        pytest.param("N[a] N[b]", 1, 2, [0], 1, id="one active segment, nothing to compact"),
+        pytest.param("N[a] N[b] | N[c] N[d]", 2, 1, [0, 2], 2, id="an older high watermark keeps the segment before"),
+        pytest.param("N[a] N[b] | N[c] N[d]", 2, 4, [2], None, id="log start is the first segment"),
+        pytest.param("N[a] N[a] | N[c] N[d]", None, 4, [0, 2], None, id="no entry"),
+        pytest.param(REMOTE + "N[a] N[a] | N[b]", 1, 6, [3, 5], 1, id="older segments are in remote storage"),
+        pytest.param(REMOTE + "N[a]", 0, 4, [3], 0, id="remote storage from 0, nothing to compact"),
+    ],
+)  # fmt: skip
+def test_records_that_were_deleted_stay_deleted(
+    log: str,
+    log_start: int | None,
+    high_watermark: int,
+    bases: list[int],
+    entry: int | None,
+    in_place: bool,
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "in"
+    history = History()
+    history.append(log)
+    partition = history.write_partition(source, "t-0")
+    for moved in partition.glob("0" * 20 + ".*") if log.startswith(REMOTE) else ():
+        moved.unlink()
+    write_offsets(source / HIGH_WATERMARK, {NAME: high_watermark})
+    write_offsets(source / LOG_START, {("other", 1): 9} if log_start is None else {("other", 1): 9, NAME: log_start})
+    out = None if in_place else tmp_path / "out"
+    request = CompactionRequest(paths=(str(source),), out=out, policy=Policy(now_ms=9000), progress=False)
+    report = compact(request, InProcess(), lambda text: None).partitions[0]
+    made = source if out is None else out
+    assert [segment.base for segment in read_partition(made / "t-0")] == bases
+    others = {("other", 1): 9} if in_place else {}
+    assert read_offsets(made / LOG_START) == ({**others} if entry is None else {**others, NAME: entry})
+    assert read_offsets(made / CLEANER)[NAME] == report.dirty_end >= report.log_start
+
+
+@pytest.mark.parametrize(
+    ("files", "left", "notes"),
+    [
+        pytest.param({}, [2, 3, 4], [], id="a backup without the file"),
+        pytest.param({"meta.properties": "version=1\n"}, [0, 1, 2, 3, 4], [0], id="a broker's directory without the file"),
+        pytest.param({HIGH_WATERMARK: ""}, [0, 1, 2, 3, 4], [0], id="an empty file"),
+        pytest.param({HIGH_WATERMARK: "0\n1\nother 0 5\n"}, [0, 1, 2, 3, 4], [0], id="entries of others only"),
+        pytest.param(
+            {HIGH_WATERMARK: "0\n0\n", LOG_START: "0\n1\nt 0 2\n"}, [1, 2, 3, 4], [2], id="from the log start on"
+        ),
+        pytest.param({HIGH_WATERMARK: "0\n1\nt 0 5\n"}, [2, 3, 4], [], id="its own entry"),
+    ],
+)  # fmt: skip
+def test_without_a_high_watermark_nothing_above_log_start_was_replicated(
+    files: dict[str, str], left: list[int], notes: list[int], tmp_path: Path
+) -> None:
+    history = History()
+    history.append("N[a] | N[a] N[a] | N[b] N[c]")
+    history.write_partition(tmp_path, "t-0")
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    request = CompactionRequest(
+        paths=(str(tmp_path),), out=None, policy=Policy(now_ms=9000), progress=False, force_offline=True, topics=("t",)
+    )
+    told: list[str] = []
+    compact(request, InProcess(), told.append)
+    segments = read_partition(tmp_path / "t-0")
+    assert [record.offset for segment in segments for batch in segment.batches for record in batch.records] == left
+    assert [line for line in told if "no high watermark" in line] == [
+        f"t-0: no high watermark in {HIGH_WATERMARK}: it begins at log start {start}, as in a broker" for start in notes
+    ]
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "--out"])
+@pytest.mark.parametrize(
+    ("checkpoint", "dirty_from", "written"),
+    [
+        pytest.param(2, None, 6, id="from the checkpoint on"),
+        pytest.param(2, 0, 6, id="from further back"),
+        pytest.param(2, 2, 6, id="the checkpoint by name"),
+        pytest.param(2, 4, 2, id="from beyond it: what lies between was not looked at"),
+        pytest.param(2, 6, 2, id="nothing was cleaned"),
+        pytest.param(None, 4, 0, id="no checkpoint: nothing is known to be clean"),
+        pytest.param(99, 4, 0, id="a checkpoint above the log end tells nothing"),
+        pytest.param(6, 0, 6, id="all of it again"),
+    ],
+)
+def test_the_checkpoint_rises_only_over_what_was_cleaned(
+    checkpoint: int | None, dirty_from: int | None, written: int, in_place: bool, tmp_path: Path
+) -> None:
+    """It is the replica's MCCO: a record below it that is superseded would outlive its tombstone elsewhere."""
+    source = tmp_path / "in"
+    history = History()
+    history.append("N[a] N[b] | N[a] N[b] | N[c] N[d] | N[e]")
+    history.write_partition(source, "t-0")
+    if checkpoint is not None:
+        # Copied by --out too, which compacts what the checkpoint beside the input says.
+        write_offsets(source / CLEANER, {NAME: checkpoint})
+    out = None if in_place else tmp_path / "out"
+    notes: list[str] = []
+    request = CompactionRequest(
+        paths=(str(source),), out=out, policy=Policy(now_ms=9000), progress=False, dirty_from=dirty_from
+    )
+    compact(request, InProcess(), notes.append)
+    assert read_offsets((out or source) / CLEANER) == {NAME: written}
+    says = [note for note in notes if f"the checkpoint stays at {written}" in note]
+    assert len(says) == (dirty_from is not None and dirty_from > written)
+
+
+def test_a_partition_that_is_only_copied_appears_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    history = History()
+    history.append("N[a] | N[b]")
+    partition = history.write_partition(source, "__cluster_metadata-0")
+    out.mkdir()
+    directory = as_partition(partition)
+    assert directory is not None
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commit.os, "rename", full)
+        with pytest.raises(OSError, match="No space left"):
+            copy_untouched([directory], out)
+    assert list(out.iterdir()) == []
+    copy_untouched([directory], out)
+    assert [child.name for child in out.iterdir()] == [partition.name]
+    names = sorted(child.name for child in partition.iterdir())
+    assert {name: (out / partition.name / name).read_bytes() for name in names} == {
+        name: (partition / name).read_bytes() for name in names
+    }

@@ -1,0 +1,200 @@
+"""A run is committed wave by wave: what one partition meets stops neither the others nor what was done before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headstone.errors import CorruptLog
+from headstone.log import checkpoints
+from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, read_offsets
+from headstone.pipeline import commit, compaction
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.planning import SURVEY_THREADS
+from headstone.pipeline.progress import Meter
+from headstone.retention.policy import Policy, kafka_rules
+from headstone.sim.synth import SampleSettings, write_sample
+
+POLICY = kafka_rules(Policy(now_ms=1_800_000_000_000))
+PARTITIONS = 5
+NAMES = [f"t-{number}" for number in range(PARTITIONS)]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    settings = SampleSettings(
+        topic="t", partitions=PARTITIONS, records=400, keys=50, segment_bytes=20_000, batch_bytes=2_000
+    )
+    return write_sample(tmp_path / "logs", settings)[0]
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def request(logs: Path, out: Path | None = None, **changes: Any) -> CompactionRequest:
+    return CompactionRequest(paths=(str(logs),), out=out, policy=POLICY, progress=False, **changes)
+
+
+def spoil(partition: Path, segment: int) -> Path:
+    victim = sorted(partition.glob("*.log"))[segment]
+    content = bytearray(victim.read_bytes())
+    content[100] ^= 1
+    victim.write_bytes(content)
+    return victim
+
+
+@pytest.fixture(params=[1, 2, 256])
+def wave_partitions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(compaction, "WAVE_PARTITIONS", request.param)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "--out"])
+def test_waves_change_nothing_but_the_moment(
+    in_place: bool, wave_partitions: int, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(logs, copy)
+    made = compact(request(logs, None if in_place else tmp_path / "out"), InProcess(), lambda text: None)
+    monkeypatch.setattr(compaction, "WAVE_PARTITIONS", 256)
+    expected = compact(request(copy, None if in_place else tmp_path / "expected"), InProcess(), lambda text: None)
+    assert files(logs if in_place else tmp_path / "out") == files(copy if in_place else tmp_path / "expected")
+    assert [report.partition for report in made.partitions] == NAMES
+    assert [report.dirty_end for report in made.partitions] == [report.dirty_end for report in expected.partitions]
+
+
+@pytest.mark.parametrize("path", ["whole", "shuffle"])
+@pytest.mark.parametrize("replicated", [True, False], ids=["in what is rewritten", "in what is carried over"])
+def test_a_bad_partition_stays_as_it_was_and_the_others_are_compacted(
+    replicated: bool, path: str, wave_partitions: int, logs: Path
+) -> None:
+    victim = spoil(logs / "t-1", 1)
+    highs = dict(read_offsets(logs / HIGH_WATERMARK))
+    checkpoints.write_offsets(logs / HIGH_WATERMARK, {**highs, ("t", 1): highs["t", 1] if replicated else 1})
+    before = files(logs / "t-1")
+    result = compact(request(logs, path=path), InProcess(), lambda text: None)
+    assert [(one.partition, type(one.error), victim.name in str(one.error)) for one in result.failed] == [
+        ("t-1", CorruptLog, True)
+    ]
+    assert [report.partition for report in result.partitions] == ["t-0", "t-2", "t-3", "t-4"]
+    assert files(logs / "t-1") == before
+    assert sorted(read_offsets(logs / CLEANER)) == [("t", 0), ("t", 2), ("t", 3), ("t", 4)]
+    assert all(report.records_after < report.records_before for report in result.partitions)
+
+
+def test_a_bad_header_is_found_by_the_survey_and_stops_only_its_partition(logs: Path) -> None:
+    victim = sorted((logs / "t-3").glob("*.log"))[1]
+    victim.write_bytes(b"\xff" * 200)
+    result = compact(request(logs), InProcess(), lambda text: None)
+    assert [one.partition for one in result.failed] == ["t-3"]
+    assert [report.partition for report in result.partitions] == ["t-0", "t-1", "t-2", "t-4"]
+
+
+def test_an_output_that_lacks_a_partition_is_no_brokers_directory(logs: Path, tmp_path: Path) -> None:
+    (logs / checkpoints.META_PROPERTIES).write_text("broker.id=1\n")
+    (logs / checkpoints.CLEAN_SHUTDOWN).write_text("{}")
+    spoil(logs / "t-0", 0)
+    result = compact(request(logs, tmp_path / "out", topics=("t",)), InProcess(), lambda text: None)
+    assert [one.partition for one in result.failed] == ["t-0"]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names & {"t-0", checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN} == set()
+
+
+def test_nothing_but_bad_partitions_is_the_first_ones_error(logs: Path) -> None:
+    victims = [spoil(logs / name, 0) for name in NAMES]
+    with pytest.raises(CorruptLog) as raised:
+        compact(request(logs), InProcess(), lambda text: None)
+    assert raised.value.file == str(victims[0])
+
+
+class FullDisk(InProcess):
+    """Answers the third partition's task as a full disk would."""
+
+    def outcomes(
+        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None = None
+    ) -> list[Any]:
+        found = super().outcomes(body, tasks, progress_dir)
+        return [
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if task.path.endswith("t-2") else outcome
+            for task, outcome in zip(tasks, found, strict=True)
+        ]
+
+
+def test_a_full_disk_ends_the_run_and_what_was_done_stays_done(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "WAVE_PARTITIONS", 1)
+    copy = tmp_path / "copy"
+    shutil.copytree(logs, copy)
+    told: list[str] = []
+    with pytest.raises(OSError, match="No space left"):
+        compact(request(logs), FullDisk(), told.append)
+    assert "2 of 5 partitions are done, the others are as they were" in told
+    assert sorted(read_offsets(logs / CLEANER)) == [("t", 0), ("t", 1)]
+    for name in ("t-2", "t-3", "t-4"):
+        assert files(logs / name) == files(copy / name)
+    compact(request(logs), InProcess(), lambda text: None)
+    compact(request(copy), InProcess(), lambda text: None)
+    assert files(logs) == files(copy)
+
+
+def test_checkpoint_files_are_parsed_and_written_once_a_wave(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    parsed: list[Path] = []
+    write, rows = commit.write_offsets, checkpoints._rows
+    monkeypatch.setattr(
+        commit, "write_offsets", lambda path, offsets: (written.append(path.name), write(path, offsets))
+    )
+    monkeypatch.setattr(checkpoints, "_rows", lambda path: (parsed.append(path), rows(path))[1])
+    monkeypatch.setattr(compaction, "WAVE_PARTITIONS", 3)
+    compact(request(logs), InProcess(), lambda text: None)
+    assert written == [CLEANER, CLEANER]
+    assert max(Counter(parsed).values()) <= SURVEY_THREADS  # threads that begin together may each parse it
+
+
+def test_ctrl_c_right_after_a_work_directory_was_made_leaves_none(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever it is: that of the progress counters or one for outputs."""
+    mkdir, before = Path.mkdir, files(logs)
+    for last in range(1, 5):
+        made = []
+
+        def interrupted(self: Path, *args: Any, last: int = last, made: list[Path] = made, **kwargs: Any) -> None:
+            mkdir(self, *args, **kwargs)
+            made.append(self)
+            if len(made) == last:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "mkdir", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                compact(request(logs), InProcess(), print)
+        assert made[-1].name.startswith(commit.WORK_PREFIX)
+        assert files(logs) == before
+        assert not list(logs.rglob(commit.WORK_PREFIX + "*"))
+
+
+def test_a_task_that_goes_on_after_ctrl_c_leaves_no_work_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens its counter while the directory is being removed."""
+    place, rmtree, late = tmp_path / "work", shutil.rmtree, iter("abc")
+
+    def beaten(path: Path, ignore_errors: bool) -> None:
+        for name in late:
+            (path / name).touch()
+            return
+        rmtree(path, ignore_errors=ignore_errors)
+
+    place.mkdir()
+    monkeypatch.setattr(shutil, "rmtree", beaten)
+    commit.remove_work_dir(place)
+    assert not place.exists()
