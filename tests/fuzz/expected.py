@@ -26,6 +26,7 @@ from tests.oracle.batches import (
     TRANSACTIONAL,
     BadLog,
     Batch,
+    Record,
     crc32c,
     parse_batch,
     parse_record,
