@@ -42,13 +42,13 @@ from headstone.lake.job_plan import UNMERGED_SEGMENT_BYTES, JobOptions, map_keys
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.lake import EMBEDDED, Lake, create_lake, open_lake
 from headstone.lake.rows import TopicPartition
-from headstone.lake.store import Traffic
 from headstone.log import codecs
 from headstone.log.directory import LOG, PartitionDir, numbered
 from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, encode_section
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
+from headstone.storage.stores import Traffic
 
 MB, GB = 1_000_000, 1_000_000_000
 TOPIC = "bench"

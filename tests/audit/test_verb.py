@@ -13,11 +13,11 @@ import pytest
 
 from headstone.audit.views import MARKER, SPAN, STAMP, ReplicaFacts
 from headstone.cli.main import main
-from headstone.lake.store import Store
 from headstone.log.checkpoints import HIGH_WATERMARK, write_offsets
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
+from headstone.storage.stores import Store
 from testbed.s3 import BUCKET, s3
 from tests.oracle.cleaner import header_only
 from tests.oracle.notation import History, parse_term

@@ -17,7 +17,7 @@ from campaigns.mutant_lists import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS_MIN = 120
-ROOMS_WITHOUT = {"brokers", "pages", "storage"}
+ROOMS_WITHOUT = {"brokers", "pages"}
 """They decide nothing about anybody's data."""
 SOURCE = "def above(a, b):\n    return a > b\n\n\ndef unseen(a):\n    return a + 1\n"
 TEST = (

@@ -26,7 +26,7 @@ from headstone.lake.commits import CommitRefused
 from headstone.lake.database import connected
 from headstone.lake.metastore import Append, Metastore
 from headstone.lake.rows import TopicPartition
-from headstone.lake.store import PART_BYTES, Sink, Store
+from headstone.storage.stores import PART_BYTES, Sink, Store
 
 START_MS = 10_000
 STEPS_MAX = 100_000

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.metastore import Metastore
-from headstone.lake.store import Store
+from headstone.storage.stores import Store
 from testbed.postgres import postgres
 from testbed.s3 import BUCKET, s3
 from tests.lake.scene import Scene

@@ -19,9 +19,9 @@ from headstone.errors import Unfinished
 from headstone.lake import compaction
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake, open_lake
-from headstone.lake.store import Sink, Store
 from headstone.lake.worker import Worker
 from headstone.pipeline.inprocess import InProcess
+from headstone.storage.stores import Sink, Store
 
 LEASE_MS = 40
 """Shorter than a job: two workers on one partition are the rule here."""

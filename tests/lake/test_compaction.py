@@ -18,9 +18,9 @@ from headstone.lake.objects import object_path
 from headstone.lake.reading import records, table
 from headstone.lake.scheduling import dirty_spans
 from headstone.lake.spans import Span
-from headstone.lake.store import Store
 from headstone.log.directory import find_partitions
 from headstone.pipeline.inprocess import InProcess
+from headstone.storage.stores import Store
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 CAPTURED = Path(__file__).resolve().parent.parent / "captured"

@@ -15,10 +15,10 @@ from headstone.lake.lake import Lake, create_lake, open_lake
 from headstone.lake.metastore import Metastore
 from headstone.lake.reading import records, table
 from headstone.lake.rows import TopicPartition
-from headstone.lake.store import Store
 from headstone.log.directory import as_partition, find_partitions, list_segments
 from headstone.log.listing import RecordEntry, list_batches
 from headstone.sim.synth import SampleSettings, write_sample
+from headstone.storage.stores import Store
 
 CAPTURED = Path(__file__).resolve().parent.parent / "captured"
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]

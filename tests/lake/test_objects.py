@@ -15,7 +15,7 @@ from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.lake.commits import Extent
 from headstone.lake.objects import ObjectWriter, object_path, read_extent, read_index, writing_object
 from headstone.lake.spans import Span
-from headstone.lake.store import MissingObject, Store
+from headstone.storage.stores import MissingObject, Store
 from testbed.s3 import BUCKET
 
 PART = 5 << 20
@@ -134,7 +134,7 @@ def test_stores_of_one_memory_name_share_their_objects(tmp_path: Path) -> None:
 
 def test_what_a_killed_upload_has_left_on_disk_goes_with_its_object(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from headstone.lake.store import Store\n"
+        "import os, sys; from headstone.storage.stores import Store\n"
         "with Store.open(sys.argv[1]).writing('objects/aa/aabb', part_bytes=1 << 20) as sink:\n"
         "    [sink.write(bytes(1 << 20)) for _ in range(8)]\n"
         "    os.kill(os.getpid(), 9)\n"

@@ -29,10 +29,10 @@ from headstone.lake.objects import object_path, writing_object
 from headstone.lake.reading import record_batches
 from headstone.lake.scheduling import eligibility, queue
 from headstone.lake.spans import Span
-from headstone.lake.store import MissingObject, Sink, Store
 from headstone.log.directory import LOG, find_partitions, numbered
 from headstone.log.encoding import BatchHead, Columns, batch_bytes, encode_section
 from headstone.pipeline.inprocess import InProcess
+from headstone.storage.stores import MissingObject, Sink, Store
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 

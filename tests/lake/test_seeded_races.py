@@ -39,11 +39,11 @@ from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path
 from headstone.lake.reading import record_batches, snapshot, table_batches
 from headstone.lake.rows import TopicPartition
-from headstone.lake.store import MissingObject
 from headstone.lake.worker import Lease, Worker
 from headstone.log.directory import find_partitions
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT
+from headstone.storage.stores import MissingObject
 from tests.lake.baton import CONNECTION_LOST, Baton, BatonMetastore, BatonStore, Odds, OneAfterTheOther
 from tests.oracle.notation import History
 

@@ -24,9 +24,9 @@ from headstone.lake.objects import object_path, writing_object
 from headstone.lake.reading import records, table
 from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span
-from headstone.lake.store import Store
 from headstone.lake.worker import HARD, SOFT, Worker
 from headstone.pipeline.inprocess import InProcess
+from headstone.storage.stores import Store
 from tests.oracle.batches import Batch, Record, encode
 
 ROOT = Path(__file__).resolve().parent.parent.parent

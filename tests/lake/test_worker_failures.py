@@ -15,9 +15,9 @@ from headstone.lake import schema
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, STOPPED, WAIT_MS, WAIT_MS_MAX, Leases
 from headstone.lake.rows import TopicPartition
-from headstone.lake.store import Store
 from headstone.lake.worker import Worker, eligibilities
 from headstone.pipeline.inprocess import InProcess
+from headstone.storage.stores import Store
 from tests.lake.scene import Scene
 from tests.lake.test_worker import FIRST, SECOND, put
 

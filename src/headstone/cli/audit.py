@@ -148,7 +148,7 @@ def _offline(arguments: argparse.Namespace, wanted: list[bytes]) -> list[Partiti
 
 def _copied(arguments: argparse.Namespace, url: str, to: Path) -> str:
     from headstone.lake.copying import copy_objects, of_topics
-    from headstone.lake.store import Store
+    from headstone.storage.stores import Store
 
     scheme, _, path = url.partition("://")
     if scheme == "file" and not Path(path).is_dir():

@@ -134,8 +134,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    from headstone.lake.database import address
     from headstone.lake.lake import create_lake, metastore_url
+    from headstone.storage.redaction import address
 
     url = metastore_url(arguments.lake, make=True)
     if "://" in arguments.lake and not arguments.objects:

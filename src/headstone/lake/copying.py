@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headstone.errors import UsageError
-from headstone.lake.store import PART_BYTES, Store
+from headstone.storage.stores import PART_BYTES, Store
 
 COPIES_AT_ONCE = 4
 

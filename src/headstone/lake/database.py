@@ -1,12 +1,11 @@
 """Opens the SQL database of a metastore: SQLite or PostgreSQL, each with the transactions that commits rely on.
 
 SQLite takes its write lock when a transaction begins, PostgreSQL locks rows; nothing else differs. A server that does not
-answer is given up after a few seconds. The one place that turns a URL into something to show: a password is never part of it.
+answer is given up after a few seconds.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from sqlalchemy import URL, Engine, create_engine, event
@@ -14,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from headstone.errors import UsageError
+from headstone.storage.redaction import address
 
 BUSY_SECONDS = 30
 """How long a writer waits for another one's SQLite transaction."""
@@ -21,14 +21,6 @@ CONNECT_SECONDS = 10
 SILENCE_MS = 10_000
 """Of a server in the middle of a connection, at the level of TCP; a statement may take as long as it likes."""
 SUPPORTED = "metastores are sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE"
-
-_USER_INFO = re.compile(r"(^|://)([^:/?#\s]*):(?!//)\S*@")
-_SECRET = re.compile(r"((?:password|passwd|secret|token|key)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
-
-
-def address(url: str) -> str:
-    """A URL as it may be shown: without what is secret in it, whether it can be parsed or not."""
-    return _SECRET.sub(r"\1***", _USER_INFO.sub(r"\1\2:***@", url))
 
 
 def connected(url: str) -> Engine:
@@ -62,12 +54,6 @@ def where(engine: Engine) -> str:
     """What an engine is connected to, as it may be shown."""
     shown = engine.url.set(drivername=engine.url.get_backend_name()).render_as_string(hide_password=True)
     return address(shown)
-
-
-def first_line(error: BaseException | None) -> str:
-    """What went wrong, without advice and backtraces."""
-    lines = str(error).strip().splitlines()
-    return address(lines[0]) if lines else type(error).__name__
 
 
 def _prepare_sqlite(raw: Any, record: object) -> None:

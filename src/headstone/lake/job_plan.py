@@ -34,8 +34,8 @@ from headstone.lake.objects import read_dead, read_halves, read_keys
 from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import compactable, due_tombstones, not_compacted, setting
 from headstone.lake.spans import Span, Spans, normal, touching
-from headstone.lake.store import Store
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
+from headstone.storage.stores import Store
 
 UNMERGED_SEGMENT_BYTES = 1
 """No two extents become one: each keeps its span, and those that lose nothing are recognised."""

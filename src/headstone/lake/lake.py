@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headstone.errors import UsageError
-from headstone.lake.database import address
 from headstone.lake.metastore import Metastore
-from headstone.lake.store import MissingObject, Store
+from headstone.storage.redaction import address
+from headstone.storage.stores import MissingObject, Store
 
 MARKER = "headstone-lake"
 LAKE_ID_BYTES = 36

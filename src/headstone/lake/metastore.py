@@ -46,7 +46,7 @@ from headstone.lake.clock import (
     wall_clock,
 )
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
-from headstone.lake.database import address, connected, first_line, where
+from headstone.lake.database import connected, where
 from headstone.lake.rows import (
     Place,
     TopicPartition,
@@ -59,6 +59,7 @@ from headstone.lake.rows import (
     places,
 )
 from headstone.retention.keys import HashKey
+from headstone.storage.redaction import address, first_line
 
 OWN_CLOCK = 4
 """The first version of the tables in which times are the lake's own. Before that any host could be ahead."""

@@ -35,8 +35,8 @@ from headstone.lake.keyindex import (
     section_bytes,
 )
 from headstone.lake.spans import Span
-from headstone.lake.store import PART_BYTES, Sink, Store
 from headstone.log.reading import chunk_of
+from headstone.storage.stores import PART_BYTES, Sink, Store
 
 MAGIC = b"HEADST\x00\x03"
 """The last byte is the version. Version 2 did not tell the oldest timestamps of its ranges."""

@@ -18,7 +18,7 @@ from obstore import exceptions
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from headstone.errors import Unfinished, UsageError
-from headstone.lake.database import address, first_line
+from headstone.storage.redaction import address, first_line
 
 PART_BYTES = 8 << 20
 """Of a multipart upload: what a writer holds in memory, times the parts that are on their way."""
