@@ -1,4 +1,7 @@
-"""The one place that turns a URL or an error into something to show: a password is never part of it."""
+"""What may be shown of URLs and errors: a password is never part of it.
+
+The one place that decides so; it knows the shapes of secrets, not what they open.
+"""
 
 from __future__ import annotations
 

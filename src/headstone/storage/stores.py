@@ -36,6 +36,23 @@ SCHEMES = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:/
 _MEMORY: dict[str, MemoryStore] = {}
 
 
+def is_remote(path: str) -> bool:
+    """Whether it names an object store rather than a path of this machine."""
+    scheme, colon, _ = path.partition("://")
+    return bool(colon) and scheme != "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """An object, or a prefix that others begin with. `tag` changes with the content."""
+
+    path: str
+    is_folder: bool = False
+    size: int = 0
+    modified_ns: int = 0
+    tag: str | None = None
+
+
 class Sink(Protocol):
     def write(self, data: bytes) -> object: ...
 
@@ -48,6 +65,7 @@ class Traffic:
     writes: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    lists: int = 0
 
 
 class _Counted:
@@ -127,6 +145,38 @@ class Store:
         with self._translated(prefix):
             return sorted(entry["path"] for page in obstore.list(self._store, prefix or None) for entry in page)
 
+    def entries(self, prefix: str = "") -> Iterator[Listed]:
+        """Every object below the prefix, as a folder."""
+        with self._translated(prefix):
+            for page in obstore.list(self._store, prefix or None):
+                self.traffic.lists += 1
+                yield from (_listed(entry) for entry in page)
+
+    def children(self, prefix: str = "") -> Iterator[Listed]:
+        """The objects and folders right below the prefix."""
+        with self._translated(prefix):
+            result = obstore.list_with_delimiter(self._store, prefix or None)
+        self.traffic.lists += 1
+        yield from (Listed(path=folder.rstrip("/"), is_folder=True) for folder in result["common_prefixes"])
+        yield from (_listed(entry) for entry in result["objects"])
+
+    def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
+        """A whole object at once. `create`: only if there is none yet; False if there was."""
+        try:
+            with self._translated(path):
+                obstore.put(self._store, path, content, mode="create" if create else "overwrite")
+        except ExistingObject:
+            return False
+        self.traffic.writes += 1
+        self.traffic.bytes_written += len(content)
+        return True
+
+    def copy(self, source: str, target: str) -> None:
+        """Within the store, without the bytes passing through here."""
+        with self._translated(source):
+            obstore.copy(self._store, source, target)
+        self.traffic.writes += 1
+
     def delete(self, paths: Iterable[str]) -> None:
         """Those that are not there any more are no error: a collection that was interrupted runs again.
 
@@ -158,6 +208,8 @@ class Store:
             yield
         except FileNotFoundError as error:
             raise MissingObject(f"{self.url}/{path}: no such object or bucket") from error
+        except exceptions.AlreadyExistsError as error:
+            raise ExistingObject(f"{self.url}/{path}: there is such an object already") from error
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise UsageError(f"{self.url}: access refused: {first_line(error)}; check the credentials") from error
         except exceptions.BaseError as error:
@@ -176,6 +228,17 @@ def _told_apart(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
             raise UsageError(f"{address(endpoint)!r} is not an endpoint: http://HOST:PORT or https://HOST:PORT")
     plain = any(endpoint.startswith("http://") for endpoint in endpoints)
     return {"allow_http": str(plain).lower(), **client}, given
+
+
+def _listed(entry: Mapping[str, Any]) -> Listed:
+    return Listed(
+        path=entry["path"], size=int(entry["size"]), tag=entry["e_tag"],
+        modified_ns=int(entry["last_modified"].timestamp() * 1000) * 1_000_000,
+    )  # fmt: skip
+
+
+class ExistingObject(Unfinished):
+    """An object that was to be made is there already."""
 
 
 class MissingObject(Unfinished):
