@@ -108,7 +108,7 @@ class Workload:
         seen: list[list[dict[str, int]]] = []
 
         def settled() -> bool:
-            seen.append([cleaned_to(self.cluster, number) for number in self.cluster.brokers])
+            seen.append([first_dirty_offsets(self.cluster, number) for number in self.cluster.brokers])
             return all(seen[-1]) and seen[-LOOKS:].count(seen[-1]) == LOOKS
 
         wait_until(settled, "the cleaners are done with everything", seconds_max=seconds_max, every=1.0)
@@ -223,7 +223,7 @@ class Workload:
         return b"v%d-" % self._written + bytes(self.chance.choices(b"abcdefgh \xff", k=self.chance.randint(10, 160)))
 
 
-def cleaned_to(cluster: Cluster, number: int) -> dict[str, int]:
+def first_dirty_offsets(cluster: Cluster, number: int) -> dict[str, int]:
     """The first dirty offset of every partition that broker `number` has cleaned."""
     path = cluster.brokers[number].log_dir / "cleaner-offset-checkpoint"
     offsets = read_offsets(path) if path.exists() else {}

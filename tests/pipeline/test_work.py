@@ -11,7 +11,7 @@ import pytest
 
 from headstone.errors import CorruptLog
 from headstone.log.directory import as_partition
-from headstone.pipeline.planning import candidate, partition_work, round_of, survey_directory
+from headstone.pipeline.planning import candidate, partition_work, pass_over, survey_directory
 from headstone.pipeline.progress import Meter
 from headstone.pipeline.work import PartitionWork, mark_all, write_group
 from headstone.retention.keys import HashKey
@@ -32,7 +32,7 @@ def planned(root: Path) -> PartitionWork:
     policy = Policy(now_ms=9000, plain_below=NO_LIMIT)
     found = candidate(directory, survey_directory(directory), policy, dirty_from=None, peers=())
     (root / "work").mkdir()
-    return partition_work(found, round_of(found, HashKey(1, 2)), root / "work")
+    return partition_work(found, pass_over(found, HashKey(1, 2)), root / "work")
 
 
 def segment(root: Path) -> Path:
@@ -47,7 +47,7 @@ def indexed(work: PartitionWork) -> np.ndarray:
 
 def rewrite(work: PartitionWork, states: np.ndarray) -> int:
     group = work.groups[0]
-    done = write_group(work, group, states, PieceRewriter(work.round), PieceReader(), Meter(None))
+    done = write_group(work, group, states, PieceRewriter(work.cleaning), PieceReader(), Meter(None))
     return sum(output.records for output in done.outputs)
 
 

@@ -154,7 +154,7 @@ def headers_kept(text: str, *, uncleanable: int) -> list[int]:
     return kept_headers(walked(batches), active, uncleanable=uncleanable).tolist()
 
 
-def test_the_last_batch_of_a_producer_and_of_the_round_keep_their_headers() -> None:
+def test_the_last_batch_of_a_producer_and_of_the_pass_keep_their_headers() -> None:
     kept = headers_kept("I1[a] I1[a] P2[b] C2 P3[c] A3e1 N[d] N[e]", uncleanable=7)
     last, end, none = LAST_OF_PRODUCER, END_OF_RANGE, NOT_KEPT
     assert kept == [none, last, last, none, none, last, end, none]

@@ -238,13 +238,13 @@ def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -
     first = audited.results[0]
     told["compared_below"] = first.below
     told["keys"] = sum(result.compared.keys for result in audited.results)
-    clean_ends = {replica.name: replica.clean_end for replica in audited.replicas}
+    first_dirty = {replica.name: replica.first_dirty for replica in audited.replicas}
     for i, facts in enumerate(first.facts):
         counts = asdict(first.counts[i])
         counts["live_keys"] = sum(result.counts[i].live_keys for result in audited.results)
         told["replicas"].append({
             "replica": facts.name, "log_start": facts.log_start, "log_end": facts.log_end, "lso": facts.lso,
-            "high_watermark": facts.high_watermark, "clean_end": clean_ends[facts.name],
+            "high_watermark": facts.high_watermark, "first_dirty": first_dirty[facts.name],
             "open_transactions": len(facts.open_txns), **counts,
         })  # fmt: skip
     findings = findings_of(audited)

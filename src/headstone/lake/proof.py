@@ -25,8 +25,8 @@ from headstone.log.reading import Payloads, chunk_of
 from headstone.retention.keys import HashKey, siphash_spans
 from headstone.storage.stores import MissingObject
 
-ROUNDS_MAX = 5
-"""Of listing what has come since: a copy that is made while its original is deleted must not be missed."""
+LISTINGS_MAX = 5
+"""Tries to list what has come since: a copy that is made while its original is deleted must not be missed."""
 ERASED, FOUND, UNKNOWN = "erased", "found", "unknown"
 LIVE, DEAD, UNREFERENCED = "live", "dead", "unreferenced"
 ORPHAN = "orphan"
@@ -82,7 +82,7 @@ class Proof:
 def prove_erased(lake: Lake, topic: str, key: bytes) -> Proof:
     """Every object of the store, read whole, and those that come meanwhile."""
     proof, seen = Proof(topic=topic, key=key), {MARKER}
-    for _ in range(ROUNDS_MAX):
+    for _ in range(LISTINGS_MAX):
         fresh = [path for path in lake.store.list() if path not in seen]
         states = {row.object_id: row.state for row in lake.metastore.objects().values()} if fresh else {}
         for path in fresh:

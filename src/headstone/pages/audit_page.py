@@ -12,7 +12,7 @@ from typing import Any
 from headstone.pages.style import STYLE
 
 WIDTH, LEFT, RIGHT, LANE, TOP = 1120, 260, 40, 46, 24
-MARKS = (("clean_end", "clean end", "--mcco"), ("lso", "LSO", "--lso"), ("high_watermark", "HW", "--hw"))
+MARKS = (("first_dirty", "first dirty", "--mcco"), ("lso", "LSO", "--lso"), ("high_watermark", "HW", "--hw"))
 LOOKS = """
 .verdict { display: inline-block; padding: 2px 12px; border-radius: 4px; font-weight: 600; }
 .clean { background: var(--correct); color: var(--correct-edge); }

@@ -55,7 +55,7 @@ class Replica:
     directory: PartitionDir
     survey: PartitionSurvey
     high_watermark: int | None
-    clean_end: int | None
+    first_dirty: int | None
     """The cleaner checkpoint; None if there is none, as over the wire."""
 
 
@@ -204,7 +204,7 @@ def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replic
         )
         replicas.append(
             Replica(
-                name=name, directory=directory, survey=survey, high_watermark=high, clean_end=clean,
+                name=name, directory=directory, survey=survey, high_watermark=high, first_dirty=clean,
             )
         )  # fmt: skip
     return tuple(replicas), unread

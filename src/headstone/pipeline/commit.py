@@ -53,13 +53,13 @@ class Finished:
     found: Candidate
     work: PartitionWork | None
     groups: tuple[GroupResult, ...]
-    next_dirty: int
+    dirty_end: int
 
     @property
-    def clean_below(self) -> int:
+    def first_dirty(self) -> int:
         """For the cleaner checkpoint, which is this replica's MCCO: it rises only over what was cleaned without a gap."""
-        before = self.found.clean_below
-        return before if self.work is None or self.found.range.dirty_start > before else self.next_dirty
+        before = self.found.first_dirty
+        return before if self.work is None or self.found.range.dirty_start > before else self.dirty_end
 
     @property
     def outputs(self) -> list[OutputSegment]:
@@ -202,7 +202,7 @@ class CheckpointBook:
 def note_cleaned(book: CheckpointBook, done: Finished, start: int) -> None:
     """First dirty offset and log start of a partition."""
     name = done.found.directory.topic_partition
-    book.put(checkpoints.CLEANER, name, max(done.clean_below, start))
+    book.put(checkpoints.CLEANER, name, max(done.first_dirty, start))
     book.put(checkpoints.LOG_START, name, _log_start_entry(done, start))
 
 

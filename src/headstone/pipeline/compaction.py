@@ -43,14 +43,14 @@ from headstone.pipeline.commit import (
     remove_work_dir,
     remove_work_dirs,
 )
-from headstone.pipeline.planning import Candidate, candidate, partition_work, round_of, survey_each, verify_each
+from headstone.pipeline.planning import Candidate, candidate, partition_work, pass_over, survey_each, verify_each
 from headstone.pipeline.progress import Meter, ProgressLine
 from headstone.pipeline.report import PartitionReport, partition_report
 from headstone.pipeline.selection import Selection, refuse_wrong_clock, select
 from headstone.pipeline.work import PartitionWork, TaskResult, bounded_map, compact_whole
 from headstone.retention import keys
 from headstone.retention.keys import HashKey
-from headstone.retention.passes import Round
+from headstone.retention.passes import CleaningPass
 from headstone.retention.policy import Policy
 from headstone.retention.ranges import dirty_segments
 from headstone.retention.settings import with_settings
@@ -377,21 +377,21 @@ def _works(
     to_do: Sequence[Candidate], run: _Run, work_dirs: dict[Path, Path]
 ) -> tuple[dict[Path, PartitionWork], dict[Path, Exception]]:
     """The work of each partition, by its path; and what a bounded map met where it could not be filled."""
-    rounds: dict[Path, Round | Exception] = {c.directory.path: round_of(c, run.hash_key) for c in to_do}
+    passes: dict[Path, CleaningPass | Exception] = {c.directory.path: pass_over(c, run.hash_key) for c in to_do}
     keys_max = run.request.policy.index_keys_max
     if keys_max is not None:
         tasks = []
         for c in to_do:
             dirty = [s for s in dirty_segments(c.survey, c.range.dirty_start) if s.base < c.range.uncleanable]
-            tasks.append((dirty, rounds[c.directory.path], keys_max))
+            tasks.append((dirty, passes[c.directory.path], keys_max))
         for c, end in zip(to_do, run.engine.outcomes(bounded_map, tasks, None), strict=True):
-            rounds[c.directory.path] = end if isinstance(end, Exception) else round_of(c, run.hash_key, mapped_end=end)
+            passes[c.directory.path] = end if isinstance(end, Exception) else pass_over(c, run.hash_key, dirty_end=end)
     works = {}
     for c in to_do:
-        round_ = rounds[c.directory.path]
-        if not isinstance(round_, Exception):
-            works[c.directory.path] = partition_work(c, round_, work_dirs[c.directory.path])
-    return works, {path: error for path, error in rounds.items() if isinstance(error, Exception)}
+        cleaning = passes[c.directory.path]
+        if not isinstance(cleaning, Exception):
+            works[c.directory.path] = partition_work(c, cleaning, work_dirs[c.directory.path])
+    return works, {path: error for path, error in passes.items() if isinstance(error, Exception)}
 
 
 def takes_whole(work: PartitionWork, bytes_total: int, request: CompactionRequest) -> bool:
@@ -428,9 +428,9 @@ def _run_stages(works: dict[Path, PartitionWork], run: _Run) -> dict[Path, list[
 
 def _finished(found: Candidate, work: PartitionWork | None, tasks: Sequence[TaskResult] | Exception | None) -> Finished:
     if work is None:
-        return Finished(found=found, work=None, groups=(), next_dirty=found.range.dirty_start)
+        return Finished(found=found, work=None, groups=(), dirty_end=found.range.dirty_start)
     assert tasks is not None
     assert not isinstance(tasks, Exception)
     groups = sorted((group for task in tasks for group in task.groups), key=lambda group: group.outputs[0].base)
     assert [group.outputs[0].base for group in groups] == [group.base for group in work.groups]
-    return Finished(found=found, work=work, groups=tuple(groups), next_dirty=work.round.mapped_end)
+    return Finished(found=found, work=work, groups=tuple(groups), dirty_end=work.cleaning.dirty_end)

@@ -19,7 +19,7 @@ from headstone.pipeline.planning import Candidate, candidate, survey_all
 from headstone.pipeline.progress import Meter
 from headstone.retention import keys
 from headstone.retention.keys import CODE_MASK, KEYLESS, NEWEST, TOMBSTONE, HashKey
-from headstone.retention.passes import Indexer, Piece, PieceReader, Round
+from headstone.retention.passes import CleaningPass, Indexer, Piece, PieceReader
 from headstone.retention.policy import NO_LIMIT, Policy
 from headstone.retention.producers import PRODUCER
 from headstone.retention.survey import SegmentSurvey
@@ -124,15 +124,15 @@ def _with_keys(shares: Sequence[Counts]) -> Counts:
 
 def count_partition(work: InspectWork, meter: Meter) -> Counts:
     """The newest committed record of a key makes it live if it has a value: newest first, below LSO."""
-    round_ = Round(
+    cleaning = CleaningPass(
         policy=Policy(now_ms=0, tombstones_below=NO_LIMIT), hash_key=work.hash_key, dirty_start=0,
-        mapped_end=NO_LIMIT, uncleanable=NO_LIMIT, active=np.zeros(0, dtype=PRODUCER),
+        dirty_end=NO_LIMIT, uncleanable=NO_LIMIT, active=np.zeros(0, dtype=PRODUCER),
     )  # fmt: skip
     tally = _Tally()
     records = -(-sum(segment.records for segment in work.segments) // work.shares)
     # Digests are spread evenly over shares, and there is more than one of many millions of records only.
     table = keys.new_table(records if work.shares == 1 else records + records // 8)
-    reader, indexer = PieceReader(), Indexer(round_)
+    reader, indexer = PieceReader(), Indexer(cleaning)
     for segment in reversed(work.segments):
         for piece in reader.pieces(segment, backwards=True):
             states = np.zeros(piece.records, dtype=np.uint8)

@@ -30,7 +30,7 @@ from headstone.log.reading import SegmentFile, next_offset, verify_segment, with
 from headstone.log.snapshots import ProducerEntry, read_snapshot
 from headstone.pipeline.work import GroupWork, PartitionWork
 from headstone.retention.keys import HashKey
-from headstone.retention.passes import Round
+from headstone.retention.passes import CleaningPass
 from headstone.retention.policy import Policy
 from headstone.retention.producers import active_producers
 from headstone.retention.ranges import (
@@ -39,7 +39,7 @@ from headstone.retention.ranges import (
     clean_range,
     dirty_segments,
     eligibility,
-    first_dirty,
+    first_dirty_offset,
     group_segments,
 )
 from headstone.retention.survey import PartitionSurvey, survey_partition
@@ -55,7 +55,7 @@ class Candidate:
     survey: PartitionSurvey
     policy: Policy
     range: CleanRange
-    clean_below: int
+    first_dirty: int
     """Where the last pass ended by the checkpoint; log start if there is none to trust."""
     eligibility: Eligibility
     log_start_entry: int | None
@@ -156,13 +156,13 @@ def _indexed_aborted(directory: PartitionDir, files: Sequence[SegmentFile]) -> l
 def replica_watermarks(directory: PartitionDir, survey: PartitionSurvey) -> ReplicaWatermarks:
     """What a stopped replica's files prove. Its cleaner checkpoint is its MCCO: below it the cleaner left no duplicate."""
     free_until = survey.log_end if survey.first_transactional is None else survey.first_transactional
-    return ReplicaWatermarks(mcco=_clean_below(directory, survey), mxfo=max(free_until, survey.log_start))
+    return ReplicaWatermarks(mcco=_first_dirty(directory, survey), mxfo=max(free_until, survey.log_start))
 
 
-def _clean_below(directory: PartitionDir, survey: PartitionSurvey) -> int:
+def _first_dirty(directory: PartitionDir, survey: PartitionSurvey) -> int:
     """The cleaner checkpoint, or log start if there is none, or none that fits the log."""
     known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
-    return first_dirty(survey, known)[0]
+    return first_dirty_offset(survey, known)[0]
 
 
 def allowed_by(policy: Policy, directory: PartitionDir, survey: PartitionSurvey, peers: Sequence[Path]) -> Policy:
@@ -201,60 +201,60 @@ def candidate(
     known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
     clean = clean_range(survey, policy, checkpoint=known if dirty_from is None else dirty_from)
-    clean_below = first_dirty(survey, known)[0]
-    if clean.dirty_start > clean_below:
+    first_dirty = first_dirty_offset(survey, known)[0]
+    if clean.dirty_start > first_dirty:
         notes += (
-            f"--dirty-from {dirty_from} leaves out offsets {clean_below} to {dirty_from}: nothing has checked that they are "
-            f"clean, so the checkpoint stays at {clean_below}",
+            f"--dirty-from {dirty_from} leaves out offsets {first_dirty} to {dirty_from}: nothing has checked that they are "
+            f"clean, so the checkpoint stays at {first_dirty}",
         )
-    notes += _jumps(survey, clean_below)
+    notes += _jumps(survey, first_dirty)
     return Candidate(
-        directory=directory, survey=survey, policy=policy, range=clean, clean_below=clean_below,
+        directory=directory, survey=survey, policy=policy, range=clean, first_dirty=first_dirty,
         log_start_entry=start, eligibility=eligibility(survey, clean, policy),
         notes=notes + ((clean.reset,) if clean.reset else ()),
     )  # fmt: skip
 
 
-def _jumps(survey: PartitionSurvey, clean_below: int) -> tuple[str, ...]:
+def _jumps(survey: PartitionSurvey, first_dirty: int) -> tuple[str, ...]:
     """Offsets that are missing between segments where nothing was cleaned: appends leave no gap there."""
     borders = [(before.next_offset, after.base) for before, after in pairwise(survey.segments)]
-    jumps = [(end, base) for end, base in borders if end < base and base > clean_below]
+    jumps = [(end, base) for end, base in borders if end < base and base > first_dirty]
     if not jumps:
         return ()
     end, base = jumps[0]
     more = f" (and {len(jumps) - 1} more such gaps)" if len(jumps) > 1 else ""
     return (
         f"no segment holds the offsets {end} to {base - 1}{more}, and no cleaner has been there (first dirty offset "
-        f"{clean_below}): a segment was lost, unless this replica was copied from a compacted one",
+        f"{first_dirty}): a segment was lost, unless this replica was copied from a compacted one",
     )
 
 
-def round_of(found: Candidate, hash_key: HashKey, *, mapped_end: int | None = None) -> Round:
+def pass_over(found: Candidate, hash_key: HashKey, *, dirty_end: int | None = None) -> CleaningPass:
     producers = found.survey.producers.rows
     policy = found.policy
-    return Round(
+    return CleaningPass(
         policy=policy,
         hash_key=hash_key,
         dirty_start=found.range.dirty_start,
-        mapped_end=found.range.uncleanable if mapped_end is None else mapped_end,
+        dirty_end=found.range.uncleanable if dirty_end is None else dirty_end,
         uncleanable=found.range.uncleanable,
         active=active_producers(producers, now_ms=policy.now_ms, expiration_ms=policy.producer_id_expiration_ms),
     )
 
 
-def partition_work(found: Candidate, round_: Round, work_dir: Path) -> PartitionWork:
-    """Every segment below the mapped end, from the start of the log, in groups."""
-    rewritten = [segment for segment in found.survey.segments[:-1] if segment.base < round_.mapped_end]
+def partition_work(found: Candidate, cleaning: CleaningPass, work_dir: Path) -> PartitionWork:
+    """Every segment below dirty_end, from the start of the log, in groups."""
+    rewritten = [segment for segment in found.survey.segments[:-1] if segment.base < cleaning.dirty_end]
     groups = []
     aborted = sorted(found.survey.aborted_seen, key=lambda entry: entry.last_offset)
     ends = [entry.last_offset for entry in aborted]
-    for group in group_segments(rewritten, found.policy, uncleanable=round_.uncleanable):
+    for group in group_segments(rewritten, found.policy, uncleanable=cleaning.uncleanable):
         mine = slice(bisect_left(ends, group[0].base), bisect_left(ends, group[-1].next_offset))
         groups.append(GroupWork(segments=tuple(group), aborted=tuple(aborted[mine])))
-    dirty = [s for s in dirty_segments(found.survey, round_.dirty_start) if s.base < round_.mapped_end]
+    dirty = [s for s in dirty_segments(found.survey, cleaning.dirty_start) if s.base < cleaning.dirty_end]
     return PartitionWork(
         path=str(found.directory.path),
-        round=round_,
+        cleaning=cleaning,
         groups=tuple(groups),
         dirty_records=sum(segment.records for segment in dirty),
         work_dir=str(work_dir),

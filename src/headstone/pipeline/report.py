@@ -132,7 +132,7 @@ def partition_report(
         reason=found.eligibility.reason,
         dirty_ratio=found.eligibility.dirty_ratio,
         dirty_start=found.range.dirty_start,
-        dirty_end=max(done.next_dirty if done else found.range.dirty_start, log_start),
+        dirty_end=max(done.dirty_end if done else found.range.dirty_start, log_start),
         log_start=log_start,
         bytes_before=before,
         bytes_after=sum(size for size, _ in left),

@@ -20,7 +20,16 @@ from headstone.pipeline import buckets
 from headstone.pipeline.outputs import OutputSegment, OutputWriter
 from headstone.pipeline.progress import Meter
 from headstone.retention import keys
-from headstone.retention.passes import Entries, Indexer, Piece, PieceReader, PieceRewriter, Round, States, bounded_end
+from headstone.retention.passes import (
+    CleaningPass,
+    Entries,
+    Indexer,
+    Piece,
+    PieceReader,
+    PieceRewriter,
+    States,
+    bounded_end,
+)
 from headstone.retention.survey import SegmentSurvey
 
 UNIT_BYTES = 128 << 20
@@ -57,7 +66,7 @@ class GroupWork:
 class PartitionWork:
     path: str
     """The partition directory."""
-    round: Round
+    cleaning: CleaningPass
     groups: tuple[GroupWork, ...]
     dirty_records: int
     """Records at or after dirty_start: no more keys than that can be in the table."""
@@ -113,7 +122,7 @@ def compact_whole(work: PartitionWork, meter: Meter) -> TaskResult:
     started = time.monotonic()
     states = np.zeros(work.records, dtype=np.uint8)
     found = mark_all(work, states, meter)
-    rewriter, reader = PieceRewriter(work.round), PieceReader()
+    rewriter, reader = PieceRewriter(work.cleaning), PieceReader()
     groups = []
     for group in work.groups:
         mine = states[group.record : group.record + group.records]
@@ -121,23 +130,23 @@ def compact_whole(work: PartitionWork, meter: Meter) -> TaskResult:
     return TaskResult(groups=tuple(groups), keys=found, seconds=time.monotonic() - started)
 
 
-def bounded_map(task: tuple[list[SegmentSurvey], Round, int], meter: Meter) -> int:
+def bounded_map(task: tuple[list[SegmentSurvey], CleaningPass, int], meter: Meter) -> int:
     """Where Kafka's bounded offset map is full: the end of the range that this compaction maps."""
-    segments, round_, keys_max = task
-    return bounded_end(segments, round_, keys_max)[0]
+    segments, cleaning, keys_max = task
+    return bounded_end(segments, cleaning, keys_max)[0]
 
 
 def mark_all(work: PartitionWork, states: States, meter: Meter) -> int:
-    """Index pass over the whole partition, newest chunk first; returns the number of keys mapped."""
+    """Indexes the whole partition, newest chunk first; returns the number of keys mapped."""
     table = keys.new_table(work.dirty_records)
-    reader, indexer = PieceReader(), Indexer(work.round)
+    reader, indexer = PieceReader(), Indexer(work.cleaning)
     found = 0
     for segment in reversed(work.segments):
         for piece in reader.pieces(segment, backwards=True):
             at = segment.record + piece.record
             mine = states[at : at + piece.records]
             entries = indexer.index(piece, mine)
-            dirty = entries.offsets >= work.round.dirty_start
+            dirty = entries.offsets >= work.cleaning.dirty_start
             found += keys.mark_newest(table, entries.digests, dirty, entries.ordinals, mine)
             meter.add(piece.chunk.data.size, 0)
     return found
@@ -147,7 +156,7 @@ def write_group(
     work: PartitionWork, group: GroupWork, states: States, rewriter: PieceRewriter, reader: PieceReader, meter: Meter
 ) -> GroupResult:
     before = rewriter.reasons.copy()
-    with OutputWriter(work.work_dir, group.base, work.round.policy.index_interval_bytes) as writer:
+    with OutputWriter(work.work_dir, group.base, work.cleaning.policy.index_interval_bytes) as writer:
         for piece, mine in _pieces_with_states(group, states, reader):
             writer.append(rewriter.rewrite(piece, mine))
             meter.add(piece.chunk.data.size, piece.records)
@@ -202,14 +211,14 @@ def _parts(segment: SegmentSurvey) -> Iterator[SegmentSurvey]:
 def index_unit(work: PartitionWork, unit: IndexUnit, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
     """Local dedupe of one unit, newest first: entries split by bucket, and the tombstones lost to newer records here."""
     table = keys.new_table(sum(int(s.cuts[-1]["record"] - s.cuts[0]["record"]) for s in unit.segments))
-    reader, indexer = PieceReader(), Indexer(work.round)
+    reader, indexer = PieceReader(), Indexer(work.cleaning)
     parts: list[npt.NDArray[np.uint64]] = []
     lost = 0
     for segment in reversed(unit.segments):
         for piece in reader.pieces(segment, backwards=True):
             states = np.zeros(piece.records, dtype=np.uint8)
             entries = indexer.index(piece, states)
-            dirty = entries.offsets >= work.round.dirty_start
+            dirty = entries.offsets >= work.cleaning.dirty_start
             keys.mark_newest(table, entries.digests, dirty, entries.ordinals, states)
             part, lost_here = _survivors(entries, dirty, states, segment.record + piece.record)
             parts.append(part)
@@ -246,4 +255,4 @@ def rewrite_group(work: PartitionWork, group: GroupWork, blobs: Sequence[bytes],
     states = np.zeros(group.records, dtype=np.uint8)
     for blob in blobs:
         buckets.apply(blob, states)
-    return write_group(work, group, states, PieceRewriter(work.round), PieceReader(), meter)
+    return write_group(work, group, states, PieceRewriter(work.cleaning), PieceReader(), meter)

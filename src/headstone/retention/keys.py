@@ -120,9 +120,9 @@ def siphash128(data: Any, start: int, size: int, k0: Any, k1: Any) -> Any:
 
 @kernel
 def index_records(data: Any, starts: Any, ends: Any, bases: Any, lasts: Any, counts: Any, ordinals: Any, k0: Any, k1: Any,
-                  mapped_end: Any, tombstones_below: Any, states: Any, n: Any, digests: Any, entry_ordinals: Any,
+                  dirty_end: Any, tombstones_below: Any, states: Any, n: Any, digests: Any, entry_ordinals: Any,
                   entry_offsets: Any) -> Any:  # fmt: skip
-    """Digests of the keyed records below mapped_end, in order, and a state byte for every record.
+    """Digests of the keyed records below dirty_end, in order, and a state byte for every record.
 
     ordinals[k] is where batch k's records begin in `states`; n entries are there already. Returns (entries, error code,
     batch, record).
@@ -142,7 +142,7 @@ def index_records(data: Any, starts: Any, ends: Any, bases: Any, lasts: Any, cou
             state = np.uint8(0)
             if value_size < 0:
                 state = np.uint8(TOMBSTONE | HELD) if offset >= tombstones_below else np.uint8(TOMBSTONE)
-            if offset >= mapped_end:
+            if offset >= dirty_end:
                 state |= np.uint8(UNMAPPED)
             elif key_size < 0:
                 state |= np.uint8(KEYLESS)

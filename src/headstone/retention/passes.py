@@ -1,6 +1,7 @@
-"""The two passes over a segment's chunks: index (which record of a key is newest) and rewrite (verdicts applied).
+"""One cleaning pass over a partition, which goes through a segment's chunks twice.
 
-Each takes chunks of bytes and gives arrays or bytes; which file they come from and go to is the caller's business.
+First it indexes (which record of a key is newest), then it rewrites (verdicts applied). Each takes chunks of bytes and
+gives arrays or bytes; which file they come from and go to is the caller's business.
 Ordinals number the records of the rewritten part of a partition from its first segment on.
 """
 
@@ -27,13 +28,14 @@ States = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """What holds for one whole compaction of one partition. Keys are mapped in [dirty_start, mapped_end)."""
+class CleaningPass:
+    """What holds for the whole of one pass over one partition. Keys are mapped in [dirty_start, dirty_end)."""
 
     policy: Policy
     hash_key: keys.HashKey
     dirty_start: int
-    mapped_end: int
+    dirty_end: int
+    """Where the pass ends: the next first dirty offset. Below `uncleanable` if a bounded map was full before."""
     uncleanable: int
     active: npt.NDArray[Any]
     """Rows of `producers.PRODUCER` that have not expired."""
@@ -101,8 +103,8 @@ class Entries:
 class Indexer:
     """Parses and digests the records of a piece. Buffers are reused, and grow only for records whose bytes are there."""
 
-    def __init__(self, round_: Round) -> None:
-        self._round = round_
+    def __init__(self, cleaning: CleaningPass) -> None:
+        self._cleaning = cleaning
         self._payloads = Payloads()
         self._digests = np.zeros((1 << 8, 2), dtype=np.uint64)
         self._ordinals = np.zeros(1 << 8, dtype=np.int64)
@@ -127,8 +129,8 @@ class Indexer:
             self._make_room(n, int(counts.sum(dtype=np.int64)))
             n, code, k, r = keys.index_records(
                 data, starts, ends, batches["base_offset"][some], batches["last_offset"][some],
-                counts, piece.ordinals[some], np.uint64(self._round.hash_key.k0),
-                np.uint64(self._round.hash_key.k1), self._round.mapped_end, self._round.policy.tombstones_below,
+                counts, piece.ordinals[some], np.uint64(self._cleaning.hash_key.k0),
+                np.uint64(self._cleaning.hash_key.k1), self._cleaning.dirty_end, self._cleaning.policy.tombstones_below,
                 states, n, self._digests, self._ordinals, self._offsets,
             )  # fmt: skip
             if code != kernels.OK:
@@ -152,9 +154,9 @@ def every_data_batch(piece: Piece) -> npt.NDArray[np.int64]:
 class PieceRewriter:
     """Judges and rewrites pieces; `reasons` counts every verdict by `verdicts.REASONS`."""
 
-    def __init__(self, round_: Round) -> None:
-        self._round = round_
-        policy = round_.policy
+    def __init__(self, cleaning: CleaningPass) -> None:
+        self._cleaning = cleaning
+        policy = cleaning.policy
         self._horizon = horizon_after(policy.now_ms, policy.delete_retention_ms)
         self._rewriter = Rewriter(now_ms=policy.now_ms, plain_below=policy.plain_below)
         self.reasons = np.zeros(len(REASONS), dtype=np.int64)
@@ -165,8 +167,8 @@ class PieceRewriter:
             raise AssertionError(f"{piece.chunk.path}: a range to rewrite may not reach into an open transaction")
         actions = np.zeros(batches.size, dtype=np.uint8)
         horizons = np.zeros(batches.size, dtype=np.int64)
-        kept = kept_headers(batches, self._round.active, uncleanable=self._round.uncleanable)
-        policy = self._round.policy
+        kept = kept_headers(batches, self._cleaning.active, uncleanable=self._cleaning.uncleanable)
+        policy = self._cleaning.policy
         judge(
             batches, piece.roles, kept, piece.ordinals, states, policy.now_ms, self._horizon, policy.markers_below,
             policy.plain_below, actions, horizons, self.reasons,
@@ -175,22 +177,22 @@ class PieceRewriter:
 
 
 def bounded_end(
-    segments: list[SegmentSurvey], round_: Round, keys_max: int, reader: PieceReader | None = None
+    segments: list[SegmentSurvey], cleaning: CleaningPass, keys_max: int, reader: PieceReader | None = None
 ) -> tuple[int, int]:
-    """How far Kafka's map of keys_max keys reaches from dirty_start: (end of the mapped range, keys)."""
+    """How far Kafka's map of keys_max keys reaches from dirty_start: (dirty_end, keys)."""
     # More keys than records there are not: a larger map would only take memory.
     table = keys.new_table(min(keys_max, sum(segment.records for segment in segments)) + 1)
-    reader, indexer = reader or PieceReader(), Indexer(round_)
-    used, latest = 0, round_.dirty_start - 1
+    reader, indexer = reader or PieceReader(), Indexer(cleaning)
+    used, latest = 0, cleaning.dirty_start - 1
     for i, segment in enumerate(segments):
         for piece in reader.pieces(segment, backwards=False):
             entries = indexer.index(piece, np.zeros(piece.records, dtype=np.uint8))
             used, latest, full = keys.fill_bounded(
                 table, used, keys_max, entries.digests, entries.ordinals, entries.offsets, piece.ordinals,
-                piece.chunk.batches["last_offset"], round_.dirty_start, latest,
+                piece.chunk.batches["last_offset"], cleaning.dirty_start, latest,
             )  # fmt: skip
             if full:
                 return latest + 1, used
-        end = segments[i + 1].base if i + 1 < len(segments) else round_.uncleanable
+        end = segments[i + 1].base if i + 1 < len(segments) else cleaning.uncleanable
         latest = max(latest, end - 1)
     return latest + 1, used

@@ -44,7 +44,7 @@ def largest_timestamp(segment: SegmentSurvey) -> int:
     return segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.file.mtime_ms
 
 
-def first_dirty(survey: PartitionSurvey, checkpoint: int | None) -> tuple[int, str | None]:
+def first_dirty_offset(survey: PartitionSurvey, checkpoint: int | None) -> tuple[int, str | None]:
     """The checkpoint, or log start with the reason if there is no usable checkpoint."""
     if checkpoint is None:
         return survey.log_start, None
@@ -56,7 +56,7 @@ def first_dirty(survey: PartitionSurvey, checkpoint: int | None) -> tuple[int, s
 
 
 def clean_range(survey: PartitionSurvey, policy: Policy, *, checkpoint: int | None) -> CleanRange:
-    start, reset = first_dirty(survey, checkpoint)
+    start, reset = first_dirty_offset(survey, checkpoint)
     limits = [(survey.lso, "LSO"), (survey.active.base, "active segment")]
     if policy.min_compaction_lag_ms > 0:
         young = policy.now_ms - policy.min_compaction_lag_ms

@@ -1,7 +1,7 @@
 """What each batch means to transactions: plain, committed, aborted or open data; a marker still needed or not.
 
 The tracker walks batch headers from the start of the log, as the cleaner's does: a marker is needed as long as one of
-its data batches is seen in the same pass. One byte a batch comes out; records are not looked at.
+its data batches is seen in the same walk. One byte per batch comes out; records are not looked at.
 """
 
 from __future__ import annotations

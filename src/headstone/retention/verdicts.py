@@ -77,7 +77,7 @@ END_OF_RANGE = 2
 
 
 def kept_headers(batches: Batches, active: npt.NDArray[Any], *, uncleanable: int) -> npt.NDArray[np.uint8]:
-    """K1: the last batch of an active producer; K2: the batch that ends the round. Their headers stay."""
+    """K1: the last batch of an active producer; K2: the batch that ends the pass. Their headers stay."""
     kept = np.zeros(batches.size, dtype=np.uint8)
     kept[batches["last_offset"] + 1 == uncleanable] = END_OF_RANGE
     slots = slots_of(active["producer_id"], batches["producer_id"])

@@ -14,7 +14,7 @@ from headstone.log.indexes import AbortedTxn
 from headstone.log.reading import Batches, Chunk, SegmentFile
 from headstone.log.snapshots import ProducerEntry
 from headstone.retention import keys
-from headstone.retention.passes import Indexer, Piece, PieceReader, PieceRewriter, Round, bounded_end
+from headstone.retention.passes import CleaningPass, Indexer, Piece, PieceReader, PieceRewriter, bounded_end
 from headstone.retention.policy import Policy
 from headstone.retention.producers import PRODUCER, active_producers
 from headstone.retention.ranges import clean_range, group_segments
@@ -78,30 +78,30 @@ def clean(log: PartitionLog, policy: Policy, *, debt: bool) -> Cleaned | None:
         snapshot=(log.log_end, _entries(log.producer_rows())),
         indexed_aborted=[entry for segment in log.segments for entry in segment.aborted], walk=pieces.walk,
     )  # fmt: skip
-    round_ = _round(survey, log, policy, pieces, debt=debt)
-    if round_ is None:
+    cleaning = _pass_over(survey, log, policy, pieces, debt=debt)
+    if cleaning is None:
         return None
-    rewritten = [segment for segment in survey.segments[:-1] if segment.base < round_.mapped_end]
+    rewritten = [segment for segment in survey.segments[:-1] if segment.base < cleaning.dirty_end]
     if not rewritten:
         return None
-    states = _judged(rewritten, round_, pieces)
-    rewriter = PieceRewriter(round_)
+    states = _judged(rewritten, cleaning, pieces)
+    rewriter = PieceRewriter(cleaning)
     new = []
-    for group in group_segments(rewritten, policy, uncleanable=round_.uncleanable):
+    for group in group_segments(rewritten, policy, uncleanable=cleaning.uncleanable):
         new.append(_rewrite(group, survey, states, rewriter, pieces, log))
     below = max(segment.base for segment in rewritten) + 1
     merged = {s.base for s in log.segments if s.base < below} - {segment.base for segment in new}
-    log.replace_cleaned(new, below=below, cleaned_to=round_.mapped_end)
+    log.replace_cleaned(new, below=below, first_dirty=cleaning.dirty_end)
     log.snapshots = {at: rows for at, rows in log.snapshots.items() if at not in merged}
     return Cleaned(
-        dirty_start=round_.dirty_start, dirty_end=round_.mapped_end, reasons=tuple(int(n) for n in rewriter.reasons)
+        dirty_start=cleaning.dirty_start, dirty_end=cleaning.dirty_end, reasons=tuple(int(n) for n in rewriter.reasons)
     )
 
 
 def _worth_a_look(log: PartitionLog, *, debt: bool) -> bool:
     """Cheap, so that most passes cost nothing: a new closed segment, or something clean that may have to go."""
     stable = log.last_stable_offset()
-    if any(log.cleaned_to < segment.base <= stable for segment in log.segments[1:]):
+    if any(log.first_dirty < segment.base <= stable for segment in log.segments[1:]):
         return True
     if not debt:
         return False
@@ -115,10 +115,10 @@ def _entries(rows: Rows) -> list[ProducerEntry]:
     return [ProducerEntry(**{name: int(row[name]) for name in PRODUCER.names or ()}) for row in rows]
 
 
-def _round(
+def _pass_over(
     survey: PartitionSurvey, log: PartitionLog, policy: Policy, pieces: MemoryPieces, *, debt: bool
-) -> Round | None:
-    chosen = clean_range(survey, policy, checkpoint=log.cleaned_to)
+) -> CleaningPass | None:
+    chosen = clean_range(survey, policy, checkpoint=log.first_dirty)
     dirty_start, uncleanable = chosen.dirty_start, chosen.uncleanable
     if chosen.empty:
         if not debt:
@@ -128,32 +128,32 @@ def _round(
     active = active_producers(
         survey.producers.rows, now_ms=policy.now_ms, expiration_ms=policy.producer_id_expiration_ms
     )
-    round_ = Round(
-        policy=policy, hash_key=HASH_KEY, dirty_start=dirty_start, mapped_end=uncleanable, uncleanable=uncleanable,
+    cleaning = CleaningPass(
+        policy=policy, hash_key=HASH_KEY, dirty_start=dirty_start, dirty_end=uncleanable, uncleanable=uncleanable,
         active=active,
     )  # fmt: skip
     if policy.index_keys_max is None or chosen.empty:
-        return round_
+        return cleaning
     ends = [*(segment.base for segment in survey.segments[1:]), survey.log_end]
     dirty = [s for s, end in zip(survey.segments, ends, strict=True) if end > dirty_start and s.base < uncleanable]
-    end, _ = bounded_end(dirty, round_, policy.index_keys_max, pieces)
-    return Round(
-        policy=policy, hash_key=HASH_KEY, dirty_start=dirty_start, mapped_end=end, uncleanable=uncleanable,
+    end, _ = bounded_end(dirty, cleaning, policy.index_keys_max, pieces)
+    return CleaningPass(
+        policy=policy, hash_key=HASH_KEY, dirty_start=dirty_start, dirty_end=end, uncleanable=uncleanable,
         active=active,
     )  # fmt: skip
 
 
-def _judged(segments: list[SegmentSurvey], round_: Round, pieces: MemoryPieces) -> np.ndarray:
+def _judged(segments: list[SegmentSurvey], cleaning: CleaningPass, pieces: MemoryPieces) -> np.ndarray:
     """A state byte for every record, newest segment first."""
     last = segments[-1]
     states = np.zeros(last.record + last.records, dtype=np.uint8)
     table = keys.new_table(states.size)
-    indexer = Indexer(round_)
+    indexer = Indexer(cleaning)
     for segment in reversed(segments):
         for piece in pieces.pieces(segment, backwards=True):
             mine = states[segment.record : segment.record + segment.records]
             entries = indexer.index(piece, mine)
-            dirty = entries.offsets >= round_.dirty_start
+            dirty = entries.offsets >= cleaning.dirty_start
             keys.mark_newest(table, entries.digests, dirty, entries.ordinals, mine)
     return states
 

@@ -82,9 +82,9 @@ def _round(driver: Driver, *, quiet: bool, lossy: bool) -> None:
     for broker in _members(driver):
         broker.log.roll()
         for _ in range(passes):
-            before = broker.log.cleaned_to
+            before = broker.log.first_dirty
             cluster.clean(broker)
-            if broker.log.cleaned_to == before:
+            if broker.log.first_dirty == before:
                 break
     for reader in cluster.readers:
         reader.poll(leader.log, 1 << 20)
@@ -118,7 +118,7 @@ def _settled(driver: Driver, broker: Broker) -> None:
     Those of the last two rounds are not due yet: they are stamped in one and go in the next.
     """
     log = broker.log
-    due = [segment for segment in log.segments if segment.base + 4 < log.cleaned_to][:-3]
+    due = [segment for segment in log.segments if segment.base + 4 < log.first_dirty][:-3]
     end = due[-1].base if due else 0
     for batch in log.batches(log.log_start):
         if batch.last >= end:

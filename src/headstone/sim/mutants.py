@@ -36,7 +36,7 @@ def replicated(log: PartitionLog) -> ReplicaWatermarks:
 
 def freed_by_cleaning(log: PartitionLog) -> ReplicaWatermarks:
     proved = log.watermarks()
-    return ReplicaWatermarks(mcco=proved.mcco, mxfo=max(proved.mxfo, log.cleaned_to))
+    return ReplicaWatermarks(mcco=proved.mcco, mxfo=max(proved.mxfo, log.first_dirty))
 
 
 def blind_to_empty_batches(log: PartitionLog) -> ReplicaWatermarks:

@@ -52,14 +52,14 @@ def walk_bytes(raw: bytes, batches: int) -> Batches:
 
 
 class PartitionLog:
-    """Offsets are exclusive ends: log_end, high_watermark, cleaned_to (the cleaner checkpoint), flushed."""
+    """Offsets are exclusive ends: log_end, high_watermark, first_dirty (the cleaner checkpoint), flushed."""
 
     def __init__(self, *, start: int = 0) -> None:
         self.segments = [Segment(base=start)]
         self.log_start = start
         self.log_end = start
         self.high_watermark = start
-        self.cleaned_to = start
+        self.first_dirty = start
         self.flushed = start
         self.epochs: list[tuple[int, int]] = []
         """(leader epoch, its first offset here), ascending: `leader-epoch-checkpoint`."""
@@ -123,7 +123,7 @@ class PartitionLog:
             if batch.transactional and batch.is_data:
                 free = batch.base
                 break
-        return ReplicaWatermarks(mcco=max(self.cleaned_to, self.log_start), mxfo=max(free, self.log_start))
+        return ReplicaWatermarks(mcco=max(self.first_dirty, self.log_start), mxfo=max(free, self.log_start))
 
     def aborted(self, position: int, end: int) -> list[AbortedTxn]:
         entries = [entry for segment in self.segments for entry in segment.aborted]
@@ -144,7 +144,7 @@ class PartitionLog:
         self.log_start = offset
         while len(self.segments) > 1 and self.segments[1].base <= offset:
             del self.segments[0]
-        self.cleaned_to = max(self.cleaned_to, offset)
+        self.first_dirty = max(self.first_dirty, offset)
         self.snapshots = {at: rows for at, rows in self.snapshots.items() if at >= self.segments[0].base}
 
     def begin_epoch(self, leader_epoch: int) -> None:
@@ -168,7 +168,7 @@ class PartitionLog:
         self._cut(to)
         self.log_end = to
         self.high_watermark = min(self.high_watermark, self.log_end)
-        self.cleaned_to = min(self.cleaned_to, self.log_end)
+        self.first_dirty = min(self.first_dirty, self.log_end)
         self.flushed = min(self.flushed, self.log_end)
         self._rebuild()
 
@@ -191,7 +191,7 @@ class PartitionLog:
             self.log_end = self.active.batches[-1].last + 1 if self.active.batches else self.active.base
             self.epochs = [(epoch, start) for epoch, start in self.epochs if start < self.log_end]
         self.high_watermark = max(min(high_watermark, self.log_end), self.log_start)
-        self.cleaned_to = min(self.cleaned_to, self.log_end)
+        self.first_dirty = min(self.first_dirty, self.log_end)
         self.flushed = self.log_end
         self._rebuild()
 
@@ -220,12 +220,12 @@ class PartitionLog:
         for name, value in vars(empty).items():
             setattr(self, name, value)
 
-    def replace_cleaned(self, new: Sequence[Segment], *, below: int, cleaned_to: int) -> None:
+    def replace_cleaned(self, new: Sequence[Segment], *, below: int, first_dirty: int) -> None:
         """Swaps the segments whose base is below `below` for the new ones."""
         kept = [segment for segment in self.segments if segment.base >= below]
         assert kept, "the active segment is never cleaned"
         self.segments = [*new, *kept]
-        self.cleaned_to = max(self.cleaned_to, cleaned_to)
+        self.first_dirty = max(self.first_dirty, first_dirty)
 
 
 def _index_entry(row: Any) -> AbortedTxn:
