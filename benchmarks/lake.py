@@ -41,10 +41,10 @@ from headstone.lake.ingest import EXTENT_BYTES, ingest
 from headstone.lake.job_plan import UNMERGED_SEGMENT_BYTES, JobOptions, map_keys_max
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.lake import EMBEDDED, Lake, create_lake, open_lake
-from headstone.lake.rows import TopicPartition
 from headstone.log import codecs
 from headstone.log.directory import LOG, PartitionDir, numbered
 from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, encode_section
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules

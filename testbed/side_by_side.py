@@ -20,6 +20,7 @@ from headstone.brokers.client import JavaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Broker, Cluster
 from headstone.log.checkpoints import read_offsets
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
@@ -236,7 +237,7 @@ def _content(path: Path) -> bytes:
 def _checkpoint(log_dir: Path, name: str) -> int | None:
     topic, _, number = name.rpartition("-")
     path = log_dir / "cleaner-offset-checkpoint"
-    return read_offsets(path).get((topic, int(number))) if path.exists() else None
+    return read_offsets(path).get(TopicPartition(topic, int(number))) if path.exists() else None
 
 
 def run(distribution: Distribution, root: Path, *, seed: int, rounds: int, tiny_map: bool) -> Comparison:

@@ -22,7 +22,7 @@ from headstone.brokers.processes import Cluster, wait_until
 from headstone.cli.main import main
 from headstone.lake.lake import Lake, metastore_url, open_lake
 from headstone.lake.reading import records, table
-from headstone.lake.rows import TopicPartition
+from headstone.log.topic_partition import TopicPartition
 from testbed.consuming import consume, tables
 from testbed.maven import VERSIONS, KafkaUnavailable, spark_connector
 from testbed.workloads import second_client, segment_bytes

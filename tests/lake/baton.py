@@ -25,7 +25,7 @@ from headstone.errors import Unfinished
 from headstone.lake.commits import CommitRefused
 from headstone.lake.database import connected
 from headstone.lake.metastore import Append, Metastore
-from headstone.lake.rows import TopicPartition
+from headstone.log.topic_partition import TopicPartition
 from headstone.storage.stores import PART_BYTES, Sink, Store
 
 START_MS = 10_000

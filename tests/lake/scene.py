@@ -12,8 +12,8 @@ from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake
 from headstone.lake.reading import records, table
-from headstone.lake.rows import TopicPartition
 from headstone.log.directory import find_partitions
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from tests.oracle.notation import History
 

@@ -11,7 +11,7 @@ from headstone.lake.clock import SKEW_MS_MAX, Clock, SkewedClock, wall_clock
 from headstone.lake.holds import Holds
 from headstone.lake.leases import Leases
 from headstone.lake.metastore import Append, Metastore
-from headstone.lake.rows import TopicPartition
+from headstone.log.topic_partition import TopicPartition
 from tests.lake.test_metastore import SIZE, extent
 
 AT = TopicPartition("t", 0)

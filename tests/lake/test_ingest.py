@@ -14,9 +14,9 @@ from headstone.lake.ingest import ingest
 from headstone.lake.lake import Lake, create_lake, open_lake
 from headstone.lake.metastore import Metastore
 from headstone.lake.reading import records, table
-from headstone.lake.rows import TopicPartition
 from headstone.log.directory import as_partition, find_partitions, list_segments
 from headstone.log.listing import RecordEntry, list_batches
+from headstone.log.topic_partition import TopicPartition
 from headstone.sim.synth import SampleSettings, write_sample
 from headstone.storage.stores import Store
 

@@ -16,8 +16,9 @@ from headstone.lake.commits import Claim, CommitRefused, Extent, violations
 from headstone.lake.holds import Holds
 from headstone.lake.leases import Leases
 from headstone.lake.metastore import COMMITTED, REGISTERED, UNREFERENCED, Append, Metastore
-from headstone.lake.rows import TopicPartition, located, partition_id_of
+from headstone.lake.rows import located, partition_id_of
 from headstone.lake.spans import Span
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey
 
 ORDERS = TopicPartition("orders", 0)

@@ -21,8 +21,8 @@ from headstone.lake.objects import object_path, read_extent, writing_object
 from headstone.lake.proof import prove_erased
 from headstone.lake.purging import evacuate, objects_to_leave
 from headstone.lake.reading import records
-from headstone.lake.rows import TopicPartition
 from headstone.log.directory import find_partitions
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import AT, Scene
 from tests.oracle.notation import History, parse_term

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from headstone.lake.commits import EMPTY, Claim, Extent, Partition, TombstoneRange, appended, replaced
-from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import compactable, due_tombstones, eligibility, queue
 from headstone.lake.spans import Span
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT
 
 

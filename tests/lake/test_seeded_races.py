@@ -38,9 +38,9 @@ from headstone.lake.leases import FAILED, Leases
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path
 from headstone.lake.reading import record_batches, snapshot, table_batches
-from headstone.lake.rows import TopicPartition
 from headstone.lake.worker import Lease, Worker
 from headstone.log.directory import find_partitions
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT
 from headstone.storage.stores import MissingObject

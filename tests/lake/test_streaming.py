@@ -17,10 +17,10 @@ from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, LakeAddress, create_lake
 from headstone.lake.landing import Landed, LandTask, first_offsets
 from headstone.lake.reading import records
-from headstone.lake.rows import TopicPartition
 from headstone.lake.topics import TopicFacts
 from headstone.log import codecs
 from headstone.log.columns import HEADER_TYPE
+from headstone.log.topic_partition import TopicPartition
 from headstone.spark.lake_stream import StreamOptions, land_batch
 
 SCHEMA = pa.schema(

@@ -15,10 +15,10 @@ from headstone.lake.ingest import ingest
 from headstone.lake.lake import Lake
 from headstone.lake.leases import Leases
 from headstone.lake.reading import records
-from headstone.lake.rows import TopicPartition
 from headstone.lake.worker import Worker, eligibilities
 from headstone.log import checkpoints
 from headstone.log.directory import find_partitions
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import AT, Scene
 from tests.oracle.notation import TOPIC_ID, History

@@ -20,7 +20,7 @@ from headstone.cli.main import main
 from headstone.lake import schema
 from headstone.lake.leases import Leases
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import TopicPartition
+from headstone.log.topic_partition import TopicPartition
 from headstone.sim.synth import SampleSettings, write_sample
 
 DAY_MS = 86_400_000

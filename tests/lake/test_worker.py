@@ -22,9 +22,9 @@ from headstone.lake.leases import COMMITTED, IDLE, STOPPED, Leases
 from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, writing_object
 from headstone.lake.reading import records, table
-from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span
 from headstone.lake.worker import HARD, SOFT, Worker
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
 from tests.oracle.batches import Batch, Record, encode

@@ -14,8 +14,8 @@ from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, STOPPED, WAIT_MS, WAIT_MS_MAX, Leases
-from headstone.lake.rows import TopicPartition
 from headstone.lake.worker import Worker, eligibilities
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
 from tests.lake.scene import Scene

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from headstone.audit.findings import ABORTED_SERVED, FROZEN, HIDDEN, OTHER, REAPPEARS
 from headstone.audit.views import ReplicaFacts
+from headstone.log.topic_partition import TopicPartition
 
 REBUILD = (
     "rebuild {replica}: stop its broker, move {partition} out of its log directory, start it: it copies the log from the "
@@ -48,9 +49,7 @@ def repair(
     return meanwhile, rebuild
 
 
-def commands(
-    topic: str, partition: int, brokers: Sequence[int], wrong: int, doubtful: Sequence[int]
-) -> tuple[str, ...]:
+def commands(partition: TopicPartition, brokers: Sequence[int], wrong: int, doubtful: Sequence[int]) -> tuple[str, ...]:
     """For Kafka's own tools, to be read and run by a person: another leader first, then a new copy of the wrong replica.
 
     BOOTSTRAP stands for the cluster. Each reassignment is verified before the next one: run that until it says complete.
@@ -62,7 +61,10 @@ def commands(
     tool = "kafka-reassign-partitions.sh --bootstrap-server BOOTSTRAP --reassignment-json-file"
     steps = []
     for name, replicas in (("prefer", [*others, wrong]), ("without", others), ("again", [*others, wrong])):
-        plan = {"version": 1, "partitions": [{"topic": topic, "partition": partition, "replicas": replicas}]}
+        plan = {
+            "version": 1,
+            "partitions": [{"topic": partition.topic, "partition": partition.number, "replicas": replicas}],
+        }
         steps += [
             f"echo '{json.dumps(plan)}' > {name}.json",
             f"{tool} {name}.json --execute",
@@ -71,7 +73,7 @@ def commands(
         if name == "prefer":
             steps.append(
                 "kafka-leader-election.sh --bootstrap-server BOOTSTRAP --election-type PREFERRED "
-                f"--topic {topic} --partition {partition}"
+                f"--topic {partition.topic} --partition {partition.number}"
             )
     return tuple(steps)
 

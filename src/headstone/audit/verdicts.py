@@ -12,6 +12,7 @@ from headstone.audit.advice import commands, repair
 from headstone.audit.findings import CERTAIN, FROZEN, Difference
 from headstone.audit.frozen import Frozen
 from headstone.audit.views import ProducerSaid
+from headstone.log.topic_partition import TopicPartition
 
 CLEAN, DIVERGED, INCOMPLETE = "clean", "diverged", "incomplete"
 EXAMPLES_MAX = 3
@@ -65,14 +66,9 @@ class Group:
 class Placement:
     """Of one partition: the brokers of its replicas by name, None where nobody knows; and the replicas that were not read."""
 
-    topic: str
-    partition: int
+    partition: TopicPartition
     brokers: Mapping[str, int | None]
     unread: Sequence[str] = ()
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 def verdict(findings: int, problems: int) -> str:
@@ -125,10 +121,8 @@ def with_repairs(findings: Sequence[Finding], doubtful: set[str], placement: Pla
         undecided = finding.or_replica not in (None, finding.replica)
         if wrong is not None and len(numbers) == len(placement.brokers) and not undecided:
             doubted = [placement.brokers[name] for name in placement.brokers if name in suspects]
-            steps = commands(
-                placement.topic, placement.partition, numbers, wrong, [b for b in doubted if b is not None]
-            )
-        todo = repair(finding.kind, finding.replica, placement.name, sources, undecided=undecided)
+            steps = commands(placement.partition, numbers, wrong, [b for b in doubted if b is not None])
+        todo = repair(finding.kind, finding.replica, str(placement.partition), sources, undecided=undecided)
         found.append(replace(finding, repair=todo, commands=steps))
     return sorted(found, key=lambda one: (one.kind, one.replica, one.offset))
 

@@ -39,8 +39,8 @@ from headstone.errors import HeadstoneError, UsageError
 if TYPE_CHECKING:
     from headstone.lake.compaction import Compacted
     from headstone.lake.job_plan import JobOptions
-    from headstone.lake.rows import TopicPartition
     from headstone.lake.scheduling import Eligibility
+    from headstone.log.topic_partition import TopicPartition
     from headstone.pipeline.compaction import Engine
 
 

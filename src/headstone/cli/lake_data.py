@@ -29,8 +29,8 @@ from headstone.errors import Unfinished, UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake
-    from headstone.lake.rows import TopicPartition
     from headstone.log.directory import PartitionDir
+    from headstone.log.topic_partition import TopicPartition
 
 POLICIES = ("compact", "delete", "compact,delete", "delete,compact")
 

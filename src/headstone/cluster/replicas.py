@@ -23,6 +23,7 @@ from headstone.log.indexes import AbortedTxn, aborted_bytes
 from headstone.log.layout import HEADER_BYTES
 from headstone.log.listing import list_batches
 from headstone.log.reading import SegmentFile
+from headstone.log.topic_partition import TopicPartition
 
 FETCH_BYTES = 4 << 20
 BYTES_PER_SECOND = 50 << 20
@@ -191,8 +192,8 @@ def _copy(connection: Connection, topic: str, number: int, start: int, log_dir: 
             if answer.error:
                 raise Unfinished(f"offset {offset}: {error_name(answer.error)}")
     write_aborted_index(log, start, aborted)
-    write_partition_offset(log_dir / HIGH_WATERMARK, topic, number, end)
-    write_partition_offset(log_dir / LOG_START, topic, number, max(first.log_start, start))
+    write_partition_offset(log_dir / HIGH_WATERMARK, TopicPartition(topic, number), end)
+    write_partition_offset(log_dir / LOG_START, TopicPartition(topic, number), max(first.log_start, start))
     return stable
 
 
@@ -241,6 +242,6 @@ def whole_batches(data: bytes, offset: int, end: int) -> tuple[bytes, int]:
     return data[start:at], following
 
 
-def write_partition_offset(path: Path, topic: str, number: int, offset: int) -> None:
+def write_partition_offset(path: Path, partition: TopicPartition, offset: int) -> None:
     known = read_offsets(path) if path.exists() else {}
-    write_offsets(path, {**known, (topic, number): offset})
+    write_offsets(path, {**known, partition: offset})

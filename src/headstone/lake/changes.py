@@ -14,7 +14,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from headstone.lake import schema
 from headstone.lake.clock import follow
 from headstone.lake.commits import CommitRefused, Extent, Partition
-from headstone.lake.rows import TopicPartition, extent_row, loaded, located, places
+from headstone.lake.rows import extent_row, loaded, located, places
+from headstone.log.topic_partition import TopicPartition
 
 REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
 ROWS_AT_ONCE = 500

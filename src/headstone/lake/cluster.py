@@ -12,9 +12,9 @@ from typing import Any
 
 from headstone.errors import Unfinished, UsageError
 from headstone.lake.lake import Lake
-from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.lake.topics import Tell, TopicFacts, adopt
+from headstone.log.topic_partition import TopicPartition
 
 SECONDS_MAX = 20.0
 COPIED_SETTINGS = (

@@ -24,7 +24,6 @@ from headstone.lake.job_plan import FETCHES_AT_ONCE, JobOptions, Mark, Plan, pla
 from headstone.lake.keyindex import ABOVE_MAX, keys_in
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_live, writing_object
-from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import dirty_spans, not_compacted
 from headstone.lake.segments import files_of, lay_down, oldest_stamp
 from headstone.lake.spans import Span, Spans, overlap, without
@@ -33,6 +32,7 @@ from headstone.log.directory import LOG, PartitionDir, numbered
 from headstone.log.layout import DELETE_HORIZON
 from headstone.log.reading import ChunkReader, Payloads, chunk_of, walk_segment
 from headstone.log.scratch import scratch_directory
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.compaction import CompactionRequest, Engine, compact
 from headstone.retention.verdicts import BY_KEYLESS, REASONS
 

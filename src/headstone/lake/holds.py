@@ -12,7 +12,8 @@ from sqlalchemy import delete, insert, select
 
 from headstone.lake import schema
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import TopicPartition, located, lowest_hold, partition_id_of
+from headstone.lake.rows import located, lowest_hold, partition_id_of
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT
 
 

@@ -17,13 +17,13 @@ from headstone.lake.keyindex import keys_in
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import Append
 from headstone.lake.objects import ObjectWriter, writing_object
-from headstone.lake.rows import TopicPartition
 from headstone.lake.segments import oldest_stamp
 from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.lake.topics import adopt, in_directories
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.layout import NOT_CONTROL
 from headstone.log.reading import chunk_of
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.planning import survey_all
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import Piece, PieceReader

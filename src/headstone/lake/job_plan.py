@@ -31,9 +31,9 @@ from headstone.lake.keyindex import (
 )
 from headstone.lake.lake import Lake
 from headstone.lake.objects import read_dead, read_halves, read_keys
-from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import compactable, due_tombstones, not_compacted, setting
 from headstone.lake.spans import Span, Spans, normal, touching
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
 from headstone.storage.stores import Store
 

@@ -19,10 +19,10 @@ from headstone.lake.keyindex import keys_in
 from headstone.lake.lake import Lake, LakeAddress
 from headstone.lake.metastore import Append
 from headstone.lake.objects import ObjectWriter, writing_object
-from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.log.arrow_batches import Written, batches_of
 from headstone.log.reading import chunk_of
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey
 
 LANDED_ARROW = pa.schema([("landed", pa.binary())])

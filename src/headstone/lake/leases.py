@@ -16,7 +16,8 @@ from sqlalchemy.exc import IntegrityError
 
 from headstone.lake import schema
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import TopicPartition, partition_id_of
+from headstone.lake.rows import partition_id_of
+from headstone.log.topic_partition import TopicPartition
 
 LEASE_MS = 60_000
 COMMITTED, IDLE, REFUSED, FAILED, LEVELED = "committed", "idle", "refused", "failed", "leveled"

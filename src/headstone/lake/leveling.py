@@ -17,10 +17,10 @@ from headstone.lake.ingest import EXTENT_BYTES
 from headstone.lake.keyindex import KeyList, Offsets, joined
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_dead, read_extent, read_keys, writing_object
-from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import dirty_spans
 from headstone.lake.spans import SPREAD_MAX, Span, touching
 from headstone.log.reading import chunk_of
+from headstone.log.topic_partition import TopicPartition
 
 SMALL = 0.5
 """Of the size wanted: what is larger is left alone."""

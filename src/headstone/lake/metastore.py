@@ -49,7 +49,6 @@ from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
 from headstone.lake.database import connected, where
 from headstone.lake.rows import (
     Place,
-    TopicPartition,
     extent_of,
     known_since,
     lease_of,
@@ -58,6 +57,7 @@ from headstone.lake.rows import (
     lowest_hold,
     places,
 )
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey
 from headstone.storage.redaction import address, first_line
 

@@ -19,9 +19,9 @@ from headstone.lake.dead import dead_of
 from headstone.lake.keyindex import halves_bytes, halves_of, keys_of
 from headstone.lake.lake import MARKER, Lake
 from headstone.lake.objects import FOOTER, MAGIC, Range, object_path, place_of, read_dead, read_index
-from headstone.lake.rows import TopicPartition
 from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
 from headstone.log.reading import Payloads, chunk_of
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey, siphash_spans
 from headstone.storage.stores import MissingObject
 

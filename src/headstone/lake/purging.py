@@ -16,7 +16,8 @@ from headstone.errors import CorruptLog
 from headstone.lake.lake import Lake
 from headstone.lake.leveling import rewrite_runs
 from headstone.lake.objects import read_index
-from headstone.lake.rows import TopicPartition, places
+from headstone.lake.rows import places
+from headstone.log.topic_partition import TopicPartition
 
 INDEXES_AT_ONCE = 8
 

@@ -17,7 +17,6 @@ from headstone.lake.dead import is_live
 from headstone.lake.keyindex import Offsets
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_dead, read_extent
-from headstone.lake.rows import TopicPartition
 from headstone.log.columns import (
     BATCH_INDEX,
     HEADER_TYPE,
@@ -34,6 +33,7 @@ from headstone.log.columns import (
 from headstone.log.layout import LOG_APPEND_TIME
 from headstone.log.listing import RecordEntry, record_entries
 from headstone.log.reading import Chunk, Payloads, chunk_of
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey, mark_newest, new_table, siphash_spans
 
 SCHEMA = pa.schema(

@@ -17,9 +17,9 @@ from headstone.errors import Unfinished, UsageError
 from headstone.lake.cluster import SECONDS_MAX, client_settings, rdkafka
 from headstone.lake.lake import Lake
 from headstone.lake.reading import records
-from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.listing import RecordEntry
+from headstone.log.topic_partition import TopicPartition
 
 FLUSH_SECONDS_MAX = 120.0
 QUIET_SECONDS = 30.0

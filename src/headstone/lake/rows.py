@@ -16,14 +16,7 @@ from headstone.lake.commits import Extent, LowestHold, Partition, TombstoneRange
 from headstone.lake.dead import dead_bytes
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.spans import Span
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
+from headstone.log.topic_partition import TopicPartition
 
 
 def located(connection: Connection, at: TopicPartition, *, lock: bool) -> tuple[int, Any]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from headstone.errors import UsageError
 from headstone.lake.commits import Partition
-from headstone.lake.rows import TopicPartition
 from headstone.lake.spans import Span, Spans, overlap, touching, without
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import DAY_MS, NO_LIMIT, dirty_enough, overdue
 
 DEFAULTS = {

@@ -22,8 +22,8 @@ from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, LEASE_MS, LEVELED, REFUSED, STOPPED, WAIT_MS, Leases
 from headstone.lake.leveling import level_partition, runs_to_merge
-from headstone.lake.rows import TopicPartition
 from headstone.lake.scheduling import Eligibility, eligibility, ineligible, queue
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.compaction import Engine
 
 RUN, SOFT, HARD = "run", "soft", "hard"

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from headstone.errors import UsageError
 from headstone.log.failpoint import reach
 from headstone.log.ownership import take_after
+from headstone.log.topic_partition import TopicPartition
 
 CLEANER = "cleaner-offset-checkpoint"
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -29,8 +30,6 @@ BOOTSTRAP = "bootstrap.checkpoint"
 LOCK = ".lock"
 
 VERSION = "0"
-
-TopicPartition = tuple[str, int]
 
 NO_OFFSETS: Mapping[TopicPartition, int] = MappingProxyType({})
 
@@ -72,13 +71,14 @@ def _offsets_of(path: Path, inode: int, mtime_ns: int, size: int) -> Mapping[Top
     for number, fields in enumerate(rows, start=3):
         if len(fields) != 3:
             raise _malformed(path, number, "expected 'topic partition offset'")
-        offsets[fields[0], _integer(path, number, fields[1])] = _integer(path, number, fields[2])
+        partition = TopicPartition(fields[0], _integer(path, number, fields[1]))
+        offsets[partition] = _integer(path, number, fields[2])
     return MappingProxyType(offsets)
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     lines = [VERSION, str(len(offsets))]
-    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    lines += [f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())]
     write_atomically(path, "\n".join(lines) + "\n")
 
 

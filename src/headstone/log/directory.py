@@ -17,6 +17,7 @@ from headstone.errors import CorruptLog, UsageError
 from headstone.log import checkpoints
 from headstone.log.ownership import take_after
 from headstone.log.reading import SegmentFile
+from headstone.log.topic_partition import TopicPartition
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
@@ -56,8 +57,8 @@ class PartitionDir:
         return self.path.name
 
     @property
-    def topic_partition(self) -> tuple[str, int]:
-        return self.topic, self.partition
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def log_dir(self) -> Path:

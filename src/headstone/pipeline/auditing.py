@@ -168,10 +168,8 @@ def findings_of(audited: PartitionAudit) -> list[Finding]:
             doubtful.update(one.doubtful)
     if not found:
         return []
-    directory = audited.replicas[0].directory
-    placement = Placement(
-        topic=directory.topic, partition=directory.partition, brokers=audited.brokers, unread=tuple(audited.unread)
-    )
+    partition = audited.replicas[0].directory.topic_partition
+    placement = Placement(partition=partition, brokers=audited.brokers, unread=tuple(audited.unread))
     return with_repairs(found, doubtful, placement)
 
 

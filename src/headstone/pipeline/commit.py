@@ -33,6 +33,7 @@ from headstone.log.failpoint import reach
 from headstone.log.ownership import take_after
 from headstone.log.snapshots import write_snapshot
 from headstone.log.swap import remove_segments, replace_segments, uncovered_base
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.outputs import OutputSegment, attempt_path
 from headstone.pipeline.planning import Candidate
 from headstone.pipeline.work import GroupResult, PartitionWork
@@ -177,10 +178,10 @@ class CheckpointBook:
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
-        self._offsets: dict[str, dict[tuple[str, int], int]] = {}
+        self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._changed: set[str] = set()
 
-    def put(self, file: str, partition: tuple[str, int], offset: int | None) -> None:
+    def put(self, file: str, partition: TopicPartition, offset: int | None) -> None:
         """None takes the entry away."""
         if file not in self._offsets:
             self._offsets[file] = dict(checkpoints.read_offsets(self._log_dir / file))

@@ -18,6 +18,7 @@ from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, 
 from headstone.log.indexes import IndexBuilder, aborted_bytes
 from headstone.log.reading import Bytes, SegmentFile, walk_segment
 from headstone.log.snapshots import write_snapshot
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.producers import ProducerState
 
 TOPIC_ID = "c3ludGgtaGVhZHN0b25lLQ"
@@ -62,9 +63,10 @@ def write_sample(directory: Path, settings: SampleSettings) -> list[Path]:
     first.mkdir(parents=True, exist_ok=True)
     ends = {}
     for number in range(settings.partitions):
-        partition = first / f"{settings.topic}-{number}"
-        partition.mkdir()
-        ends[settings.topic, number] = _Writer(partition, settings, number).write()
+        partition = TopicPartition(settings.topic, number)
+        directory = first / str(partition)
+        directory.mkdir()
+        ends[partition] = _Writer(directory, settings, number).write()
     for name in (checkpoints.HIGH_WATERMARK, checkpoints.RECOVERY_POINT):
         others = checkpoints.read_offsets(first / name)
         checkpoints.write_offsets(first / name, {**others, **ends})

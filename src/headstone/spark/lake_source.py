@@ -21,7 +21,7 @@ from headstone.errors import UsageError
 from headstone.lake.commits import Extent, Partition
 from headstone.lake.lake import LakeAddress, metastore_url
 from headstone.lake.reading import record_batches, snapshot, table_batches
-from headstone.lake.rows import TopicPartition
+from headstone.log.topic_partition import TopicPartition
 from headstone.spark.source_options import partition_numbers, refuse_unknown, require_partitions
 
 NAME = "headstone"

@@ -17,8 +17,8 @@ from headstone.errors import UsageError
 from headstone.lake.ingest import EXTENT_BYTES
 from headstone.lake.lake import Lake, LakeAddress
 from headstone.lake.landing import Clock, Ends, Landed, LandTask, append_landed, first_offsets, next_offsets
-from headstone.lake.rows import TopicPartition
 from headstone.log import codecs
+from headstone.log.topic_partition import TopicPartition
 from headstone.spark.streams import follow_kafka
 
 LANDED = "landed binary"
