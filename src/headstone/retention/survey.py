@@ -22,8 +22,9 @@ from headstone.log.snapshots import ProducerEntry
 from headstone.retention.producers import ProducerState
 from headstone.retention.transactions import OpenTxn, Roles, Tracker, merged_aborted
 
-CUT = np.dtype([("position", "i8"), ("record", "i8"), ("batch", "i8"), ("seal", "u8")])
-"""A batch boundary in a segment: file position, and records, batches and the sum of `seals` of the segment before it."""
+CUT = np.dtype([("position", "i8"), ("record", "i8"), ("batch", "i8"), ("seal", "u8"), ("offset", "i8")])
+"""A batch boundary in a segment: file position; records, batches and the sum of `seals` of the segment before it; and the
+base offset of the batch behind it, or the segment's next offset at its end."""
 
 CHUNK_BYTES = 2 << 20
 """Work is cut into chunks of about this size: large enough for a kernel call, small enough for the processor's cache."""
@@ -116,7 +117,7 @@ class _Tally:
     header_only: int = 0
     codecs: set[int] = field(default_factory=set)
     seal: int = 0
-    cuts: list[tuple[int, int, int, int]] = field(default_factory=list)
+    cuts: list[tuple[int, int, int, int, int]] = field(default_factory=list)
 
     def add(self, table: Batches) -> None:
         if self.batches == 0:
@@ -126,7 +127,8 @@ class _Tally:
         at = self._next_cut(table, before)
         while at < table.size:
             position, record = int(table[at]["position"]), self.records + int(before[at])
-            self.cuts.append((position, record, self.batches + at, int(sealed[at])))
+            offset = int(table[at]["base_offset"])
+            self.cuts.append((position, record, self.batches + at, int(sealed[at]), offset))
             at = self._next_cut(table, before)
         self.seal = int(sealed[-1])
         self.records += int(before[-1]) + int(table[-1]["count"])
@@ -140,17 +142,18 @@ class _Tally:
         """The row of the table that begins the next chunk; its size if none does."""
         if not self.cuts:
             return 0
-        position, record, _, _ = self.cuts[-1]
+        position, record, _, _, _ = self.cuts[-1]
         by_bytes = np.searchsorted(table["position"], position + CHUNK_BYTES)
         by_records = np.searchsorted(before, record + CHUNK_RECORDS - self.records)
         return int(min(by_bytes, by_records))
 
     def survey(self, file: SegmentFile, record: int) -> SegmentSurvey:
-        cuts = np.array([*self.cuts, (file.size, self.records, self.batches, self.seal)], dtype=CUT)
+        following = self.next_offset if self.batches else file.base
+        cuts = np.array([*self.cuts, (file.size, self.records, self.batches, self.seal, following)], dtype=CUT)
         return SegmentSurvey(
             file=file, records=self.records, batches=self.batches, record=record,
             first_batch_timestamp=self.first_batch_timestamp, largest_timestamp=self.largest_timestamp,
-            next_offset=self.next_offset if self.batches else file.base, header_only=self.header_only,
+            next_offset=following, header_only=self.header_only,
             codecs=tuple(sorted(self.codecs)), cuts=cuts,
         )  # fmt: skip
 
