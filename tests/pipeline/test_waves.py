@@ -19,7 +19,7 @@ from headstone.pipeline import commit, compaction
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.planning import SURVEY_THREADS
-from headstone.pipeline.progress import Meter
+from headstone.pipeline.progress import Board, Meter
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.synth import SampleSettings, write_sample
 
@@ -120,9 +120,9 @@ class FullDisk(InProcess):
     """Answers the third partition's task as a full disk would."""
 
     def outcomes(
-        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None = None
+        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None
     ) -> list[Any]:
-        found = super().outcomes(body, tasks, progress_dir)
+        found = super().outcomes(body, tasks, board)
         return [
             OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if task.path.endswith("t-2") else outcome
             for task, outcome in zip(tasks, found, strict=True)
@@ -162,9 +162,9 @@ def test_checkpoint_files_are_parsed_and_written_once_a_wave(logs: Path, monkeyp
 
 
 def test_ctrl_c_right_after_a_work_directory_was_made_leaves_none(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever it is: that of the progress counters or one for outputs."""
+    """Whichever of a wave's it is."""
     mkdir, before = Path.mkdir, files(logs)
-    for last in range(1, 5):
+    for last in range(1, len(NAMES) + 1):
         made = []
 
         def interrupted(self: Path, *args: Any, last: int = last, made: list[Path] = made, **kwargs: Any) -> None:
@@ -185,7 +185,7 @@ def test_ctrl_c_right_after_a_work_directory_was_made_leaves_none(logs: Path, mo
 def test_a_task_that_goes_on_after_ctrl_c_leaves_no_work_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It opens its counter while the directory is being removed."""
+    """It opens an output while the directory is being removed."""
     place, rmtree, late = tmp_path / "work", shutil.rmtree, iter("abc")
 
     def beaten(path: Path, ignore_errors: bool) -> None:

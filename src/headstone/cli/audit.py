@@ -141,7 +141,9 @@ def _offline(arguments: argparse.Namespace, wanted: list[bytes]) -> list[Partiti
             groups = {name: some for name, some in groups.items() if some[0][1].topic in arguments.topic}
         if not groups:
             raise UsageError(f"no partition of {', '.join(arguments.topic)} in these directories")
-        found: list[PartitionAudit] = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+        found: list[PartitionAudit] = _on_engine(
+            arguments, lambda engine, board: audit(groups, engine, wanted=wanted, board=board)
+        )
     arguments.names = {place: name for name, place in places.items() if place != name}
     return found
 
@@ -175,7 +177,9 @@ def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionA
             bytes_per_second=arguments.bytes_per_second, tell=tell,
         )  # fmt: skip
         groups = replicas_of([(str(n), find_partitions([str(path)])) for n, path in sorted(copied.directories.items())])
-        found: list[PartitionAudit] = _on_engine(arguments, lambda engine: audit(groups, engine, wanted=wanted))
+        found: list[PartitionAudit] = _on_engine(
+            arguments, lambda engine, board: audit(groups, engine, wanted=wanted, board=board)
+        )
     _ask_producers(arguments.bootstrap, settings, found)
     known = {one.partition: one for one in found}
     for partition, problems in copied.problems.items():
@@ -208,20 +212,23 @@ def _ask_producers(bootstrap: str, settings: dict[str, str], found: list[Partiti
 
 
 def _on_engine(arguments: argparse.Namespace, job: Any) -> Any:
+    from headstone.pipeline.progress import ProgressLine
+
     if arguments.in_process:
         from headstone.pipeline.inprocess import InProcess
 
-        return job(InProcess(cores()))
+        with ProgressLine(enabled=True) as line:
+            return job(InProcess(cores()), line.board)
     from headstone.spark.engine import OnSpark
     from headstone.spark.session import StartingSession
 
     starting = StartingSession(
         app_name="headstone audit", master=arguments.master, remote=arguments.spark_remote, conf=spark_conf(arguments)
     )
-    with starting:
+    with starting, ProgressLine(enabled=True) as line:
         engine: Engine = OnSpark(starting.get, parallelism=cores(), begin=starting.begin)
         engine.begin()
-        return job(engine)
+        return job(engine, line.board)
 
 
 def _partition(audited: PartitionAudit, now_ms: int, delete_retention_ms: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -128,22 +127,19 @@ def batch_as_text(batch: BatchEntry) -> list[str]:
 
 def _facts(arguments: argparse.Namespace, directories: Sequence[PartitionDir], policy: Policy) -> list[PartitionFacts]:
     size = sum(path.stat().st_size for directory in directories for path in directory.path.glob("*.log"))
-    with tempfile.TemporaryDirectory(prefix="headstone-") as progress:
-        line = ProgressLine(Path(progress), bytes_total=size, enabled=True)
-        if size < SPARK_FROM_BYTES and arguments.master is None and arguments.spark_remote is None:
-            with line:
-                return inspect(directories, policy, InProcess(cores()), progress)
-        tell(f"{size / 1e9:.1f} GB: reading on Spark")
-        session = StartingSession(
-            app_name="headstone inspect",
-            master=arguments.master,
-            remote=arguments.spark_remote,
-            conf=spark_conf(arguments),
-        )
-        with session, line:
-            session.begin()
-            shared = progress if arguments.master is None and arguments.spark_remote is None else None
-            return inspect(directories, policy, OnSpark(session.get, parallelism=cores()), shared)
+    if size < SPARK_FROM_BYTES and arguments.master is None and arguments.spark_remote is None:
+        with ProgressLine(enabled=True) as line:
+            return inspect(directories, policy, InProcess(cores()), line.board)
+    tell(f"{size / 1e9:.1f} GB: reading on Spark")
+    session = StartingSession(
+        app_name="headstone inspect",
+        master=arguments.master,
+        remote=arguments.spark_remote,
+        conf=spark_conf(arguments),
+    )
+    with session, ProgressLine(enabled=True) as line:
+        session.begin()
+        return inspect(directories, policy, OnSpark(session.get, parallelism=cores()), line.board)
 
 
 def as_text(fact: dict[str, Any]) -> str:

@@ -37,7 +37,7 @@ from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON, EMPTIED, LENGTH_
 from headstone.log.reading import Payloads, chunk_of
 from headstone.pipeline.compaction import Engine
 from headstone.pipeline.planning import survey_directory
-from headstone.pipeline.progress import Meter
+from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.row_spool import RowSpool
 from headstone.retention.keys import HashKey, siphash_spans
 from headstone.retention.passes import PieceReader
@@ -117,7 +117,11 @@ class PartitionAudit:
 
 
 def audit(
-    groups: dict[str, list[tuple[str, PartitionDir]]], engine: Engine, *, wanted: Sequence[bytes] = ()
+    groups: dict[str, list[tuple[str, PartitionDir]]],
+    engine: Engine,
+    *,
+    wanted: Sequence[bytes] = (),
+    board: Board | None = None,
 ) -> list[PartitionAudit]:
     """groups: partition name to its replicas, (name, directory) each."""
     found: list[PartitionAudit] = []
@@ -144,7 +148,9 @@ def audit(
             )
         )
     by_name = {one.partition: one for one in found}
-    for work, result in zip(works, engine.each(audit_partition, works, None), strict=True):
+    if board is not None:
+        board.expect(sum(s.size for work in works for replica in work.replicas for s in replica.survey.segments))
+    for work, result in zip(works, engine.each(audit_partition, works, board), strict=True):
         mine = by_name[work.replicas[0].directory.name]
         mine.problems += [f"{name}: {why}" for name, why in result.unread.items()]
         mine.unread += result.unread

@@ -44,7 +44,7 @@ from headstone.pipeline.commit import (
     remove_work_dirs,
 )
 from headstone.pipeline.planning import Candidate, candidate, partition_work, pass_over, survey_each, verify_each
-from headstone.pipeline.progress import Meter, ProgressLine
+from headstone.pipeline.progress import Board, Meter, ProgressLine
 from headstone.pipeline.report import PartitionReport, partition_report
 from headstone.pipeline.selection import Selection, refuse_wrong_clock, select
 from headstone.pipeline.work import PartitionWork, TaskResult, bounded_map, compact_whole
@@ -74,15 +74,19 @@ class Engine(Protocol):
 
     def begin(self) -> None: ...
 
-    def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None) -> list[Any]:
+    def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
         """The answers; the first error that a body met is raised."""
         ...
 
-    def outcomes(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], progress_dir: str | None) -> list[Any]:
+    def outcomes(
+        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None
+    ) -> list[Any]:
         """The answers, with the error that a body met in the place of its answer."""
         ...
 
-    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[tuple[int, TaskResult | Exception]]:
+    def split(
+        self, works: Sequence[PartitionWork], board: Board | None = None
+    ) -> list[tuple[int, TaskResult | Exception]]:
         """(which of the works, a result of it or an error that it met)."""
         ...
 
@@ -246,12 +250,12 @@ def _run(
         place: CheckpointBook(place)
         for place in ({c.directory.log_dir for c in found} if request.out is None else {request.out})
     }
-    with _progress_dir(request, found) as progress_dir, ExitStack() as stack:
-        line = stack.enter_context(ProgressLine(progress_dir, bytes_total=total, enabled=request.progress))
+    with ProgressLine(enabled=request.progress) as line:
+        line.expect(total)
         left = len(found)
         try:
             for wave in waves(found, request.parallelism):
-                _run_wave(wave, _Run(request, engine, hash_key, chosen, books, progress_dir), result)
+                _run_wave(wave, _Run(request, engine, hash_key, chosen, books, line.board), result)
                 line.settle(2 * sum(size_of(c) for c in wave if c.directory.path in chosen and not c.range.empty))
                 left -= len(wave)
         finally:
@@ -286,7 +290,7 @@ class _Run:
     hash_key: HashKey
     chosen: set[Path]
     books: dict[Path, CheckpointBook]
-    progress_dir: Path
+    board: Board | None
 
 
 def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult) -> None:
@@ -361,18 +365,6 @@ def _work_dirs(request: CompactionRequest, wave: Sequence[Candidate]) -> Iterato
             remove_work_dir(place)
 
 
-@contextmanager
-def _progress_dir(request: CompactionRequest, found: Sequence[Candidate]) -> Iterator[Path]:
-    """Where the tasks' counters are: beside the outputs, because every machine that works on them sees it."""
-    parent = request.out if request.out is not None or not found else found[0].directory.path
-    place = (parent or Path()) / (WORK_PREFIX + secrets.token_hex(6))
-    try:
-        place.mkdir()
-        yield place
-    finally:
-        remove_work_dir(place)
-
-
 def _works(
     to_do: Sequence[Candidate], run: _Run, work_dirs: dict[Path, Path]
 ) -> tuple[dict[Path, PartitionWork], dict[Path, Exception]]:
@@ -384,7 +376,7 @@ def _works(
         for c in to_do:
             dirty = [s for s in dirty_segments(c.survey, c.range.dirty_start) if s.base < c.range.uncleanable]
             tasks.append((dirty, passes[c.directory.path], keys_max))
-        for c, end in zip(to_do, run.engine.outcomes(bounded_map, tasks, None), strict=True):
+        for c, end in zip(to_do, run.engine.outcomes(bounded_map, tasks), strict=True):
             passes[c.directory.path] = end if isinstance(end, Exception) else pass_over(c, run.hash_key, dirty_end=end)
     works = {}
     for c in to_do:
@@ -406,18 +398,17 @@ def takes_whole(work: PartitionWork, bytes_total: int, request: CompactionReques
 
 def _run_stages(works: dict[Path, PartitionWork], run: _Run) -> dict[Path, list[TaskResult] | Exception]:
     """By partition: what its tasks answered, or the first error that one of them met."""
-    progress_dir = str(run.progress_dir)
     sizes = {path: work.size for path, work in works.items()}
     total = sum(sizes.values())
     by_size = sorted(works, key=lambda path: -sizes[path])
     whole = [path for path in by_size if takes_whole(works[path], total, run.request)]
     split = [path for path in works if path not in set(whole)]
     answers: dict[Path, list[TaskResult] | Exception] = {}
-    outcomes = run.engine.outcomes(compact_whole, [works[path] for path in whole], progress_dir)
+    outcomes = run.engine.outcomes(compact_whole, [works[path] for path in whole], run.board)
     for path, outcome in zip(whole, outcomes, strict=True):
         answers[path] = outcome if isinstance(outcome, Exception) else [outcome]
     started = time.monotonic()
-    for number, answer in run.engine.split([works[path] for path in split], progress_dir) if split else ():
+    for number, answer in run.engine.split([works[path] for path in split], run.board) if split else ():
         mine = answers.setdefault(split[number], [])
         if isinstance(answer, Exception):
             answers[split[number]] = answer if not isinstance(mine, Exception) else mine

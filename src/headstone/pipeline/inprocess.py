@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headstone.errors import HeadstoneError
-from headstone.pipeline.progress import Meter
+from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.work import (
     IndexUnit,
     PartitionWork,
@@ -37,47 +37,50 @@ class InProcess:
     def begin(self) -> None:
         """Threads need no start."""
 
-    def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
-        return answers(self.outcomes(body, tasks, progress_dir))
+    def each(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
+        return answers(self.outcomes(body, tasks, board))
 
-    def outcomes(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
+    def outcomes(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
         def outcome(task: Any) -> Any:
-            meter = Meter(progress_dir)
             try:
-                return body(task, meter)
+                return body(task, _meter(board))
             except (HeadstoneError, OSError) as error:
                 return error
-            finally:
-                meter.close()
 
         with ThreadPoolExecutor(self._threads) as pool:
             return list(pool.map(outcome, tasks))
 
-    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[tuple[int, TaskResult | Exception]]:
+    def split(
+        self, works: Sequence[PartitionWork], board: Board | None = None
+    ) -> list[tuple[int, TaskResult | Exception]]:
         found: list[tuple[int, TaskResult | Exception]] = []
         for p, work in enumerate(works):
             try:
-                found.append((p, self._split_one(p, work)))
+                found.append((p, self._split_one(p, work, board)))
             except (HeadstoneError, OSError) as error:
                 found.append((p, error))
         return found
 
-    def _split_one(self, p: int, work: PartitionWork) -> TaskResult:
+    def _split_one(self, p: int, work: PartitionWork, board: Board | None) -> TaskResult:
         units = index_units(work, p)
         edges = np.array(work.group_edges, dtype=np.int64)
 
         def index(unit: IndexUnit) -> tuple[list[bytes], int]:
-            return index_unit(work, unit, BUCKETS, Meter(None))
+            return index_unit(work, unit, BUCKETS, _meter(board))
 
         with ThreadPoolExecutor(self._threads) as pool:
             entries = list(pool.map(index, reversed(units)))
             won = list(pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], edges), range(BUCKETS)))
             groups = list(
                 pool.map(
-                    lambda g: rewrite_group(work, work.groups[g], [blobs[g] for blobs, _, _ in won], Meter(None)),
+                    lambda g: rewrite_group(work, work.groups[g], [blobs[g] for blobs, _, _ in won], _meter(board)),
                     range(len(work.groups)),
                 )
             )
         lost = sum(lost for _, lost in entries) + sum(lost for _, _, lost in won)
         found = sum(found for _, found, _ in won)
         return TaskResult(groups=tuple(groups), keys=found, tombstones_lost=lost)
+
+
+def _meter(board: Board | None) -> Meter:
+    return Meter() if board is None else board.meter(board.numbers(1)[0])

@@ -16,7 +16,7 @@ from headstone.log.directory import PartitionDir
 from headstone.log.layout import DELETE_HORIZON
 from headstone.pipeline.compaction import TASK_MEMORY_BYTES, Engine
 from headstone.pipeline.planning import Candidate, candidate, survey_all
-from headstone.pipeline.progress import Meter
+from headstone.pipeline.progress import Board, Meter
 from headstone.retention import keys
 from headstone.retention.keys import CODE_MASK, KEYLESS, NEWEST, TOMBSTONE, HashKey
 from headstone.retention.passes import CleaningPass, Indexer, Piece, PieceReader
@@ -92,7 +92,7 @@ class PartitionFacts:
 
 
 def inspect(
-    directories: Sequence[PartitionDir], policy: Policy, engine: Engine, progress_dir: str | None
+    directories: Sequence[PartitionDir], policy: Policy, engine: Engine, board: Board | None
 ) -> list[PartitionFacts]:
     found = [
         candidate(directory, surveyed, policy, dirty_from=None, peers=())
@@ -100,7 +100,9 @@ def inspect(
     ]
     hash_key = HashKey.random()
     works = [work for c in found for work in inspect_works(c, hash_key)]
-    counted = iter(engine.each(count_partition, works, progress_dir))
+    if board is not None:
+        board.expect(sum(segment.size for work in works for segment in work.segments))
+    counted = iter(engine.each(count_partition, works, board))
     facts = []
     for c in found:
         mine = [next(counted) for _ in inspect_works(c, hash_key)]

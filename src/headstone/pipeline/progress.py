@@ -1,75 +1,215 @@
-"""Progress of running tasks: each keeps two counters in a small file that the driver adds up.
+"""Progress of running tasks: each counts what it has read, the driver's board adds up, a line shows it.
 
-Files, not accumulators: they work the same on local Spark, on a cluster with shared storage and on Spark Connect.
+Tasks in this process tell the board directly, others by datagrams: counters so far, never waited for, nothing lost with one
+that does not arrive. A task may run twice: its number counts once, with the most that was heard of it. What a finished
+task has counted also comes with its answer (`Board.note`), so that the sum is right in the end, whatever the network does.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
+import socket
 import struct
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 
-COUNTERS = struct.Struct("<qq")
-PREFIX = "progress-"
-POLL_S = 0.5
+TOKEN_BYTES = 16
+COUNTERS = struct.Struct("<16sqqq")
+"""Token of the board, number of the task, bytes read, records rewritten."""
+REPORT_S = 0.2
+"""A task sends no more than one datagram in this time, and one at its end."""
+POLL_S = 0.1
+"""How often the driver takes datagrams out of the socket, which holds some hundreds."""
+RECEIVE_BYTES = 1 << 20
+
+Tell = Callable[[int, int], None]
 
 
 class Meter:
     """A task's counters: bytes read and records rewritten so far."""
 
-    def __init__(self, directory: str | None) -> None:
-        self._bytes = self._records = 0
-        self._file = -1
-        if directory is not None:
-            path = Path(directory) / (PREFIX + secrets.token_hex(6))
-            self._file = os.open(path, os.O_CREAT | os.O_WRONLY)
+    def __init__(self, tell: Tell | None = None) -> None:
+        self.size = self.records = 0
+        self._tell = tell
 
     def add(self, size: int, records: int) -> None:
-        self._bytes += size
-        self._records += records
-        if self._file >= 0:
-            os.pwrite(self._file, COUNTERS.pack(self._bytes, self._records), 0)
+        self.size += size
+        self.records += records
+        if self._tell is not None:
+            self._tell(self.size, self.records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardAddress:
+    """Where tasks elsewhere send their counters."""
+
+    host: str
+    port: int
+    token: bytes
+
+
+@contextmanager
+def reporting(address: BoardAddress | None, task: int) -> Iterator[Meter]:
+    """The meter of a task that runs outside the driver's process."""
+    sender = _Sender(address, task) if address is not None else None
+    meter = Meter(sender.tell if sender is not None else None)
+    try:
+        yield meter
+    finally:
+        if sender is not None:
+            sender.close(meter)
+
+
+class _Sender:
+    """Never blocks and never fails: without a network there is less to see, and the work goes on."""
+
+    def __init__(self, address: BoardAddress, task: int) -> None:
+        self._token, self._task = address.token, task
+        self._sent_s = -REPORT_S
+        self._socket: socket.socket | None = None
+        with suppress(OSError):
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, target = found[0]
+            made = socket.socket(family, kind, protocol)
+            made.setblocking(False)
+            self._socket, self._target = made, target
+
+    def tell(self, size: int, records: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._sent_s >= REPORT_S:
+            self._sent_s = now_s
+            self._send(size, records)
+
+    def close(self, meter: Meter) -> None:
+        self._send(meter.size, meter.records)
+        if self._socket is not None:
+            self._socket.close()
+
+    def _send(self, size: int, records: int) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.sendto(COUNTERS.pack(self._token, self._task, size, records), self._target)
+
+
+class Board:
+    """The counters of all tasks of a run. Numbers its tasks; listens only once somebody asks for its address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        self._socket: socket.socket | None = None
+        self._tasks: dict[int, tuple[int, int]] = {}
+        self._next = self._oldest = 0
+        self._settled = (0, 0)
+        self._expected = 0
+
+    @property
+    def expected(self) -> int:
+        """Bytes that all tasks will have read; 0 while nobody knows."""
+        return self._expected
+
+    def expect(self, size: int) -> None:
+        self._expected += size
+
+    def numbers(self, count: int) -> range:
+        """Numbers for so many tasks more."""
+        with self._lock:
+            self._next += count
+            return range(self._next - count, self._next)
+
+    def address(self, host: str) -> BoardAddress | None:
+        """For tasks that reach this machine as `host`; None where no socket can be had."""
+        with self._lock:
+            if self._socket is None:
+                self._socket = _listening(host)
+            if self._socket is None:
+                return None
+            return BoardAddress(host=host, port=self._socket.getsockname()[1], token=self._token)
+
+    def meter(self, task: int) -> Meter:
+        """Of a task in this process."""
+        return Meter(lambda size, records: self.note(task, size, records))
+
+    def note(self, task: int, size: int, records: int) -> None:
+        """A task, in one of its attempts, has come as far as this."""
+        with self._lock:
+            self._note(task, size, records)
+
+    def settle(self, size: int) -> None:
+        """So many bytes are dealt with by the tasks numbered so far; nothing more is heard from them."""
+        with self._lock:
+            records = sum(records for _, records in self._tasks.values())
+            self._settled = (self._settled[0] + size, self._settled[1] + records)
+            self._oldest = self._next
+            self._tasks.clear()
+
+    def total(self) -> tuple[int, int]:
+        """(bytes, records) of all tasks so far."""
+        with self._lock:
+            self._receive()
+            size, records = self._settled
+            for counted in self._tasks.values():
+                size, records = size + counted[0], records + counted[1]
+            return size, records
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    def _note(self, task: int, size: int, records: int) -> None:
+        if self._oldest <= task < self._next:
+            most = self._tasks.get(task, (0, 0))
+            self._tasks[task] = (max(size, most[0]), max(records, most[1]))
+
+    def _receive(self) -> None:
+        while self._socket is not None:
+            try:
+                datagram = self._socket.recv(COUNTERS.size + 1)
+            except OSError:  # nothing more has arrived
+                return
+            if len(datagram) == COUNTERS.size:
+                token, task, size, records = COUNTERS.unpack(datagram)
+                if secrets.compare_digest(token, self._token):
+                    self._note(task, size, records)
 
 
-def total(directory: Path) -> tuple[int, int]:
-    """(bytes, records) of all tasks so far."""
-    size = records = 0
-    for path in directory.glob(PREFIX + "*"):
+def _listening(host: str) -> socket.socket | None:
+    """At the address that the name has here; where it is not this machine's own, as behind a gateway, at all of them."""
+    with suppress(OSError):
+        family, kind, protocol, _, target = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
         try:
-            content = path.read_bytes()
-        except FileNotFoundError:  # settled meanwhile
-            continue
-        if len(content) == COUNTERS.size:
-            mine = COUNTERS.unpack(content)
-            size, records = size + mine[0], records + mine[1]
-    return size, records
+            made.bind(target)
+        except OSError:
+            made.bind(("", 0))
+        return made
+    return None
 
 
 class ProgressLine:
     """One line on stderr, rewritten on a terminal, repeated every few seconds elsewhere. Silent for short jobs."""
 
     QUIET_S = 2.0
+    REWRITE_S = 0.5
     REPEAT_S = 5.0
 
-    def __init__(self, directory: Path, *, bytes_total: int, enabled: bool) -> None:
-        self._directory = directory
-        self._bytes_total = max(bytes_total, 1)
-        self._enabled = enabled
-        self._settled = (0, 0)
+    def __init__(self, *, enabled: bool) -> None:
+        self.board = Board() if enabled else None
+        """What tasks tell; None if nobody looks."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> ProgressLine:
-        if self._enabled:
+        if self.board is not None:
             self._thread.start()
         return self
 
@@ -77,38 +217,43 @@ class ProgressLine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        if self._enabled:
+        if self.board is not None:
             self._thread.join()
+            self.board.close()
+
+    def expect(self, size: int) -> None:
+        if self.board is not None:
+            self.board.expect(size)
 
     def settle(self, size: int) -> None:
-        """So many bytes more are dealt with: the counters of their tasks need not be looked at any longer."""
-        records = total(self._directory)[1]
-        self._settled = (self._settled[0] + size, self._settled[1] + records)
-        for path in self._directory.glob(PREFIX + "*"):
-            path.unlink()
+        if self.board is not None:
+            self.board.settle(size)
 
     def _run(self) -> None:
+        assert self.board is not None
         terminal = sys.stderr.isatty()
-        started = time.monotonic()
+        started_s = time.monotonic()
+        due_s = started_s + self.QUIET_S
         shown = False
-        while not self._stop.wait(POLL_S if terminal or not shown else self.REPEAT_S):
-            elapsed = time.monotonic() - started
-            if elapsed < self.QUIET_S:
+        while not self._stop.wait(POLL_S):
+            size, records = self.board.total()
+            now_s = time.monotonic()
+            if now_s < due_s or not self.board.expected:
                 continue
-            size, records = (a + b for a, b in zip(self._settled, total(self._directory), strict=True))
-            text = describe(size, self._bytes_total, records, elapsed)
+            text = describe(size, self.board.expected, records, now_s - started_s)
             sys.stderr.write(f"\r\x1b[K{text}" if terminal else f"{text}\n")
             sys.stderr.flush()
             shown = True
+            due_s = now_s + (self.REWRITE_S if terminal else self.REPEAT_S)
         if shown and terminal:
             sys.stderr.write("\r\x1b[K")
 
 
 def describe(size: int, total_bytes: int, records: int, elapsed_s: float) -> str:
     if size == 0:
-        return f"starting Spark; {total_bytes / 1e6:,.0f} MB to read ({elapsed_s:.0f} s)"
+        return f"starting; {total_bytes / 1e6:,.0f} MB to read ({elapsed_s:.0f} s)"
     rate = size / elapsed_s
-    left = f"{(total_bytes - size) / rate:.0f} s left"
+    left = f"{max(total_bytes - size, 0) / rate:.0f} s left"
     share = min(100, 100 * size // total_bytes)
     done = f"{size / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB"
     return f"{share:3d} %  {done}  {records:,} records  {rate / 1e6:,.0f} MB/s  {left}"

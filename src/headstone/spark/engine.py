@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import gc
 import pickle
+import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PySparkException, PySparkRuntimeError, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from headstone.errors import HeadstoneError, Unfinished
-from headstone.pipeline.progress import Meter
+from headstone.pipeline.progress import Board, BoardAddress, Meter, reporting
 from headstone.pipeline.work import (
     IndexUnit,
     PartitionWork,
@@ -54,7 +56,9 @@ def numbers(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, count)
 
 
-def _result(pickled: bytes) -> pa.RecordBatch:
+def _result(task: int, number: int, answer: Any, meter: Meter) -> pa.RecordBatch:
+    """What a task answered of the work with this number, and how much it has counted."""
+    pickled = pickle.dumps((task, number, answer, meter.size, meter.records))
     return pa.RecordBatch.from_pydict({"result": [pickled]}, schema=pa.schema([("result", pa.binary())]))
 
 
@@ -69,24 +73,34 @@ def _calm() -> None:
     gc.freeze()
 
 
-def each(spark: SparkSession, body: Body, pickled_tasks: Sequence[bytes], progress_dir: str | None) -> DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Where the tasks of a stage report: the board's address, if there is one, and the first of their numbers there."""
+
+    address: BoardAddress | None
+    first: int
+
+    def meter(self, task: int) -> AbstractContextManager[Meter]:
+        return reporting(self.address, self.first + task)
+
+
+def each(spark: SparkSession, body: Body, pickled_tasks: Sequence[bytes], counted: Counted) -> DataFrame:
     """One Spark task for each of the tasks: (index, answer), or the error that the body met, pickled.
 
     An error travels as a value: a task must not lose the file and position it found.
     """
 
-    def answer(i: int) -> bytes:
-        meter = Meter(progress_dir)
-        try:
-            return pickle.dumps((i, body(pickle.loads(pickled_tasks[i]), meter)))
-        except (HeadstoneError, OSError) as error:
-            return pickle.dumps((i, error))
-        finally:
-            meter.close()
+    def answered(i: int) -> pa.RecordBatch:
+        with counted.meter(i) as meter:
+            try:
+                answer = body(pickle.loads(pickled_tasks[i]), meter)
+            except (HeadstoneError, OSError) as error:
+                answer = error
+        return _result(i, i, answer, meter)
 
     def run(batches: Batches) -> Batches:
         for i in _ids(batches):
-            yield _result(answer(i))
+            yield answered(i)
         _calm()
 
     return numbers(spark, len(pickled_tasks)).mapInArrow(run, RESULT)
@@ -105,10 +119,9 @@ class ShuffleJob:
     group_partition: tuple[int, ...]
     first_group: tuple[int, ...]
     group_edges: tuple[tuple[int, ...], ...]
-    progress_dir: str
 
 
-def shuffle_job(works: Sequence[PartitionWork], *, parallelism: int, progress_dir: str) -> ShuffleJob:
+def shuffle_job(works: Sequence[PartitionWork], *, parallelism: int) -> ShuffleJob:
     units: list[IndexUnit] = []
     counts, first_bucket, first_group = [], [], []
     bucket_partition: list[int] = []
@@ -126,22 +139,20 @@ def shuffle_job(works: Sequence[PartitionWork], *, parallelism: int, progress_di
         works=tuple(pickle.dumps(work) for work in works), units=tuple(pickle.dumps(unit) for unit in units),
         unit_partition=tuple(unit.partition for unit in units), bucket_partition=tuple(bucket_partition),
         first_bucket=tuple(first_bucket), bucket_count=tuple(counts), group_partition=tuple(group_partition),
-        first_group=tuple(first_group), progress_dir=progress_dir,
-        group_edges=tuple(work.group_edges for work in works),
+        first_group=tuple(first_group), group_edges=tuple(work.group_edges for work in works),
     )  # fmt: skip
 
 
-def indexed(spark: SparkSession, job: ShuffleJob) -> DataFrame:
+def indexed(spark: SparkSession, job: ShuffleJob, counted: Counted) -> DataFrame:
     def index_one(i: int) -> pa.RecordBatch:
         p = job.unit_partition[i]
         count, first = job.bucket_count[p], job.first_bucket[p]
-        meter = Meter(job.progress_dir)
-        try:
-            blobs, lost = index_unit(pickle.loads(job.works[p]), pickle.loads(job.units[i]), count, meter)
-            error = None
-        except (HeadstoneError, OSError) as problem:
-            blobs, lost, error = [b""] * count, 0, pickle.dumps(problem)
-        meter.close()
+        with counted.meter(i) as meter:
+            try:
+                blobs, lost = index_unit(pickle.loads(job.works[p]), pickle.loads(job.units[i]), count, meter)
+                error = None
+            except (HeadstoneError, OSError) as problem:
+                blobs, lost, error = [b""] * count, 0, pickle.dumps(problem)
         rows = {
             "bucket": list(range(first, first + count)),
             "unit": [i] * count,
@@ -182,8 +193,8 @@ def winners(entries: DataFrame, job: ShuffleJob) -> DataFrame:
     return by_id(entries, "bucket", len(job.bucket_partition)).mapInArrow(run, WINNERS)
 
 
-def rewritten(survivors: DataFrame, job: ShuffleJob) -> DataFrame:
-    def rewrite_one(g: int, rows: list[dict[str, Any]]) -> TaskResult:
+def rewritten(survivors: DataFrame, job: ShuffleJob, counted: Counted) -> DataFrame:
+    def rewrite_one(g: int, rows: list[dict[str, Any]], meter: Meter) -> TaskResult:
         p = job.group_partition[g]
         for row in rows:
             if row["error"] is not None:
@@ -191,10 +202,8 @@ def rewritten(survivors: DataFrame, job: ShuffleJob) -> DataFrame:
         if len(rows) != job.bucket_count[p]:
             raise Unfinished(f"group {g} got {len(rows)} of {job.bucket_count[p]} buckets; run the same command again")
         work = pickle.loads(job.works[p])
-        meter = Meter(job.progress_dir)
         group = work.groups[g - job.first_group[p]]
         result = rewrite_group(work, group, [row["blob"] for row in rows], meter)
-        meter.close()
         return TaskResult(
             groups=(result,),
             keys=sum(row["keys"] for row in rows),
@@ -203,11 +212,12 @@ def rewritten(survivors: DataFrame, job: ShuffleJob) -> DataFrame:
 
     def run(batches: Batches) -> Batches:
         for g, rows in sorted(_gathered(batches, "group").items()):
-            try:
-                answer: Any = rewrite_one(g, rows)
-            except (HeadstoneError, OSError) as error:
-                answer = error
-            yield _result(pickle.dumps((job.group_partition[g], answer)))
+            with counted.meter(g) as meter:
+                try:
+                    answer: Any = rewrite_one(g, rows, meter)
+                except (HeadstoneError, OSError) as error:
+                    answer = error
+            yield _result(g, job.group_partition[g], answer, meter)
         _calm()
 
     return by_id(survivors, "group", len(job.group_partition)).mapInArrow(run, RESULT)
@@ -228,7 +238,7 @@ def _gathered(batches: Batches, column: str) -> dict[int, list[dict[str, Any]]]:
     return gathered
 
 
-def results(frame: DataFrame) -> list[tuple[int, Any]]:
+def results(frame: DataFrame, board: Board | None, counted: Counted) -> list[tuple[int, Any]]:
     """Evaluates the frame once: (number, answer or the error that a task met, with its file and position)."""
     try:
         rows = frame.collect()
@@ -236,7 +246,27 @@ def results(frame: DataFrame) -> list[tuple[int, Any]]:
         raise  # of our own code: whoever mends it needs all of it
     except (PySparkException, Py4JError, OSError) as error:
         raise Unfinished(f"Spark did not finish, run the same command again: {reason_of(error)}") from error
-    return [pickle.loads(bytes(row["result"])) for row in rows]
+    found = []
+    for row in rows:
+        task, number, answer, size, records = pickle.loads(bytes(row["result"]))
+        found.append((number, answer))
+        if board is not None:
+            board.note(counted.first + task, size, records)
+    return found
+
+
+def host_for_tasks(spark: SparkSession) -> str | None:
+    """How tasks reach this process: the driver's own address, or on Spark Connect the one that faces the server."""
+    try:
+        server = spark.client.host
+    except PySparkRuntimeError:  # it is the driver itself
+        return spark.conf.get("spark.driver.host", None)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as facing:
+            facing.connect((server, 1))  # sends nothing
+            return str(facing.getsockname()[0])
+    except OSError:
+        return None
 
 
 class OnSpark:
@@ -254,15 +284,26 @@ class OnSpark:
         if self._begin is not None:
             self._begin()
 
-    def each(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
-        return answers(self.outcomes(body, tasks, progress_dir))
+    def each(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
+        return answers(self.outcomes(body, tasks, board))
 
-    def outcomes(self, body: Body, tasks: Sequence[Any], progress_dir: str | None = None) -> list[Any]:
+    def outcomes(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
         if not tasks:
             return []
-        numbered = results(each(self._session(), body, [pickle.dumps(task) for task in tasks], progress_dir))
-        return [answer for _, answer in sorted(numbered, key=lambda pair: pair[0])]
+        counted = self._counted(board, len(tasks))
+        frame = each(self._session(), body, [pickle.dumps(task) for task in tasks], counted)
+        return [answer for _, answer in sorted(results(frame, board, counted), key=lambda pair: pair[0])]
 
-    def split(self, works: Sequence[PartitionWork], progress_dir: str) -> list[tuple[int, TaskResult | Exception]]:
-        job = shuffle_job(works, parallelism=self._parallelism, progress_dir=progress_dir)
-        return results(rewritten(winners(indexed(self._session(), job), job), job))
+    def split(
+        self, works: Sequence[PartitionWork], board: Board | None = None
+    ) -> list[tuple[int, TaskResult | Exception]]:
+        job = shuffle_job(works, parallelism=self._parallelism)
+        units, groups = self._counted(board, len(job.units)), self._counted(board, len(job.group_partition))
+        entries = indexed(self._session(), job, units)
+        return results(rewritten(winners(entries, job), job, groups), board, groups)
+
+    def _counted(self, board: Board | None, tasks: int) -> Counted:
+        if board is None:
+            return Counted(address=None, first=0)
+        host = host_for_tasks(self._session())
+        return Counted(address=board.address(host) if host else None, first=board.numbers(tasks)[0])

@@ -1,0 +1,137 @@
+"""The board counts a task once, whoever tells of it, and listens to nobody else."""
+
+from __future__ import annotations
+
+import io
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headstone.log import codecs
+from headstone.log.directory import find_partitions
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.inspection import inspect
+from headstone.pipeline.progress import COUNTERS, Board, BoardAddress, Meter, ProgressLine, reporting
+from headstone.retention.policy import Policy
+from headstone.sim.synth import SampleSettings, write_sample
+
+LOOPBACK = "127.0.0.1"
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = Board()
+    yield made
+    made.close()
+
+
+def listening(board: Board) -> BoardAddress:
+    address = board.address(LOOPBACK)
+    assert address is not None
+    return address
+
+
+def send(address: BoardAddress, datagram: bytes) -> None:
+    """On loopback it has arrived when this returns."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(datagram, (address.host, address.port))
+
+
+def test_two_attempts_of_a_task_count_once_with_the_most_that_was_heard(board: Board) -> None:
+    address, tasks = listening(board), board.numbers(2)
+    for size, records in ((700, 7), (300, 3)):
+        with reporting(address, tasks[0]) as meter:
+            meter.add(size, records)
+    with reporting(address, tasks[1]) as meter:
+        meter.add(50, 0)
+        meter.add(50, 1)
+    assert board.total() == (800, 8)
+
+
+def test_what_a_task_counts_last_is_sent_however_soon_it_ends(board: Board) -> None:
+    address, task = listening(board), board.numbers(1)[0]
+    with reporting(address, task) as meter:
+        for _ in range(1000):
+            meter.add(1, 1)
+    assert board.total() == (1000, 1000)
+
+
+def test_a_strangers_datagrams_are_ignored(board: Board) -> None:
+    address, task = listening(board), board.numbers(1)[0]
+    with reporting(address, task) as meter:
+        meter.add(10, 1)
+    send(address, COUNTERS.pack(bytes(16), task, 10**9, 10**9))
+    send(address, COUNTERS.pack(address.token, task, 10**9, 10**9) + b"\0")
+    send(address, COUNTERS.pack(address.token, task, 10**9, 10**9)[:-1])
+    send(address, b"")
+    send(address, COUNTERS.pack(address.token, task + 1, 10**9, 10**9))
+    assert board.total() == (10, 1)
+
+
+def test_a_settled_task_that_goes_on_is_not_counted_again(board: Board) -> None:
+    address, first = listening(board), board.numbers(1)[0]
+    with reporting(address, first) as meter:
+        meter.add(600, 6)
+        assert board.total() == (600, 6)
+        board.settle(1000)
+        meter.add(100, 1)
+    second = board.numbers(1)[0]
+    with reporting(address, second) as meter:
+        meter.add(5, 2)
+    assert board.total() == (1005, 8)
+
+
+def test_an_answer_makes_up_for_lost_datagrams_and_a_late_one_takes_nothing_away(board: Board) -> None:
+    address, task = listening(board), board.numbers(1)[0]
+    board.note(task, 500, 5)
+    send(address, COUNTERS.pack(address.token, task, 200, 2))
+    assert board.total() == (500, 5)
+
+
+def test_a_task_works_where_no_board_can_be_reached() -> None:
+    nobody = BoardAddress(host="no-such-host.invalid", port=1, token=bytes(16))
+    for address in (None, nobody):
+        with reporting(address, 0) as meter:
+            meter.add(3, 1)
+        assert (meter.size, meter.records) == (3, 1)
+
+
+class Screen(io.StringIO):
+    """Remembers what is shown, and that something is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.shown.set()
+        return super().write(text)
+
+
+def test_the_line_shows_what_tasks_in_this_process_have_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(ProgressLine, "QUIET_S", 0.0)
+
+    def body(task: int, meter: Meter) -> bool:
+        meter.add(task, 1)
+        return screen.shown.wait(60)
+
+    with ProgressLine(enabled=True) as line:
+        line.expect(2000)
+        assert InProcess(2).each(body, [700, 300], line.board) == [True, True]
+    text = screen.getvalue().splitlines()[0].split()
+    assert text[1] == "%"
+    assert int(text[0]) in (0, 15, 35, 50)
+
+
+def test_inspection_counts_every_byte_it_expects(tmp_path: Path, board: Board) -> None:
+    write_sample(tmp_path, SampleSettings(topic="t", records=2000, keys=50, codec=codecs.NONE, segment_bytes=20_000))
+    inspect(find_partitions([str(tmp_path)]), Policy(now_ms=0), InProcess(), board)
+    size, records = board.total()
+    assert size == board.expected == sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
+    assert records >= 2000
