@@ -123,7 +123,7 @@ def test_appending_beside_compacted_files_writes_only_new_segments(tmp_path: Pat
 
 
 def test_abort_entries_carry_the_lso_of_their_time() -> None:
-    """UnifiedLogTest.testTransactionIndexUpdated, as restated in the fact sheet, section 6.5."""
+    """The interleaving of Kafka's UnifiedLogTest.testTransactionIndexUpdated."""
     runs = "P1*5 N*3 P2*2 P1*4 P3*3 N*2 P1*10 A1 P2*6 P4*3 N*10 P3*9 C3 P4*8 P2*7 A2 N*10 P4*4 C4"
     history = History()
     for run in runs.split():

@@ -1,4 +1,4 @@
-"""What the fact sheet derives from Kafka's code, seen on a broker (docs/kafka-facts.md names each of these tests)."""
+"""What was read in Kafka's sources, seen on a broker (docs/kafka-facts.md names each of these tests)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def passes_of(lab: Lab, topic: str) -> int:
 
 
 def test_a_horizon_from_a_client_is_not_refused(lab: Lab) -> None:
-    """Fact sheet 1.1: nothing stops a client from writing the bit. The tombstone then has no time of grace at all."""
+    """`LogValidator` does not stop a client from writing the bit. The tombstone then has no time of grace at all."""
     topic = lab.topic("horizon-from-client", {"delete.retention.ms": DAY_MS})
     lab.put(topic, b"k", b"v")
     now = int(time.time() * 1000)
@@ -127,7 +127,7 @@ def produce_raw(port: int, topic: str, batch: bytes) -> int:
 
 
 def test_retention_for_ever_is_never_stamped(lab: Lab) -> None:
-    """Fact sheet 2.6: now + delete.retention.ms overflows, the bit is not set, pass after pass."""
+    """`MemoryRecords.filterTo`: now + delete.retention.ms overflows, the bit is not set, pass after pass."""
     topic = lab.topic("for-ever", {"delete.retention.ms": LONG_MAX})
     lab.put(topic, b"k", b"v")
     lab.put(topic, b"k", None)
@@ -138,7 +138,7 @@ def test_retention_for_ever_is_never_stamped(lab: Lab) -> None:
 
 
 def test_deleted_snapshots_forget_open_transactions(lab: Lab) -> None:
-    """Fact sheet 3.3, first trap: undecided data becomes readable, and the abort that follows hides nothing."""
+    """`UnifiedLog.rebuildProducerState` without a snapshot: undecided data is served, and the abort behind it hides nothing."""
     topic = lab.topic("no-snapshots", {"segment.ms": DAY_MS})
     producer = lab.client.producer(transactional_id="no-snapshots", linger_ms=0)
     producer.begin()
@@ -153,7 +153,7 @@ def test_deleted_snapshots_forget_open_transactions(lab: Lab) -> None:
 
 
 def test_a_deleted_abort_index_serves_what_was_aborted(lab: Lab) -> None:
-    """Fact sheet 3.3, second trap."""
+    """`LocalLog.collectAbortedTransactions` asks the index alone."""
     topic = lab.topic("no-txnindex", {"segment.ms": DAY_MS})
     producer = lab.client.producer(transactional_id="no-txnindex", linger_ms=0)
     producer.begin()
@@ -168,7 +168,7 @@ def test_a_deleted_abort_index_serves_what_was_aborted(lab: Lab) -> None:
 
 
 def test_an_old_snapshot_freezes_readers_once_the_marker_is_gone(distribution: Distribution, lab: Lab) -> None:
-    """Fact sheet 3.3, third trap: state is reloaded from a snapshot that was taken inside a transaction."""
+    """`ProducerStateManager.truncateAndReload`: state is reloaded from a snapshot that was taken inside a transaction."""
     if distribution.release < (4,):
         lab.client.alter_brokers({"producer.id.expiration.ms": 1000})
     topic = lab.topic("old-snapshot", {**segment_bytes(distribution.release, 400), "segment.ms": DAY_MS})
@@ -210,7 +210,7 @@ PAUSES = {
 
 @pytest.mark.parametrize("pause", PAUSES)
 def test_topic_settings_pause_the_cleaner(lab: Lab, pause: str) -> None:
-    """Fact sheet 5.1: nothing is removed, not even what is long due; and it goes on when they are taken back."""
+    """`LogCleanerManager.grabFilthiestCompactedLog`: nothing is removed, not even what is due; it goes on when taken back."""
     topic = lab.topic(f"pause-{pause}")
     lab.put(topic, b"k", b"v")
     lab.put(topic, b"k", None)
@@ -230,7 +230,7 @@ def test_topic_settings_pause_the_cleaner(lab: Lab, pause: str) -> None:
 
 
 def test_what_keeps_a_marker_depends_on_its_epoch(distribution: Distribution, lab: Lab) -> None:
-    """Fact sheet 3.5: with the data's epoch, the producer's last batch keeps it for producer.id.expiration.ms, here a day;
+    """`Cleaner.cleanInto`: with the data's epoch, the producer's last batch keeps it for producer.id.expiration.ms, here a day;
     with the next epoch (transactions v2) delete.retention.ms alone decides."""
     topic = lab.topic("marker-epoch")
     producer = lab.client.producer(transactional_id="marker-epoch", linger_ms=0)

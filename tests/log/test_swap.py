@@ -1,6 +1,6 @@
 """A swap that is killed at any step leaves the old log or the new one: to a starting broker, and to the next compaction.
 
-`kafka_load` tells a broker's start once more, from the fact sheet and in plain Python, so that the swap is not judged by
+`kafka_load` tells a broker's start once more, from Kafka's `LogLoader` and in plain Python, so that the swap is not judged by
 its own recovery. Children are forked from this warm process: importing compiled kernels anew would take a second each.
 """
 
@@ -68,7 +68,7 @@ def offset_of(name: str) -> int:
 
 
 def kafka_load(directory: Path) -> Log:
-    """A broker's start after a clean stop, in the fact sheet's steps (1.6): changes the directory, reads what is left."""
+    """A broker's start after a clean stop, in the steps of Kafka's `LogLoader.load`: changes the directory and reads it."""
 
     def names(stage: str) -> list[str]:
         found = (NUMBERED.fullmatch(name) for name in sorted(os.listdir(directory)))

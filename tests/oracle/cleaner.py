@@ -1,7 +1,7 @@
 """Owns the oracle of one cleaning pass: `clean` maps the dirty range, judges every record and builds the new segments.
 
-Kafka's rules and the coordinated ones. Follows the fact sheet's words (K1, K2, R0 to R7) literally; time, producer
-state and limits are arguments. Knows nothing of files.
+Kafka's rules and the coordinated ones. Follows Kafka's `Cleaner` literally, in the numbers of docs/rules.md (K1, K2, R0 to
+R7); time, producer state and limits are arguments. Knows nothing of files.
 """
 
 from __future__ import annotations

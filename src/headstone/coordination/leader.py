@@ -1,7 +1,7 @@
 """The leader's part: collects what members claim, takes the minimum, tells everyone. Says who holds removal back.
 
 Events in, messages out; the clock is an argument. Starts empty with each leadership: what members told another leader
-does not count here, because a member may have copied from somebody else since (docs/protocol.md).
+does not count here, because a member may have copied from somebody else since (docs/rfcs/0001-coordinated-compaction.md).
 """
 
 from __future__ import annotations

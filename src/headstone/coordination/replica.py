@@ -1,7 +1,7 @@
 """One replica's part of coordinated compaction: what it claims, what it has been told, and what must be on disk first.
 
 Events in, effects out, in order: a claim is persisted before it is sent. No clock, no I/O. A replica never takes a claim
-back: where its log can no longer keep one, it becomes a new incarnation (docs/protocol.md).
+back: where its log can no longer keep one, it becomes a new incarnation (docs/rfcs/0001-coordinated-compaction.md).
 """
 
 from __future__ import annotations
