@@ -27,7 +27,8 @@ from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 
 NOW_MS = 1_800_000_000_000
 RECORD_BYTES = 230

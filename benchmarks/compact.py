@@ -24,7 +24,8 @@ from headstone.log import codecs
 from headstone.pipeline.compaction import CompactionRequest, Engine, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
 

@@ -17,7 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 
 POLL_S = 0.2
 NOW_MS = "1800000000000"

@@ -19,8 +19,8 @@ from headstone.coordination.leader import Leader, poll_interval_ms
 from headstone.coordination.messages import Poll, Report, Send
 from headstone.coordination.replica import Replica
 from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
-from headstone.retention.policy import DAY_MS, Policy
-from headstone.sim.broker import COORDINATED, RULES, Parts
+from headstone.retention.policy import COORDINATED, DAY_MS, RULES, Policy
+from headstone.sim.broker import Parts
 from headstone.sim.cluster import Cluster, Producer
 
 HOUR_MS = 3_600_000

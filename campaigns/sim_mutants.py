@@ -11,7 +11,7 @@ import argparse
 import sys
 import time
 
-from headstone.sim.broker import COORDINATED
+from headstone.retention.policy import COORDINATED
 from headstone.sim.campaign import Settings, campaign
 from headstone.sim.mutants import MUTANTS, SEEDS_MAX
 

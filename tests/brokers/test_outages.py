@@ -14,7 +14,7 @@ from headstone.brokers.client import KafkaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.outages import STORIES, play
 from headstone.cli.main import main
-from headstone.sim.stories import VARIANTS
+from headstone.sim.variants import VARIANTS
 
 STANDS_STILL = "stands still"
 

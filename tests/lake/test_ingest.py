@@ -17,7 +17,8 @@ from headstone.lake.reading import records, table
 from headstone.log.directory import as_partition, find_partitions, list_segments
 from headstone.log.listing import RecordEntry, list_batches
 from headstone.log.topic_partition import TopicPartition
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 from headstone.storage.stores import Store
 
 CAPTURED = Path(__file__).resolve().parent.parent / "captured"

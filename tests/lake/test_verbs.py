@@ -21,7 +21,8 @@ from headstone.lake import schema
 from headstone.lake.leases import Leases
 from headstone.lake.metastore import Metastore
 from headstone.log.topic_partition import TopicPartition
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 
 DAY_MS = 86_400_000
 NOW = 1_800_000_000_000

@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 
 from headstone.pages.drawing import WIDTH
 from headstone.pages.story_report import PROBLEM, TITLE, report_html
+from headstone.retention.policy import COORDINATED, KAFKA, RULES
 from headstone.sim.batches import EMPTIED
-from headstone.sim.broker import COORDINATED, KAFKA, RULES
 from headstone.sim.checkers import Finding
 from headstone.sim.stories import STORIES, TRANSACTIONAL, VALUE, ReplicaView, Scene, Telling, show_table, tell_story
 

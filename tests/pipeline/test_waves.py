@@ -21,7 +21,8 @@ from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.planning import SURVEY_THREADS
 from headstone.pipeline.progress import Board, Meter
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 
 POLICY = kafka_rules(Policy(now_ms=1_800_000_000_000))
 PARTITIONS = 5

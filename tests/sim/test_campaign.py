@@ -9,7 +9,8 @@ import random
 
 import pytest
 
-from headstone.sim.broker import COORDINATED, KAFKA, Parts
+from headstone.retention.policy import COORDINATED, KAFKA
+from headstone.sim.broker import Parts
 from headstone.sim.campaign import Settings, Tally, campaign, shortened
 from headstone.sim.checkers import CORRUPTIONS
 from headstone.sim.mutants import MUTANTS

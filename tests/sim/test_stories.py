@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from headstone.sim.broker import COORDINATED, KAFKA
+from headstone.retention.policy import COORDINATED, KAFKA
 from headstone.sim.checkers import ABORTED_AS_COMMITTED, COMMITTED_HIDDEN, DELETED_REAPPEARS, FROZEN
-from headstone.sim.stories import AWAY, STORIES, VARIANTS, Telling, tell_story
+from headstone.sim.stories import AWAY, STORIES, Telling, tell_story
+from headstone.sim.variants import VARIANTS
 
 KINDS = dict(zip(VARIANTS, (DELETED_REAPPEARS, ABORTED_AS_COMMITTED, COMMITTED_HIDDEN, FROZEN), strict=True))
 CORRUPT_TABLES = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from headstone.log.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 
 
 def test_a_second_sample_in_the_same_directory_leaves_the_offsets_of_the_first(tmp_path: Path) -> None:

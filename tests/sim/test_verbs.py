@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headstone.cli.main import main
-from headstone.sim.stories import VARIANTS
+from headstone.sim.variants import VARIANTS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

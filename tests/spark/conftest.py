@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headstone.log import codecs
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 from headstone.spark.session import spark_session
 
 

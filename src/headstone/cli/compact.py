@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headstone.cli.options import (
     add_policy_arguments,
@@ -21,11 +22,12 @@ from headstone.cli.options import (
     tell,
 )
 from headstone.errors import UsageError
-from headstone.log.directory import LOG, as_partition
-from headstone.pipeline.compaction import TASK_MEMORY_BYTES, CompactionRequest, CompactionResult, compact
+from headstone.pipeline.memory import TASK_MEMORY_BYTES
+from headstone.retention.policy import COORDINATED, KAFKA, RULES
 from headstone.retention.settings import FIELDS
-from headstone.spark.engine import OnSpark
-from headstone.spark.session import StartingSession
+
+if TYPE_CHECKING:
+    from headstone.pipeline.compaction import CompactionRequest, CompactionResult
 
 MB = 1 << 20
 TOPIC_OPTIONS = {"cleanup_policy": "cleanup_delete", **{name: name for name in FIELDS - {"cleanup_delete"}}}
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force-offline", action="store_true", help="in place although the broker did not stop cleanly"
     )
-    parser.add_argument("--rules", choices=("kafka", "coordinated"), default="coordinated",
+    parser.add_argument("--rules", choices=RULES, default=COORDINATED,
                         help="tombstones and markers go by time alone, or by time and watermarks (default)")  # fmt: skip
     parser.add_argument(
         "--dirty-from", type=offset, metavar="OFFSET", help="first dirty offset (default: the checkpoint)"
@@ -94,19 +96,21 @@ def _fields_not_given(arguments: argparse.Namespace) -> frozenset[str]:
 
 
 def request(arguments: argparse.Namespace) -> CompactionRequest:
+    from headstone.pipeline.compaction import CompactionRequest
+
     fields = _fields_not_given(arguments)
     if arguments.out is None and not arguments.in_place and not arguments.dry_run:
         raise UsageError("say where the result goes: --out DIR, --in-place, or --dry-run")
     watermarks = arguments.tombstones_below is not None or arguments.markers_below is not None or arguments.peer
     bounds = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in BOUNDS}
     given = [flag for flag, bound in bounds.items() if bound is not None]
-    if arguments.rules == "kafka" and (given or arguments.peer):
+    if arguments.rules == KAFKA and (given or arguments.peer):
         raise UsageError(f"{', '.join(bounds)} and --peer belong to --rules coordinated")
     if arguments.peer and given:
         raise UsageError(f"--peer computes {', '.join(bounds)} from the replicas; leave out {given[0]}")
     for peer in arguments.peer:
         _check_peer(peer, arguments.paths)
-    if arguments.rules == "coordinated" and not watermarks:
+    if arguments.rules == COORDINATED and not watermarks:
         tell(
             "no watermarks (--tombstones-below, --markers-below or --peer): no tombstone or marker goes because of its age"
         )
@@ -131,6 +135,8 @@ def request(arguments: argparse.Namespace) -> CompactionRequest:
 
 
 def _check_peer(peer: Path, paths: list[str]) -> None:
+    from headstone.log.directory import LOG, as_partition
+
     if not peer.is_dir():
         raise UsageError(f"--peer {peer}: no such log directory")
     if any(peer.glob("[0-9]*" + LOG)):
@@ -142,6 +148,10 @@ def _check_peer(peer: Path, paths: list[str]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from headstone.pipeline.compaction import compact
+    from headstone.spark.engine import OnSpark
+    from headstone.spark.session import StartingSession
+
     wanted = request(arguments)
     conf = spark_conf(arguments)
     starting = StartingSession(

@@ -13,16 +13,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headstone.cli.options import add_spark_arguments, cores, spark_conf, tell
 from headstone.errors import UsageError
-from headstone.pages.story_report import report_html
-from headstone.pipeline.compaction import Engine
-from headstone.sim.broker import KAFKA, RULES
-from headstone.sim.stories import AWAY, STORIES, Telling, show_table, tell_story
-from headstone.sim.tour import Say, live_keys, tour
-from headstone.spark.engine import OnSpark
-from headstone.spark.session import StartingSession
+from headstone.retention.policy import KAFKA, RULES
+
+if TYPE_CHECKING:
+    from headstone.pipeline.compaction import Engine
+    from headstone.sim.stories import Telling
+    from headstone.sim.tour import Say
 
 REPORT = "report.html"
 
@@ -66,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from headstone.spark.engine import OnSpark
+    from headstone.spark.session import StartingSession
+
     started = time.monotonic()
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="headstone-demo-"))
     if directory.exists() and any(directory.iterdir()):
@@ -84,6 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(directory: Path, engine: Engine, say: Say) -> Shown:
+    from headstone.pages.story_report import report_html
+    from headstone.sim.stories import AWAY, STORIES, tell_story
+    from headstone.sim.tour import live_keys, tour
+
     steps = tour(directory, engine, say)
     keys = [live_keys(replica) for replica in sorted(directory.glob("replica-*"))]
     tellings = [tell_story(story, rules) for story in STORIES for rules in RULES]
@@ -100,6 +107,8 @@ def show(directory: Path, engine: Engine, say: Say) -> Shown:
 
 def story_line(telling: Telling) -> str:
     """Such as `stuck-read-committed   kafka        corrupt: broker 2 serves nothing instead of k=v2`."""
+    from headstone.sim.stories import AWAY, show_table
+
     away = next(view for view in telling.scenes[-1].replicas if view.broker == AWAY)
     served, wanted = show_table(away.table), show_table(telling.expected)
     instead = "" if served == wanted else f" instead of {wanted}"

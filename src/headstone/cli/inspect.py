@@ -10,19 +10,17 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headstone.cli.options import add_spark_arguments, cores, duration_ms, moment_ms, spark_conf, tell
 from headstone.errors import UsageError
-from headstone.log.directory import PartitionDir, find_partitions, list_segments
-from headstone.log.listing import NO_LIMIT, BatchEntry, list_batches
-from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.inspection import PartitionFacts, inspect
-from headstone.pipeline.progress import ProgressLine
-from headstone.retention.policy import Policy
+from headstone.retention.policy import NO_LIMIT, Policy
 from headstone.spark import source_options
-from headstone.spark.engine import OnSpark
-from headstone.spark.session import StartingSession
+
+if TYPE_CHECKING:
+    from headstone.log.directory import PartitionDir
+    from headstone.log.listing import BatchEntry
+    from headstone.pipeline.inspection import PartitionFacts
 
 SPARK_FROM_BYTES = 4 << 30
 """Below this a few threads in this process are done before Spark has started."""
@@ -41,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from headstone.log.directory import find_partitions
+
     directories = find_partitions(arguments.paths)
     policy = Policy(now_ms=arguments.now_ms, min_compaction_lag_ms=arguments.min_compaction_lag_ms)
     facts = _facts(arguments, directories, policy)
@@ -65,6 +65,9 @@ def _lists(arguments: argparse.Namespace) -> bool:
 
 
 def _batches(arguments: argparse.Namespace, directory: PartitionDir) -> Iterator[BatchEntry]:
+    from headstone.log.directory import list_segments
+    from headstone.log.listing import list_batches
+
     start, end = arguments.offsets or (0, NO_LIMIT)
     for segment in list_segments(directory):
         yield from list_batches(segment, with_records=arguments.records, offset_start=start, offset_end=end)
@@ -126,10 +129,17 @@ def batch_as_text(batch: BatchEntry) -> list[str]:
 
 
 def _facts(arguments: argparse.Namespace, directories: Sequence[PartitionDir], policy: Policy) -> list[PartitionFacts]:
+    from headstone.pipeline.inprocess import InProcess
+    from headstone.pipeline.inspection import inspect
+    from headstone.pipeline.progress import ProgressLine
+
     size = sum(path.stat().st_size for directory in directories for path in directory.path.glob("*.log"))
     if size < SPARK_FROM_BYTES and arguments.master is None and arguments.spark_remote is None:
         with ProgressLine(enabled=True) as line:
             return inspect(directories, policy, InProcess(cores()), line.board)
+    from headstone.spark.engine import OnSpark
+    from headstone.spark.session import StartingSession
+
     tell(f"{size / 1e9:.1f} GB: reading on Spark")
     session = StartingSession(
         app_name="headstone inspect",

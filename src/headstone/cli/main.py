@@ -55,13 +55,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """With the arguments of one verb, which alone is imported, or of all."""
     top = Parser(prog="headstone", description="Keeps compacted Kafka topics small and correct.")
     top.add_argument("--version", action="version", version=f"headstone {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, about in VERBS.items():
-        module = importlib.import_module(f"headstone.cli.{name}")
         verb = verbs.add_parser(name, help=about, description=about + ".")
+        if chosen not in (None, name):
+            continue
+        module = importlib.import_module(f"headstone.cli.{name}")
         if name not in WITH_ACTIONS:
             verb.add_argument(
                 "--output", choices=("text", "json"), default="text", help="what goes to stdout (default text)"
@@ -72,7 +75,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    arguments = parser(words[0] if words else "").parse_args(words)
     try:
         return int(arguments.run(arguments))
     except HeadstoneError as error:

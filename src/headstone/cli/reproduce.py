@@ -16,20 +16,12 @@ from typing import TYPE_CHECKING
 
 from headstone.cli.options import tell
 from headstone.errors import UsageError
-from headstone.sim.broker import COORDINATED, KAFKA, RULES
-from headstone.sim.stories import (
-    RULE_NAMES,
-    STORIES,
-    VARIANTS,
-    ReplicaView,
-    Scene,
-    Telling,
-    show_table,
-    tell_story,
-)
+from headstone.retention.policy import COORDINATED, KAFKA, RULES
+from headstone.sim.variants import VARIANTS
 
 if TYPE_CHECKING:
     from headstone.brokers.outages import Outage
+    from headstone.sim.stories import ReplicaView, Scene, Telling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from headstone.sim.stories import STORIES, tell_story
+
     unknown = [name for name in arguments.variants if name not in VARIANTS]
     if unknown:
         raise UsageError(f"unknown variant {unknown[0]!r}; there are {', '.join(VARIANTS)}")
@@ -89,6 +83,8 @@ def outage_as_json(outage: Outage) -> dict[str, object]:
 
 
 def outage_as_text(outage: Outage) -> str:
+    from headstone.sim.stories import show_table
+
     heading = f"{outage.variant}: {outage.about}"
     lines = [heading, "=" * len(heading), f"three real brokers, Kafka {outage.kafka}", ""]
     lines += [f"{number}. {step}" for number, step in enumerate(outage.steps, start=1)]
@@ -121,6 +117,8 @@ def as_json(telling: Telling) -> dict[str, object]:
 
 
 def as_text(telling: Telling) -> str:
+    from headstone.sim.stories import RULE_NAMES, show_table
+
     heading = f"{telling.variant}: {telling.about}"
     lines = [heading, "=" * len(heading), RULE_NAMES[telling.rules], ""]
     for number, scene in enumerate(telling.scenes, start=1):
@@ -139,6 +137,8 @@ def _scene_lines(number: int, scene: Scene) -> list[str]:
 
 
 def _replica_line(replica: ReplicaView) -> str:
+    from headstone.sim.stories import show_table
+
     log = "  ".join(replica.log) or "(nothing but other keys)"
     if not replica.alive:
         return f"     broker {replica.broker} (off)  {log}"

@@ -10,12 +10,14 @@ import json
 import random
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from headstone.cli.options import cores, process_count, replica_count, seed_count, seed_number, step_count, tell
 from headstone.errors import UsageError
-from headstone.sim.broker import COORDINATED, RULES
-from headstone.sim.campaign import Settings, Tally, Violation, campaign, shortened
-from headstone.sim.mutants import MUTANTS
+from headstone.retention.policy import COORDINATED, RULES
+
+if TYPE_CHECKING:
+    from headstone.sim.campaign import Settings, Tally, Violation
 
 SHOWN_MAX = 5
 TOLD_EVERY_S = 5.0
@@ -36,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from headstone.sim.campaign import Settings, campaign, shortened
+    from headstone.sim.mutants import MUTANTS
+
     if arguments.mutant == "list":
         print("\n".join(f"{mutant.name:26} {mutant.about}" for mutant in MUTANTS.values()))
         return 0

@@ -24,7 +24,7 @@ from headstone.cli.options import (
 )
 from headstone.errors import UsageError
 from headstone.log import codecs
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from headstone.sim.synth import write_sample
+
     directory = arguments.directory
     if directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty; name a new directory")

@@ -11,7 +11,8 @@ from pathlib import Path
 from headstone.log import codecs
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.retention.policy import Policy
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 from headstone.spark.engine import OnSpark
 from headstone.spark.session import StartingSession
 

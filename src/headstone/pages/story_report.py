@@ -13,8 +13,8 @@ from typing import Any
 from headstone.pages.drawing import Axis, axis_of, legend_svg, scene_svg
 from headstone.pages.style import STYLE
 from headstone.pages.watermark_chart import watermarks_svg
+from headstone.retention.policy import KAFKA
 from headstone.sim.batches import ABORT, COMMIT, EMPTIED
-from headstone.sim.broker import KAFKA
 from headstone.sim.stories import (
     RULE_NAMES,
     TOMBSTONE,

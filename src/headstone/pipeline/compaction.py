@@ -43,6 +43,7 @@ from headstone.pipeline.commit import (
     remove_work_dir,
     remove_work_dirs,
 )
+from headstone.pipeline.memory import TASK_MEMORY_BYTES
 from headstone.pipeline.planning import Candidate, candidate, partition_work, pass_over, survey_each, verify_each
 from headstone.pipeline.progress import Board, Meter, ProgressLine
 from headstone.pipeline.report import PartitionReport, partition_report
@@ -55,7 +56,6 @@ from headstone.retention.policy import Policy
 from headstone.retention.ranges import dirty_segments
 from headstone.retention.settings import with_settings
 
-TASK_MEMORY_BYTES = 1 << 30
 SHUFFLE_BYTES_MIN = 1 << 30
 """Below this, splitting a partition over tasks costs more than it gains."""
 WAVE_PARTITIONS = 256

@@ -14,7 +14,8 @@ import numpy as np
 from headstone.log import codecs
 from headstone.log.directory import PartitionDir
 from headstone.log.layout import DELETE_HORIZON
-from headstone.pipeline.compaction import TASK_MEMORY_BYTES, Engine
+from headstone.pipeline.compaction import Engine
+from headstone.pipeline.memory import TASK_MEMORY_BYTES
 from headstone.pipeline.planning import Candidate, candidate, survey_all
 from headstone.pipeline.progress import Board, Meter
 from headstone.retention import keys

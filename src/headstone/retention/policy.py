@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 
 NO_LIMIT = 2**63 - 1
 DAY_MS = 86_400_000
+KAFKA = "kafka"
+COORDINATED = "coordinated"
+RULES = (KAFKA, COORDINATED)
+"""The names of the rule sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,10 @@ from headstone.coordination import leader as leading
 from headstone.coordination import replica as following
 from headstone.coordination.messages import VERSION, Send
 from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
-from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
+from headstone.retention.policy import COORDINATED, KAFKA, NO_LIMIT, Policy, kafka_rules
 from headstone.sim.batches import Batch
 from headstone.sim.cleaning import Cleaned, clean
 from headstone.sim.partition_log import PartitionLog, PlainInsideTransactionError
-
-KAFKA = "kafka"
-COORDINATED = "coordinated"
-RULES = (KAFKA, COORDINATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

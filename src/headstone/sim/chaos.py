@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from headstone.coordination.messages import VERSION, Report, Send
 from headstone.coordination.replica import without_mxfo
 from headstone.coordination.watermarks import GroupWatermarks
+from headstone.retention.policy import COORDINATED
 from headstone.sim import checkers
-from headstone.sim.broker import COORDINATED, Broker, Parts
+from headstone.sim.broker import Broker, Parts
 from headstone.sim.checkers import Finding, check_log, check_reader, check_removals, check_watermarks
 from headstone.sim.cluster import Cluster, Producer, RecordPairs
 from headstone.sim.readers import Reader

@@ -5,8 +5,9 @@ Liveness. Safety is checked again at the end, when every replica must tell exact
 
 from __future__ import annotations
 
+from headstone.retention.policy import COORDINATED
 from headstone.sim import checkers
-from headstone.sim.broker import COORDINATED, Broker
+from headstone.sim.broker import Broker
 from headstone.sim.chaos import HEAL_ROUNDS, Corrupt, Driver
 from headstone.sim.checkers import Finding
 from headstone.sim.readers import read, table_of

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headstone.retention.policy import Policy
+from headstone.retention.policy import COORDINATED, KAFKA, Policy
 from headstone.sim.batches import EMPTIED, Batch
-from headstone.sim.broker import COORDINATED, KAFKA, Broker, Parts
+from headstone.sim.broker import Broker, Parts
 from headstone.sim.checkers import Finding, check_log
 from headstone.sim.cluster import Cluster, Producer, RecordPairs
 from headstone.sim.readers import read, table_of
+from headstone.sim.variants import (
+    ABORTED_TO_COMMITTED,
+    COMMITTED_TO_ABORTED,
+    STUCK_READ_COMMITTED,
+    TOMBSTONE_DIVERGENCE,
+)
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -307,23 +313,22 @@ class Story:
 
 STORIES = (
     Story(
-        variant="tombstone-divergence", about="deleted data reappears: a replica misses the tombstone",
+        variant=TOMBSTONE_DIVERGENCE, about="deleted data reappears: a replica misses the tombstone",
         play=tombstone_divergence,
     ),
     Story(
-        variant="aborted-to-committed", about="aborted data is served as committed: a replica misses the ABORT marker",
+        variant=ABORTED_TO_COMMITTED, about="aborted data is served as committed: a replica misses the ABORT marker",
         play=aborted_to_committed,
     ),
     Story(
-        variant="committed-to-aborted", about="committed data is hidden: a replica misses the COMMIT marker",
+        variant=COMMITTED_TO_ABORTED, about="committed data is hidden: a replica misses the COMMIT marker",
         play=committed_to_aborted,
     ),
     Story(
-        variant="stuck-read-committed", about="read_committed consumers freeze: a replica misses the COMMIT marker",
+        variant=STUCK_READ_COMMITTED, about="read_committed consumers freeze: a replica misses the COMMIT marker",
         play=stuck_read_committed,
     ),
 )  # fmt: skip
-VARIANTS = tuple(story.variant for story in STORIES)
 
 
 def tell_story(story: Story, rules: str) -> Telling:

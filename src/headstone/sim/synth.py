@@ -6,13 +6,12 @@ The same settings and seed give the same bytes. What is written is a log before 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from headstone.log import checkpoints, codecs
+from headstone.log import checkpoints
 from headstone.log.directory import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, PartitionDir, list_segments, numbered
 from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, encode_section, marker_bytes
 from headstone.log.indexes import IndexBuilder, aborted_bytes
@@ -20,38 +19,13 @@ from headstone.log.reading import Bytes, SegmentFile, walk_segment
 from headstone.log.snapshots import write_snapshot
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.producers import ProducerState
+from headstone.sim.samples import SampleSettings
 
 TOPIC_ID = "c3ludGgtaGVhZHN0b25lLQ"
 POOL_BYTES = 1 << 20
 KEY_DIGITS = 12
 HEADERS = b"\x02" + b"\x0csource" + b"\x0asynth"
 RECORD_FIXED_BYTES = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleSettings:
-    """transactions, aborts, tombstones, headers are shares from 0 to 1; keys is the number of distinct keys to draw from,
-    0 gives each record a key of its own."""
-
-    topic: str = "sample"
-    partitions: int = 1
-    records: int = 10_000
-    keys: int = 5_000
-    value_bytes_min: int = 60
-    value_bytes_max: int = 320
-    batch_bytes: int = 16_384
-    segment_bytes: int = 1 << 20
-    codec: int = codecs.NONE
-    tombstones: float = 0.02
-    headers: float = 0.1
-    transactions: float = 0.0
-    aborts: float = 0.2
-    producers: int = 4
-    txn_batches: int = 4
-    replicas: int = 1
-    seed: int = 1
-    start_ms: int = 1_700_000_000_000
-    step_ms: int = 1
 
 
 def write_sample(directory: Path, settings: SampleSettings) -> list[Path]:

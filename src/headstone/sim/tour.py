@@ -16,7 +16,8 @@ from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
 from headstone.pipeline.report import PartitionReport
 from headstone.retention.policy import DAY_MS, Policy
-from headstone.sim.synth import SampleSettings, write_sample
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 
 SAMPLE = SampleSettings(
     topic="orders", partitions=2, records=40_000, keys=8_000, transactions=0.3, tombstones=0.05, replicas=3,
