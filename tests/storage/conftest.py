@@ -1,16 +1,49 @@
-"""A real server with the S3 API for the tests of this folder."""
+"""Real servers with the S3 API for the tests of this folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from headstone.storage.access import Access
-from testbed.s3 import s3
+from headstone.storage.stores import Store
+from testbed.s3 import BUCKET, S3Unavailable, s3, versitygw, versitygw_program
+from tests.demanded import demanded
 
 
 @pytest.fixture(scope="session")
-def access() -> Iterator[Access]:
+def moto_settings() -> Iterator[Mapping[str, str]]:
     with s3() as settings:
-        yield Access.of(settings)
+        yield settings
+
+
+@pytest.fixture(scope="session")
+def versitygw_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    with demanded(S3Unavailable):
+        versitygw_program()
+    with versitygw(tmp_path_factory.mktemp("versitygw")) as settings:
+        yield settings
+
+
+@pytest.fixture(scope="session")
+def access(moto_settings: Mapping[str, str]) -> Access:
+    return Access.of(moto_settings)
+
+
+@pytest.fixture(params=["moto", "versitygw"])
+def server(request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """Settings of each of the servers."""
+    settings: Mapping[str, str] = request.getfixturevalue(f"{request.param}_settings")
+    return settings
+
+
+@pytest.fixture
+def empty_url() -> str:
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store(server: Mapping[str, str], empty_url: str) -> Store:
+    return Store.open(empty_url, server)

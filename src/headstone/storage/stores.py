@@ -69,15 +69,25 @@ class Traffic:
 
 
 class _Counted:
-    """A sink that counts."""
+    """A sink that counts. obstore tells what an upload met as a bare OSError, or as a missing upload: here it is ours."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self, writer: Any, name: str) -> None:
+        self._writer = writer
+        self._name = name
         self.size = 0
 
     def write(self, data: bytes) -> object:
         self.size += len(data)
-        return self._sink.write(data)
+        try:
+            return self._writer.write(data)
+        except (OSError, exceptions.BaseError) as error:
+            raise Unfinished(f"{self._name}: {first_line(error)}") from error
+
+    def close(self) -> None:
+        try:
+            self._writer.close()
+        except (OSError, exceptions.BaseError) as error:
+            raise Unfinished(f"{self._name}: {first_line(error)}") from error
 
 
 class Store:
@@ -113,15 +123,29 @@ class Store:
 
     @contextmanager
     def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
-        """A streaming upload: the object appears when the block ends, and only if it ends well."""
+        """A streaming upload: the object appears when the block ends, and only if it ends well. A path is written once."""
         with self._translated(path):
             writer = obstore.open_writer(self._store, path, buffer_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
-            counted = _Counted(writer)
+            counted = _Counted(writer, f"{self.url}/{path}")
             yield counted
-            writer.close()
+            self._complete(path, counted)
         parts = -(-counted.size // part_bytes)
         self.traffic.writes += 1 if parts <= 1 else parts + 2
         self.traffic.bytes_written += counted.size
+
+    def _complete(self, path: str, sink: _Counted) -> None:
+        """If only the answer to the last request was lost, the object is there: an upload is whole or not there at all."""
+        try:
+            sink.close()
+        except Unfinished:
+            if self._size_if_any(path) != sink.size:
+                raise
+
+    def _size_if_any(self, path: str) -> int | None:
+        try:
+            return self.size(path)
+        except MissingObject:
+            return None
 
     def read(self, path: str, position: int, length: int) -> bytes:
         """Exactly these bytes; an object that ends before is an error."""
@@ -161,12 +185,15 @@ class Store:
         yield from (_listed(entry) for entry in result["objects"])
 
     def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
-        """A whole object at once. `create`: only if there is none yet; False if there was."""
+        """A whole object at once. `create`: only if there is none yet; False if there was one with another content.
+
+        One with this content counts as ours: a request is repeated when its answer was lost, and then finds its own object.
+        So a content that must have one writer names its writer."""
         try:
             with self._translated(path):
                 obstore.put(self._store, path, content, mode="create" if create else "overwrite")
         except ExistingObject:
-            return False
+            return self._size_if_any(path) == len(content) and self.read(path, 0, len(content)) == content
         self.traffic.writes += 1
         self.traffic.bytes_written += len(content)
         return True
