@@ -6,7 +6,7 @@
 
 first    ingest, then a compaction that removes half: against reading the files, and against `compact` on a copy of them
 second   another compaction after 1 % more: keys that live in a few extents, and keys from everywhere
-growth   a quarter, a half and the whole of the log: processor time and requests a byte, 1.0 is linear
+growth   a quarter, a half and the whole of the log: processor time and requests per byte, 1.0 is linear
 passes   many keys in one pass, against a map of bounded size, pass after pass until nothing is dirty
 
 Keys are 8 bytes. Shares are of the log as it was before that compaction. Counts and processor time hardly depend on what else
@@ -308,7 +308,7 @@ def recent_keys(lake: Lake, drawn: Ints) -> Ints:
 
 
 def shares(done: Compacted, cost: Cost, *, new_bytes: int, list_bytes: int) -> Row:
-    """bytes_read has what is read of the lists of keys in it: 8 of 20 bytes a record where no key is concerned."""
+    """bytes_read has what is read of the lists of keys in it: 8 of 20 bytes per record where no key is concerned."""
     size, removed = done.bytes_before, done.bytes_before - done.bytes_after
     return {
         "log_bytes": size, "new_bytes": round(new_bytes / size, 4), "extents": done.extents,

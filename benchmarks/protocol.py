@@ -171,7 +171,7 @@ def measure(replicas_max: int) -> dict[str, object]:
             row[f"bytes_per_second_{count}"] = round(one["bytes"] * count / 3600, 1)
             row[f"leader_cores_{count}"] = round(micros / 1e6 * count / 3600, 6)
         cost.append(row)
-        print(f"replicas {members}: {one['messages']:.0f} messages, {one['bytes']:.0f} bytes a partition and hour, "
+        print(f"replicas {members}: {one['messages']:.0f} messages, {one['bytes']:.0f} bytes per partition and hour, "
               f"{micros:.0f} us of the leader a poll", file=sys.stderr)  # fmt: skip
     held = []
     for hours in OUTAGE_HOURS:

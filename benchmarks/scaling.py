@@ -3,8 +3,8 @@
     python benchmarks/scaling.py --output json
     python benchmarks/scaling.py --groups many-partitions many-segments
 
-Processor time of all processors together, Spark's own included, best of the runs: nanoseconds a byte of log, or
-microseconds a partition or segment where there are many small ones; and the ratio to the first row of the group: 1.0
+Processor time of all processors together, Spark's own included, best of the runs: nanoseconds per byte of log, or
+microseconds per partition or segment where there are many small ones; and the ratio to the first row of the group: 1.0
 everywhere would be perfectly linear, at most 1.3 is the aim. Processor time, because what else the machine does
 lengthens the seconds, which are there for comparison. The many small ones are compacted in place, with all the renames
 and checkpoints that this takes, on Spark and in this process.

@@ -45,7 +45,7 @@ def _flush(producer: Any) -> None:
 
 
 class Workload:
-    """Topics `plain` (a partition a codec, and one of another client), `appended`, `gone` and `txn`."""
+    """Topics `plain` (one partition per codec, and one of another client), `appended`, `gone` and `txn`."""
 
     def __init__(self, cluster: Cluster, client: KafkaClient, *, seed: int, replicas: Sequence[int] = (1,)) -> None:
         self.cluster = cluster

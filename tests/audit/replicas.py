@@ -1,6 +1,6 @@
 """Writes simulated replicas as log directories, and audits them in this process.
 
-A directory a broker, with the producer snapshot that it would load: what a stopped cluster leaves on its disks.
+One directory per broker, with the producer snapshot that it would load: what a stopped cluster leaves on its disks.
 """
 
 from __future__ import annotations

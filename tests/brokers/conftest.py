@@ -1,4 +1,4 @@
-"""Real brokers for the tests: every test that asks for `distribution` runs on each version, one worker a version."""
+"""Real brokers for the tests: every test that asks for `distribution` runs on each version, one worker per version."""
 
 from __future__ import annotations
 

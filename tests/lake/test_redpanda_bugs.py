@@ -63,7 +63,7 @@ def test_29092_a_commit_of_objects_alone_carries_the_epoch(scene: Scene) -> None
 
 
 def test_29168_an_error_of_the_store_is_not_data(scene: Scene, tmp_path: Path) -> None:
-    """An extent that can not be read ends the job; nothing is claimed clean, nothing is rewritten."""
+    """An extent that cannot be read ends the job; nothing is claimed clean, nothing is rewritten."""
     scene.write("N[a]")
     scene.write("N[a]")
     before = scene.lake.metastore.partition(AT)

@@ -85,7 +85,7 @@ BEGIN, END, ABORT, NO_OP = b"\x01\x17\x00\0", b"\x01\x18\x00\0", b"\x01\x19\x00\
 
 
 def written(root: Path, *values: bytes) -> Path:
-    """Two records a batch; the last may be alone."""
+    """Two records per batch; the last may be alone."""
     path = root / NAME
     path.mkdir()
     records = [Record(offset=n, timestamp=1000, key=None, value=value) for n, value in enumerate(values)]

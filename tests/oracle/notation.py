@@ -1,6 +1,6 @@
 """Owns the log notation of the acceptance cases and History, which grows a log from it and writes it as Kafka would.
 
-One term a batch, terms separated by spaces:
+One term per batch, terms separated by spaces:
 `N[a,b]` plain; `T[a]` tombstones; `U` a keyless record; `I1[a]` idempotent and `P1[a]` transactional of producer 1;
 `C1`/`A1` its COMMIT/ABORT marker; `|` rolls the segment; `+10` skips ten offsets. In brackets `~a` is a tombstone of a
 and `_` is keyless. `P1e2[a]` gives the producer epoch; without it the producer's latest epoch goes on, at first 0.

@@ -112,7 +112,7 @@ def test_sequences_wrap_to_zero() -> None:
 
 
 def test_kafkas_own_example_of_the_transaction_index() -> None:
-    """UnifiedLogTest.testTransactionIndexUpdated, one batch a group of records."""
+    """UnifiedLogTest.testTransactionIndexUpdated, one batch per group of records."""
 
     def many(kind: str, count: int) -> str:
         return f"{kind}[{','.join('k' * count)}]"

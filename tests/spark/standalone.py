@@ -19,7 +19,7 @@ WORKER = "org.apache.spark.deploy.worker.Worker"
 
 @contextmanager
 def standalone(work_dir: Path, *, workers: int = 2) -> Iterator[str]:
-    """Yields the spark:// URL once every worker has registered; one core and 1 GB a worker, ports free ones."""
+    """Yields the spark:// URL once every worker has registered; one core and 1 GB per worker, ports free ones."""
     loopback = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with ExitStack() as stack:
         line = stack.enter_context(_daemon([MASTER, *loopback], until="Starting Spark master at "))

@@ -43,7 +43,7 @@ def repair(
         )
         return meanwhile, rebuild, tombstone
     if kind == FROZEN:
-        abort = "kafka-transactions.sh can not end it: its coordinator has forgotten it"
+        abort = "kafka-transactions.sh cannot end it: its coordinator has forgotten it"
         return meanwhile, f"{rebuild} ({abort})"
     assert kind == HIDDEN
     return meanwhile, rebuild

@@ -26,7 +26,7 @@ NO_EPOCH = -1
 
 IMPOSSIBLE, REMOTE, POSSIBLE, LIKELIER, EVIDENT, SURE = range(6)
 """Grades: the logs exclude it; nothing excludes it, but it takes much; it takes little; of two that take little the commoner;
-something in the logs speaks for it; it can not be read in another way."""
+something in the logs speaks for it; it cannot be read in another way."""
 
 ENDING = np.dtype([("producer_id", "i8"), ("offset", "i8"), ("epoch", "i2"), ("kind", "i1")])
 

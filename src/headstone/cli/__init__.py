@@ -1,1 +1,1 @@
-"""One file a verb: parse, call, render."""
+"""One file per verb: parse, call, render."""

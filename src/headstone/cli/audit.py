@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
     parser.add_argument("--key", action="append", default=[], help="say of every replica what it has of this key")
-    parser.add_argument("--keys-file", type=Path, metavar="FILE", help="one key a line")
+    parser.add_argument("--keys-file", type=Path, metavar="FILE", help="one key per line")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page with a lane for each replica")
     parser.add_argument("--findings", type=Path, metavar="FILE", help="write the findings as Parquet")
     parser.add_argument("--now-ms", type=moment_ms, help="for the forecast, in ms since 1970 (default: now)")
@@ -106,9 +106,9 @@ def _refuse_unwritable(path: Path | None) -> None:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; name the file to write")
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: can not be written: {path.parent} is no directory")
+        raise UsageError(f"{path}: cannot be written: {path.parent} is no directory")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"{path}: can not be written: no permission")
+        raise UsageError(f"{path}: cannot be written: no permission")
 
 
 def _renamed(told: Any, names: dict[str, str]) -> Any:

@@ -108,7 +108,7 @@ def shown_bytes(content: bytes | None) -> str | dict[str, str] | None:
 
 
 def batch_as_text(batch: BatchEntry) -> list[str]:
-    """One line a batch, one indented line a record."""
+    """One line per batch, one indented line per record."""
     kinds = ["transactional"] if batch.transactional else []
     kinds += [batch.control or "data"]
     kinds += ["header-only"] if batch.count == 0 else []

@@ -61,7 +61,7 @@ def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]]
     out.add_argument("--view", choices=("records", "table"), default="records")
     out.add_argument("--as-of-ms", type=moment_ms, help="the past, as far as gc has left it")
     out.add_argument(
-        "--to", type=Path, metavar="FILE", help="a Parquet file (default: a JSON line a record, to stdout)"
+        "--to", type=Path, metavar="FILE", help="a Parquet file (default: one JSON line per record, to stdout)"
     )
     proof = action("prove-erased", "read every object of the store and say whether a value of a key is left", prove)
     proof.add_argument("topic")

@@ -61,7 +61,7 @@ def _on_real_brokers(arguments: argparse.Namespace) -> int:
     from headstone.brokers.outages import play
 
     if arguments.rules == COORDINATED:
-        raise UsageError("--rules coordinated: unmodified brokers know Kafka's rule only; leave --kafka-home away")
+        raise UsageError("--rules coordinated: unmodified brokers know Kafka's rule only; leave --kafka-home out")
     distribution = distribution_at(arguments.kafka_home)
     if arguments.keep and Path(arguments.keep).exists() and any(Path(arguments.keep).iterdir()):
         raise UsageError(f"--keep {arguments.keep}: there is something already; name a new directory")

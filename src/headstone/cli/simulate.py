@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mutant", metavar="NAME", help="one thing wrong on purpose; stops when it is found. `list` lists them"
     )
-    parser.add_argument("--jobs", type=process_count, default=cores(), help="processes (default: one a core)")
+    parser.add_argument("--jobs", type=process_count, default=cores(), help="processes (default: one per core)")
     parser.add_argument("--shrink", action="store_true", help="look for a shorter story of the first violation")
 
 

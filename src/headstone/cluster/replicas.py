@@ -146,7 +146,7 @@ def _connected(
     broker: int,
     settings: Mapping[str, str],
 ) -> Connection:
-    """One a broker; one that could not be reached is not asked again."""
+    """One per broker; one that could not be reached is not asked again."""
     if broker not in connections:
         node = metadata.nodes.get(broker)
         try:

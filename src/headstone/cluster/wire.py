@@ -1,7 +1,7 @@
 """A small client of Kafka's own protocol, for the one thing that other clients do not do: read a replica from that replica.
 
 Metadata, ListOffsets and Fetch of fixed old versions that every broker since 2.3 speaks, DescribeProducers, TLS, and SASL PLAIN
-and SCRAM. One connection a broker, one request at a time; reads only. Settings by librdkafka's names.
+and SCRAM. One connection per broker, one request at a time; reads only. Settings by librdkafka's names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One compaction of one partition of the lake: plan, fetch, compact by the shared pipeline, upload what changed, commit.
 
-The pipeline sees a log directory like any other, a segment an extent, so the rules are those of `retention/`. What is read
+The pipeline sees a log directory like any other, one segment per extent, so the rules are those of `retention/`. What is read
 for it is `job_plan`'s choice; extents that lose nothing keep their objects, and so do those whose few dead records are listed.
 Every commit carries the epoch: if another worker was faster it is refused, and what this job has uploaded since its last
 commit is garbage that nobody has seen.

@@ -1,6 +1,6 @@
 """The list of an extent's keys: what a compaction has to read, and what it may mark dead unread, is decided by it.
 
-Behind the batches, a record with a key an entry, sorted by the first half of the key's digest:
+Behind the batches, one entry per record with a key, sorted by the first half of the key's digest:
 
     first halves (8 each)  CRC-32C (4)  lowest offset (8)  second halves (8 each)  offsets above it (4 each)  CRC-32C (4)
 

@@ -107,7 +107,7 @@ def eligibility(
     if requested and (dirty_bytes or due):
         reason = "requested"
     elif deadline is not None and overdue(now_ms, deadline):
-        reason = f"max.compaction.lag.ms was over {now_ms - deadline} ms ago"
+        reason = f"max.compaction.lag.ms expired {now_ms - deadline} ms ago"
     elif due:
         reason = f"tombstones of {due} ranges have had their time"
     elif dirty_bytes and dirty_enough(ratio, needed):

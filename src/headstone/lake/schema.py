@@ -1,4 +1,4 @@
-"""The metastore's tables, one column a line, and the migrations that lead to them.
+"""The metastore's tables, one column per line, and the migrations that lead to them.
 
 Plain SQL types, so that SQLite and PostgreSQL hold the same rows. Times are milliseconds since 1970.
 """

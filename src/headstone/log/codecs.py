@@ -261,7 +261,7 @@ def _lz4_step(context: object, view: memoryview, room: int) -> tuple[bytes, int,
 
 
 def _joined(out: bytes | bytearray, part: bytes | bytearray) -> bytes | bytearray:
-    """`out` and `part`; the usual single part is not copied, and several are copied once, not once a part."""
+    """`out` and `part`; the usual single part is not copied, and several are copied once, not once per part."""
     if not out:
         return part
     if not isinstance(out, bytearray):

@@ -1,6 +1,6 @@
 """Producer state by replay: who wrote last, in which epoch, which transactions are open, which were aborted.
 
-One row a producer, sorted by id; a compiled loop replays batch headers as a broker does for replicated appends. Decides
+One row per producer, sorted by id; a compiled loop replays batch headers as a broker does for replicated appends. Decides
 LSO and which producers' last batches must stay. Knows nothing of keys.
 """
 

@@ -1,6 +1,6 @@
 """What becomes of each batch and record, and why: the one statement of the retention rules.
 
-Roles (transactions), states (keys) and headers come in as arrays; an action a batch and a count a reason come out. K1,
+Roles (transactions), states (keys) and headers come in as arrays; an action per batch and a count per reason come out. K1,
 K2 and R0 to R7 are the names of docs/rules.md.
 """
 

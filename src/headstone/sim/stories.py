@@ -38,7 +38,7 @@ TRANSACTIONAL = "transactional"
 class ReplicaView:
     """One replica at one moment. `table` is what a read_committed consumer gets from it, key to value.
 
-    `log`, `offsets`, `ends` (exclusive) and `kinds` have one entry a batch; batches of the filler key are left out.
+    `log`, `offsets`, `ends` (exclusive) and `kinds` have one entry per batch; batches of the filler key are left out.
     """
 
     broker: int

@@ -29,7 +29,7 @@ RECORD_FIXED_BYTES = 12
 
 
 def write_sample(directory: Path, settings: SampleSettings) -> list[Path]:
-    """Log directories: `directory` itself, or a folder a replica in it."""
+    """Log directories: `directory` itself, or one folder per replica in it."""
     roots = (
         [directory] if settings.replicas == 1 else [directory / f"replica-{n + 1}" for n in range(settings.replicas)]
     )

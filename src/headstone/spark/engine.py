@@ -1,6 +1,6 @@
 """The stages as DataFrames: small functions DataFrame in, DataFrame out, around the bodies in `work`.
 
-Two paths over the same bodies: one task a partition, or index, newest, rewrite with a shuffle of digests and ordinals in
+Two paths over the same bodies: one task per partition, or index, newest, rewrite with a shuffle of digests and ordinals in
 between. Only DataFrame APIs, so that they run on classic Spark and on Spark Connect alike.
 """
 

@@ -1,6 +1,6 @@
 """`spark.read.format("kafka-log").load(PATH)`: every record of a log directory or backup, with where it lies.
 
-A row a record, control records included. Reads runs of segments as Arrow batches. The options `partitions` ("0,3") and
+One row per record, control records included. Reads runs of segments as Arrow batches. The options `partitions` ("0,3") and
 `offsets` ("1000:2000", half-open) choose segments and batches before anything is decompressed.
 
 A query's own filters choose nothing here. Spark 4 (read in its sources, seen in 4.3) plans a Python source once for a
