@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,9 @@ import pytest
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Cluster, free_ports, wait_until
 from headstone.cli.main import main
-from headstone.cluster.replicas import whole_batches, write_aborted_index
-from headstone.errors import Unfinished
-from headstone.log.indexes import AbortedTxn, read_aborted
 from testbed.maven import VERSIONS
 from testbed.workloads import second_client
-from tests.oracle.batches import Batch, Record, encode
-from tests.oracle.notation import History
+from tests.cluster.certificates import self_signed
 
 USER, PASSWORD = "auditor", "se,cr=et"
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -127,71 +121,9 @@ def test_a_cluster_under_load_is_clean_and_a_broker_that_is_off_is_not_covered(
     assert "can't be reached" in capsys.readouterr().err
 
 
-def test_batches_that_are_cut_off_are_asked_for_again() -> None:
-    def batch(offset: int) -> bytes:
-        record = Record(offset=offset, timestamp=1, key=b"k", value=b"v")
-        return encode(Batch(
-            base_offset=offset, last_offset_delta=0, records=(record,), count=1, base_timestamp=1, horizon_ms=None,
-            max_timestamp=1, leader_epoch=0, codec="none", transactional=False, producer_id=-1, producer_epoch=-1,
-            base_sequence=-1,
-        ))  # fmt: skip
-
-    first, second, third = batch(4), batch(5), batch(9)
-    answer = first + second + third
-    assert whole_batches(answer, 4, 100) == (answer, 10)
-    assert whole_batches(answer, 5, 100) == (second + third, 10)
-    assert whole_batches(answer, 4, 9) == (first + second, 9)
-    assert whole_batches(answer, 4, 8) == (first + second, 8)
-    for cut in range(1, len(third)):
-        assert whole_batches(answer[:-cut], 4, 100) == (first + second, 6)
-    assert whole_batches(b"", 4, 100) == (b"", 4)
-    for garbage in (bytes(100), b"\xff" * 100, first + bytes(100)):
-        with pytest.raises(Unfinished, match="not a record batch"):
-            whole_batches(garbage, 4, 100)
-
-
-def test_aborted_transactions_end_at_their_own_marker(tmp_path: Path) -> None:
-    """A broker tells producer and first offset; the end is the next ABORT of that producer, if it is in the copy."""
-    history = History()
-    history.append("P1[a] C1 P1[b] P2[c] A2 A1 P1[d] A1 P1[e]")
-    log = history.write_partition(tmp_path, "t-0") / f"{0:020d}.log"
-    log.with_suffix(".txnindex").unlink(missing_ok=True)
-    write_aborted_index(log, 0, {(1, 2), (2, 3), (1, 6), (1, 8)})
-    assert read_aborted(log.with_suffix(".txnindex")) == [
-        AbortedTxn(producer_id=2, first_offset=3, last_offset=4, lso=3),
-        AbortedTxn(producer_id=1, first_offset=2, last_offset=5, lso=2),
-        AbortedTxn(producer_id=1, first_offset=6, last_offset=7, lso=6),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (b"", "closed the connection"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is this a listener of Kafka's"),
-        (b"\xff\xff\xff\xff", "is this a listener of Kafka's"),
-        (b"\x00\x00\x00\x08\x00\x00\x00\x09abcd", "answered another question"),
-    ],
-)
-def test_what_is_no_broker_is_told(answer: bytes, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        assert main(["audit", "--bootstrap", f"127.0.0.1:{server.getsockname()[1]}"]) == 3
-        thread.join()
-    assert said in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("distribution", VERSIONS[-1:], indirect=True)
 def test_tls_and_sasl(distribution: Distribution, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store, authority = _certificates(tmp_path)
+    authority, _, store = self_signed(tmp_path)
     secure = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:ANONYMOUS",
@@ -231,6 +163,16 @@ def test_tls_and_sasl(distribution: Distribution, tmp_path: Path, capsys: pytest
             assert "refused the login" in capsys.readouterr().err
         assert main(["audit", *where[:2], "--kafka-conf", "security.protocol=SSL"]) == 3
         assert "certificate" in capsys.readouterr().err.lower()
+        assert main(["audit", *where[:2]]) == 3
+        assert "plain Kafka was spoken, it speaks TLS" in capsys.readouterr().err
+        assert main(["audit", "--bootstrap", cluster.bootstrap, *where[2:4]]) == 2
+        for mistaken, said in (
+            ("SSL", "TLS was spoken, it speaks plain Kafka"), ("SASL_PLAINTEXT", "asks for no login"),
+        ):  # fmt: skip
+            login = ("--kafka-conf", "sasl.mechanism=PLAIN", *where[6:], *right) if mistaken != "SSL" else ()
+            asked = ["audit", "--bootstrap", cluster.bootstrap, "--kafka-conf", f"security.protocol={mistaken}", *login]
+            assert main(asked) == 3
+            assert said in capsys.readouterr().err
 
 
 def _without_permission(admin: Any, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,19 +210,3 @@ def _without_permission(admin: Any, where: list[str], capsys: pytest.CaptureFixt
     wait_until(lambda: denied in said(3), "the permission to describe", seconds_max=60)
     allow(AclOperation.READ)
     wait_until(lambda: "clean" in said(0, 3), "the permission to read", seconds_max=60)
-
-
-def _certificates(root: Path) -> tuple[str, str]:
-    """A self-signed certificate of 127.0.0.1: the brokers' key store, and what clients trust."""
-    key, certificate, store = root / "key.pem", root / "cert.pem", root / "store.p12"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=headstone", "-addext",
-         "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    subprocess.run(
-        ["openssl", "pkcs12", "-export", "-in", str(certificate), "-inkey", str(key), "-out", str(store), "-passout",
-         "pass:changeit", "-name", "broker"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return str(store), str(certificate)

@@ -24,6 +24,7 @@ from headstone.retention.policy import DAY_MS
 
 if TYPE_CHECKING:
     from headstone.audit.verdicts import Finding, Group
+    from headstone.cluster.connection import Connection
     from headstone.pipeline.auditing import PartitionAudit
     from headstone.pipeline.compaction import Engine
 
@@ -163,6 +164,7 @@ def _copied(arguments: argparse.Namespace, url: str, to: Path) -> str:
 
 def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:
     """Copies what each broker serves of its own replicas, and audits the copies."""
+    from headstone.cluster.connection import Connection
     from headstone.cluster.replicas import copy_replicas
     from headstone.log.directory import find_partitions
     from headstone.pipeline.auditing import PartitionAudit, audit, replicas_of
@@ -170,17 +172,16 @@ def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionA
     pairs = [item.partition("=") for item in arguments.kafka_conf]
     if any(not equals for _, equals, _ in pairs):
         raise UsageError("--kafka-conf wants K=V, such as security.protocol=SASL_SSL")
-    settings = {name: value for name, _, value in pairs}
+    connection = Connection.parse(arguments.bootstrap, {name: value for name, _, value in pairs})
     with scratch_directory("audit") as work:
         copied = copy_replicas(
-            arguments.bootstrap, settings, arguments.topic, work,
-            bytes_per_second=arguments.bytes_per_second, tell=tell,
+            connection, arguments.topic, work, bytes_per_second=arguments.bytes_per_second, tell=tell,
         )  # fmt: skip
         groups = replicas_of([(str(n), find_partitions([str(path)])) for n, path in sorted(copied.directories.items())])
         found: list[PartitionAudit] = _on_engine(
             arguments, lambda engine, board: audit(groups, engine, wanted=wanted, board=board)
         )
-    _ask_producers(arguments.bootstrap, settings, found)
+    _ask_producers(connection, found)
     known = {one.partition: one for one in found}
     for partition, problems in copied.problems.items():
         blank = PartitionAudit(partition=partition, replicas=(), results=[], problems=[])
@@ -198,7 +199,7 @@ def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionA
     return [known[name] for name in sorted(known)]
 
 
-def _ask_producers(bootstrap: str, settings: dict[str, str], found: list[PartitionAudit]) -> None:
+def _ask_producers(connection: Connection, found: list[PartitionAudit]) -> None:
     """Of replicas on which transactions never end: what their brokers themselves say of the producers."""
     from headstone.cluster.replicas import ask_producers
 
@@ -206,7 +207,7 @@ def _ask_producers(bootstrap: str, settings: dict[str, str], found: list[Partiti
         for frozen in (frozen for result in one.results for frozen in result.frozen):
             directory, name = one.replicas[0].directory, frozen.replica
             if name not in one.producers:
-                said = ask_producers(bootstrap, settings, directory.topic, directory.partition, int(name))
+                said = ask_producers(connection, directory.topic, directory.partition, int(name))
                 if said is not None:
                     one.producers[name] = said
 

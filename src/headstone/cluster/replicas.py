@@ -15,8 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headstone.audit.views import ProducerSaid
-from headstone.cluster.wire import READ_COMMITTED, READ_UNCOMMITTED, ClusterMetadata, Connection, error_name
-from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
+from headstone.cluster.connection import Connection, Host, WireSettings, wire_settings
+from headstone.cluster.wire import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    BrokerConnection,
+    ClusterMetadata,
+    ask_cluster,
+    error_name,
+)
+from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
 from headstone.log.directory import LOG, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, aborted_bytes
@@ -60,24 +68,25 @@ class Copied:
 
 
 def copy_replicas(
-    bootstrap: str, settings: Mapping[str, str], topics: Sequence[str], to: Path, *, bytes_per_second: int, tell: Tell
+    connection: Connection, topics: Sequence[str], to: Path, *, bytes_per_second: int, tell: Tell
 ) -> Copied:
     """topics: none named is every topic that is not internal."""
-    metadata = _described(bootstrap, settings, list(topics) or None)
+    settings = wire_settings(connection)
+    metadata = ask_cluster(connection, settings, list(topics) or None)
     wanted = {name: found for name, found in metadata.topics.items() if topics or not name.startswith("__")}
     _refuse_unknown(wanted, topics)
     if not wanted:
-        raise Unfinished(f"{bootstrap} shows no topic: there is none, or this user may describe none")
+        raise Unfinished(f"{connection.address} shows no topic: there is none, or this user may describe none")
     copied = Copied(directories={})
     pace = Pace(bytes_per_second)
     with ExitStack() as stack:
-        connections: dict[int, Connection | str] = {}
+        brokers: dict[int, BrokerConnection | str] = {}
         for topic, partitions in sorted(wanted.items()):
             for number, state in sorted(partitions.items()):
                 name = f"{topic}-{number}"
                 tell(f"{name}: reading {len(state.replicas)} replicas")
                 try:
-                    start = _connected(connections, stack, metadata, state.leader, settings).earliest(topic, number)
+                    start = _connected(brokers, stack, metadata, state.leader, settings).earliest(topic, number)
                 except Unfinished as error:
                     copied.problems.setdefault(name, []).append(
                         f"its leader does not say where the log begins: {error}"
@@ -85,8 +94,8 @@ def copy_replicas(
                     continue
                 for broker in state.replicas:
                     try:
-                        connection = _connected(connections, stack, metadata, broker, settings)
-                        lso = _copy(connection, topic, number, start, to / str(broker), pace)
+                        reached = _connected(brokers, stack, metadata, broker, settings)
+                        lso = _copy(reached, topic, number, start, to / str(broker), pace)
                         copied.stable[name, broker] = lso
                         copied.directories[broker] = to / str(broker)
                     except (Unfinished, CorruptLog) as error:
@@ -96,39 +105,15 @@ def copy_replicas(
     return copied
 
 
-def ask_producers(
-    bootstrap: str, settings: Mapping[str, str], topic: str, number: int, broker: int
-) -> tuple[ProducerSaid, ...] | None:
+def ask_producers(connection: Connection, topic: str, number: int, broker: int) -> tuple[ProducerSaid, ...] | None:
     """What the broker says of producers on its replica; None if it does not: before 2.8 it does not know the question."""
     try:
-        node = _described(bootstrap, settings, [topic]).nodes[broker]
-        with Connection(node.host, node.port, settings) as connection:
-            return connection.producers(topic, number)
+        settings = wire_settings(connection)
+        node = ask_cluster(connection, settings, [topic]).nodes[broker]
+        with BrokerConnection(Host(node.host, node.port), settings) as reached:
+            return reached.producers(topic, number)
     except (Unfinished, KeyError, struct.error):
         return None
-
-
-def _described(bootstrap: str, settings: Mapping[str, str], topics: list[str] | None) -> ClusterMetadata:
-    """By the first of the hosts that answers."""
-    failed: HeadstoneError | None = None
-    for host, port in _hosts(bootstrap):
-        try:
-            with Connection(host, port, settings) as connection:
-                return connection.metadata(topics)
-        except Unfinished as error:
-            failed = error
-    assert failed is not None
-    raise failed
-
-
-def _hosts(bootstrap: str) -> list[tuple[str, int]]:
-    found = []
-    for item in bootstrap.split(","):
-        host, colon, port = item.strip().rpartition(":")
-        if not colon or not port.isdigit():
-            raise UsageError(f"--bootstrap {item}: expected HOST:PORT")
-        found.append((host.strip("[]"), int(port)))
-    return found
 
 
 def _refuse_unknown(found: Mapping[str, Mapping[int, object]], topics: Sequence[str]) -> None:
@@ -140,28 +125,28 @@ def _refuse_unknown(found: Mapping[str, Mapping[int, object]], topics: Sequence[
 
 
 def _connected(
-    connections: dict[int, Connection | str],
+    brokers: dict[int, BrokerConnection | str],
     stack: ExitStack,
     metadata: ClusterMetadata,
     broker: int,
-    settings: Mapping[str, str],
-) -> Connection:
+    settings: WireSettings,
+) -> BrokerConnection:
     """One per broker; one that could not be reached is not asked again."""
-    if broker not in connections:
+    if broker not in brokers:
         node = metadata.nodes.get(broker)
         try:
             if node is None:
                 raise Unfinished("the cluster does not know where it is: it is off")
-            connections[broker] = stack.enter_context(Connection(node.host, node.port, settings))
+            brokers[broker] = stack.enter_context(BrokerConnection(Host(node.host, node.port), settings))
         except Unfinished as error:
-            connections[broker] = str(error)
-    known = connections[broker]
-    if isinstance(known, str):
-        raise Unfinished(known)
-    return known
+            brokers[broker] = str(error)
+    reached = brokers[broker]
+    if isinstance(reached, str):
+        raise Unfinished(reached)
+    return reached
 
 
-def _copy(connection: Connection, topic: str, number: int, start: int, log_dir: Path, pace: Pace) -> int:
+def _copy(connection: BrokerConnection, topic: str, number: int, start: int, log_dir: Path, pace: Pace) -> int:
     """The replica from `start` to the high watermark that it had when the copy began; its last stable offset.
 
     As read_committed as far as that goes, because then the broker tells which transactions it takes for aborted."""

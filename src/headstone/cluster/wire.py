@@ -1,7 +1,7 @@
 """A small client of Kafka's own protocol, for the one thing that other clients do not do: read a replica from that replica.
 
 Metadata, ListOffsets and Fetch of fixed old versions that every broker since 2.3 speaks, DescribeProducers, TLS, and SASL PLAIN
-and SCRAM. One connection per broker, one request at a time; reads only. Settings by librdkafka's names.
+and SCRAM. One connection per broker, one request at a time; reads only. How to connect is `connection.py`'s.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import secrets
 import socket
 import ssl
 import struct
-from collections.abc import Mapping
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
 from headstone.audit.views import ProducerSaid
-from headstone.errors import Unfinished, UsageError
+from headstone.cluster.connection import SECONDS_MAX, Connection, Host, Login, WireSettings
+from headstone.cluster.listener import PLAIN, TLS, looks_like_tls, spoken
+from headstone.errors import Unfinished
 
 FETCH, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE_PRODUCERS = 1, 2, 3, 17, 36, 61
 VERSIONS = {
@@ -30,13 +33,12 @@ TAGGED = (DESCRIBE_PRODUCERS,)
 """These have tagged fields in all versions, and compact arrays and strings. Brokers since 2.8 know it."""
 NO_TAGS = b"\0"
 CLIENT_ID = "headstone-audit"
-SECONDS_MAX = 30.0
 WAIT_MS = 500
 CORRELATION_BYTES, ANSWER_BYTES_MAX = 4, 256 << 20
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST = -2
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+UNSUPPORTED_MECHANISM, NO_LOGIN_ASKED = 33, 34
 ERRORS = {
     1: "OFFSET_OUT_OF_RANGE", 3: "UNKNOWN_TOPIC_OR_PARTITION", 5: "LEADER_NOT_AVAILABLE", 6: "NOT_LEADER_OR_FOLLOWER",
     9: "REPLICA_NOT_AVAILABLE", 29: "TOPIC_AUTHORIZATION_FAILED", 56: "KAFKA_STORAGE_ERROR", 58: "SASL_AUTHENTICATION_FAILED",
@@ -143,25 +145,55 @@ def _compact(value: str) -> bytes:
     return (bytes([size]) if size < 0x80 else bytes([size & 0x7F | 0x80, size >> 7])) + value.encode()
 
 
-class Connection:
-    """To one broker. A context manager."""
+class BrokerConnection:
+    """To one broker. A context manager. `seconds_max` is for all of the opening together, and then for each answer."""
 
-    def __init__(self, host: str, port: int, settings: Mapping[str, str]) -> None:
-        self.where = f"{host}:{port}"
-        protocol = settings.get("security.protocol", "PLAINTEXT").upper()
-        if protocol not in PROTOCOLS:
-            raise UsageError(f"security.protocol {protocol}: known are {', '.join(PROTOCOLS)}")
+    def __init__(self, host: Host, settings: WireSettings, *, seconds_max: float = SECONDS_MAX) -> None:
+        self.host = host
+        self._settings = settings
+        self._seconds_max = seconds_max
+        self._deadline: float | None = time.monotonic() + seconds_max
         self._correlation = 0
         try:
-            self._socket = socket.create_connection((host, port), timeout=SECONDS_MAX)
-            if protocol.endswith("SSL"):
-                self._socket = _tls(settings).wrap_socket(self._socket, server_hostname=host)
-        except (OSError, ssl.SSLError) as error:
-            raise Unfinished(f"broker {self.where} can't be reached: {error}") from error
-        if protocol.startswith("SASL"):
-            self._authenticate(settings)
+            self._socket = self._connected()
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+            raise Unfinished(f"broker {host} can't be reached: {self._why(error)}") from error
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._open()
+            undo.pop_all()
+        self._deadline = None
 
-    def __enter__(self) -> Connection:
+    def _connected(self) -> socket.socket:
+        found = socket.getaddrinfo(self.host.name, self.host.port, type=socket.SOCK_STREAM)
+        return socket.create_connection(self.host, timeout=self._left() / len(found))
+
+    def _open(self) -> None:
+        if self._settings.context is not None:
+            self._socket.settimeout(self._left())
+            try:
+                self._socket = self._settings.context.wrap_socket(self._socket, server_hostname=self.host.name)
+            except OSError as error:
+                why = self._why(error)
+                if not isinstance(error, TimeoutError | ssl.SSLCertVerificationError) and spoken(self.host) == PLAIN:
+                    why = "TLS was spoken, it speaks plain Kafka: security.protocol is PLAINTEXT or SASL_PLAINTEXT"
+                raise Unfinished(f"broker {self.host} can't be reached: {why}") from error
+        if self._settings.login is not None:
+            self._authenticate(self._settings.login)
+
+    def _left(self) -> float:
+        if self._deadline is None:
+            return self._seconds_max
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    def _why(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError):
+            return f"it said nothing for {round(self._seconds_max, 1):g} s"
+        if isinstance(error, ConnectionRefusedError):
+            return "nothing listens there"
+        return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+    def __enter__(self) -> BrokerConnection:
         return self
 
     def __exit__(
@@ -206,7 +238,7 @@ class Connection:
         answer.array()
         _, error, _, offset, _ = answer.take("ihqqi")
         if error:
-            raise Unfinished(f"broker {self.where}: {error_name(error)}")
+            raise Unfinished(f"broker {self.host}: {error_name(error)}")
         return offset
 
     def fetch(self, topic: str, partition: int, offset: int, *, bytes_max: int, isolation: int) -> Fetched:
@@ -216,7 +248,7 @@ class Connection:
         answer = self._ask(FETCH, body + struct.pack(">i", 0) + _text(""))
         _, error, _ = answer.take("ihi")
         if error:
-            raise Unfinished(f"broker {self.where}: {error_name(error)}")
+            raise Unfinished(f"broker {self.host}: {error_name(error)}")
         answer.array()
         answer.text()
         answer.array()
@@ -243,7 +275,7 @@ class Connection:
         _, error = answer.take("ih")
         text = answer.compact_text()
         if error:
-            raise Unfinished(f"broker {self.where}: {text or error_name(error)}")
+            raise Unfinished(f"broker {self.host}: {text or error_name(error)}")
         found = []
         for _ in answer.compact_array():
             producer_id, epoch, _, _, _, start = answer.take("qiiqiq")
@@ -255,52 +287,68 @@ class Connection:
 
     def _ask(self, key: int, body: bytes) -> _Reader:
         self._correlation += 1
-        header = struct.pack(">hhi", key, VERSIONS[key], self._correlation) + _text(CLIENT_ID)
+        header = struct.pack(">hhi", key, VERSIONS[key], self._correlation) + _text(
+            self._settings.client_id or CLIENT_ID
+        )
         if key in TAGGED:
             header += NO_TAGS
         try:
+            self._socket.settimeout(self._left())
             self._socket.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
-            size = struct.unpack(">i", self._receive(4))[0]
+            prefix = self._receive(4)
+            size = struct.unpack(">i", prefix)[0]
             if not CORRELATION_BYTES <= size <= ANSWER_BYTES_MAX:
-                raise ConnectionError(
-                    f"an answer of {size} bytes: is this a listener of Kafka's, with this security.protocol?"
-                )
+                raise ConnectionError(_no_answer(prefix))
             answer = _Reader(self._receive(size))
         except OSError as error:
-            raise Unfinished(f"broker {self.where} does not answer: {error}") from error
+            why = self._why(error)
+            if isinstance(error, ConnectionError) and self._correlation == 1:
+                why += self._advice()
+            raise Unfinished(f"broker {self.host} does not answer: {why}") from error
         if answer.one("i") != self._correlation:
-            raise Unfinished(f"broker {self.where} answered another question")
+            raise Unfinished(f"broker {self.host} answered another question")
         if key in TAGGED:
             answer.tags()
         return answer
 
+    def _advice(self) -> str:
+        """On a first question that got no answer."""
+        if self._settings.context is None and spoken(self.host) == TLS:
+            return "; plain Kafka was spoken, it speaks TLS: security.protocol is SSL or SASL_SSL"
+        if self._settings.login is None:
+            return "; if it asks for a login, security.protocol is SASL_SSL or SASL_PLAINTEXT"
+        return ""
+
     def _receive(self, size: int) -> bytes:
         parts = bytearray()
         while len(parts) < size:
+            self._socket.settimeout(self._left())
             got = self._socket.recv(min(size - len(parts), 1 << 20))
             if not got:
                 raise ConnectionError("it closed the connection")
             parts += got
         return bytes(parts)
 
-    def _authenticate(self, settings: Mapping[str, str]) -> None:
-        mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "PLAIN"
-        user, password = settings.get("sasl.username"), settings.get("sasl.password")
-        if user is None or password is None or mechanism not in ("PLAIN", *DIGESTS):
-            raise UsageError(f"SASL {mechanism}: known are PLAIN and SCRAM, with sasl.username and sasl.password")
-        answer = self._ask(SASL_HANDSHAKE, _text(mechanism))
-        if answer.one("h"):
-            raise Unfinished(f"broker {self.where} does not offer SASL {mechanism}")
-        if mechanism == "PLAIN":
-            self._say(b"\0" + user.encode() + b"\0" + password.encode())
+    def _authenticate(self, login: Login) -> None:
+        answer = self._ask(SASL_HANDSHAKE, _text(login.mechanism))
+        error = answer.one("h")
+        if error == NO_LOGIN_ASKED:
+            raise Unfinished(f"broker {self.host} asks for no login: security.protocol is PLAINTEXT or SSL")
+        if error == UNSUPPORTED_MECHANISM:
+            offered = ", ".join(sorted(answer.text() or "" for _ in answer.array()))
+            raise Unfinished(f"broker {self.host} does not offer SASL {login.mechanism}; it offers {offered or 'none'}")
+        if error:
+            raise Unfinished(f"broker {self.host}: SASL {login.mechanism}: {error_name(error)}")
+        if login.mechanism in DIGESTS:
+            self._scram(DIGESTS[login.mechanism], login.user, login.password)
         else:
-            self._scram(DIGESTS[mechanism], user, password)
+            self._say(b"\0" + login.user.encode() + b"\0" + login.password.encode())
 
     def _say(self, message: bytes) -> bytes:
         answer = self._ask(SASL_AUTHENTICATE, struct.pack(">i", len(message)) + message)
         error, text = answer.one("h"), answer.text()
         if error:
-            raise Unfinished(f"broker {self.where} refused the login: {text or error_name(error)}")
+            raise Unfinished(f"broker {self.host} refused the login: {text or error_name(error)}")
         return answer.blob()
 
     def _scram(self, digest: str, user: str, password: str) -> None:
@@ -310,7 +358,7 @@ class Connection:
         server = self._say(f"n,,{first}".encode()).decode()
         fields = dict(field.split("=", 1) for field in server.split(","))
         if not fields["r"].startswith(nonce):
-            raise Unfinished(f"broker {self.where}: SCRAM nonce is not ours")
+            raise Unfinished(f"broker {self.host}: SCRAM nonce is not ours")
         salted = hashlib.pbkdf2_hmac(digest, password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
         final = f"c=biws,r={fields['r']}"
         message = f"{first},{server},{final}".encode()
@@ -320,15 +368,27 @@ class Connection:
         verified = self._say(f"{final},p={proof}".encode()).decode()
         expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), message, digest)
         if verified != f"v={base64.b64encode(expected).decode()}":
-            raise Unfinished(f"broker {self.where} could not prove that it knows the password")
+            raise Unfinished(f"broker {self.host} could not prove that it knows the password")
 
 
-def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=settings.get("ssl.ca.location"))
-    if settings.get("ssl.endpoint.identification.algorithm", "https") in ("none", ""):
-        context.check_hostname = False
-    if "ssl.certificate.location" in settings:
-        context.load_cert_chain(
-            settings["ssl.certificate.location"], settings.get("ssl.key.location"), settings.get("ssl.key.password")
-        )
-    return context
+def _no_answer(prefix: bytes) -> str:
+    if looks_like_tls(prefix):
+        return "TLS came back"
+    size = struct.unpack(">i", prefix)[0]
+    return f"an answer of {size} bytes: is this a listener of Kafka's, with this security.protocol?"
+
+
+def ask_cluster(
+    connection: Connection, settings: WireSettings, topics: list[str] | None, *, seconds_max: float = SECONDS_MAX
+) -> ClusterMetadata:
+    """By the first of the hosts that answers: one after the other, all of them within `seconds_max`."""
+    deadline = time.monotonic() + seconds_max
+    failed: list[str] = []
+    for number, host in enumerate(connection.hosts):
+        share = (deadline - time.monotonic()) / (len(connection.hosts) - number)
+        try:
+            with BrokerConnection(host, settings, seconds_max=max(share, 0.001)) as broker:
+                return broker.metadata(topics)
+        except Unfinished as error:
+            failed.append(str(error))
+    raise Unfinished("; ".join(failed))
