@@ -18,7 +18,7 @@ from py4j.protocol import Py4JNetworkError
 
 from headstone.errors import Unfinished, UsageError
 from headstone.spark import reachable
-from headstone.spark.engine import results
+from headstone.spark.engine import collected
 from headstone.spark.failures import reason_in, reason_of
 from headstone.spark.java import Java, class_archive, require_java
 from headstone.spark.jvm_output import JvmOutput
@@ -232,7 +232,7 @@ def test_an_error_whose_text_went_with_its_jvm_is_told_all_the_same() -> None:
 
     assert reason_of(Gone()) == "its JVM has gone"
     with pytest.raises(Unfinished, match="run the same command again: Answer from Java side is empty"):
-        results(Lost())  # type: ignore[arg-type]
+        collected(Lost())  # type: ignore[arg-type]
 
 
 def test_the_first_run_leaves_an_archive_that_the_second_maps(tmp_path: Path) -> None:

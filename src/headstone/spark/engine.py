@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PySparkRuntimeError, PythonException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from headstone.errors import HeadstoneError, Unfinished
 from headstone.pipeline.progress import Board, BoardAddress, Meter, reporting
@@ -240,19 +240,22 @@ def _gathered(batches: Batches, column: str) -> dict[int, list[dict[str, Any]]]:
 
 def results(frame: DataFrame, board: Board | None, counted: Counted) -> list[tuple[int, Any]]:
     """Evaluates the frame once: (number, answer or the error that a task met, with its file and position)."""
-    try:
-        rows = frame.collect()
-    except PythonException:
-        raise  # of our own code: whoever mends it needs all of it
-    except (PySparkException, Py4JError, OSError) as error:
-        raise Unfinished(f"Spark did not finish, run the same command again: {reason_of(error)}") from error
     found = []
-    for row in rows:
+    for row in collected(frame):
         task, number, answer, size, records = pickle.loads(bytes(row["result"]))
         found.append((number, answer))
         if board is not None:
             board.note(counted.first + task, size, records)
     return found
+
+
+def collected(frame: DataFrame) -> list[Row]:
+    try:
+        return frame.collect()
+    except PythonException:
+        raise  # of our own code: whoever mends it needs all of it
+    except (PySparkException, Py4JError, OSError) as error:
+        raise Unfinished(f"Spark did not finish, run the same command again: {reason_of(error)}") from error
 
 
 def host_for_tasks(spark: SparkSession) -> str | None:
