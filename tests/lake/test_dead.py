@@ -133,7 +133,7 @@ def test_purging_and_merging_leave_the_dead_out(scene: Scene) -> None:
 
 
 def test_an_extent_without_a_list_of_keys_gets_one_when_it_is_read(scene: Scene) -> None:
-    """As after a migration: it is read once more, and not by every compaction from then on."""
+    """As where a list did not fit: it is read once more, and not by every compaction from then on."""
     spread(scene, extents=3)
     with scene.lake.metastore.transaction() as connection:
         connection.execute(update(schema.extents).values(listed=-1))

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, delete, event, insert, select, update
+from sqlalchemy import Engine, create_engine, delete, event, insert, select, update
 
 from headstone.errors import HeadstoneError, Unfinished, UsageError
 from headstone.lake import schema
-from headstone.lake.clock import wall_clock
 from headstone.lake.commits import Claim, CommitRefused, Extent, violations
 from headstone.lake.holds import Holds
 from headstone.lake.leases import Leases
@@ -19,7 +18,6 @@ from headstone.lake.metastore import COMMITTED, REGISTERED, UNREFERENCED, Append
 from headstone.lake.rows import located, partition_id_of
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
-from headstone.retention.keys import HashKey
 
 ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
@@ -362,70 +360,15 @@ def test_a_newer_metastore_is_left_alone(metastore_url: str, store: Metastore) -
     engine.dispose()
 
 
-def test_a_metastore_of_version_3_is_migrated(metastore_url: str, store: Metastore) -> None:
-    """It went by the clocks of workers, one of which was ahead, and tried what had failed again at once."""
-    append(store, ORDERS, 0, 10, now_ms=wall_clock() + HOUR_MS)
-    with store.transaction() as connection:
-        drop_version_4(connection)
-        connection.execute(update(schema.lakes).values(version=3))
-    again = Metastore.open(metastore_url)
-    append(again, ORDERS, 10, 20)
-    assert (again.partition(ORDERS).next_offset, again.check(), again.set_clock(apply=False)) == (20, [], 0)
-    again.close()
-
-
-def drop_version_4(connection: Connection) -> None:
-    connection.exec_driver_sql("DROP TABLE setbacks")
-    for column in ("clock", "clock_ms"):
-        connection.exec_driver_sql(f"ALTER TABLE lakes DROP COLUMN {column}")
-    connection.exec_driver_sql("ALTER TABLE topics DROP COLUMN kafka_id")
-    for table in ("extents", "past_extents"):
-        connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN oldest_timestamp_ms")
-
-
-def test_a_metastore_of_version_2_is_migrated(metastore_url: str, store: Metastore) -> None:
-    """It knew no dead records; its lists of keys were of another kind, and are not taken for those of today."""
+def test_a_metastore_from_before_the_first_release_is_refused(metastore_url: str, store: Metastore) -> None:
     append(store, ORDERS, 0, 10)
-    with store.transaction() as connection:
-        connection.execute(update(schema.extents).values(listed=3))
-        drop_version_3(connection)
-        connection.execute(update(schema.lakes).values(version=2))
-    again = Metastore.open(metastore_url)
-    (known,) = again.partition(ORDERS).extents
-    assert (known.keys, known.dead, known.dead_object, again.check()) == (-1, 0, None, [])
-    assert again.hash_key == Metastore.open(metastore_url).hash_key != HashKey(0, 0)
-    again.close()
-
-
-def drop_version_3(connection: Connection) -> None:
-    drop_version_4(connection)
-    for table in ("extents", "past_extents"):
-        connection.exec_driver_sql(f"DROP INDEX {table}_by_dead_object")
-        for column in ("dead", "dead_object", "dead_position"):
-            connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
-        connection.exec_driver_sql(f"ALTER TABLE {table} RENAME COLUMN listed TO keys")
-    connection.exec_driver_sql("ALTER TABLE lakes DROP COLUMN hash_key")
-
-
-def test_a_metastore_of_version_1_is_migrated(metastore_url: str, store: Metastore) -> None:
-    """Its tables had no times, no past, no lists of keys and no holds."""
-    append(store, ORDERS, 0, 10)
-    with store.transaction() as connection:
-        drop_version_3(connection)
-        for name in ("past_extents", "holds"):
-            connection.exec_driver_sql(f"DROP TABLE {name}")
-        for table, column in (
-            ("partitions", "changed_ms"), ("partitions", "known_from_ms"), ("extents", "keys"), ("extents", "added_ms"),
-        ):  # fmt: skip
-            connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
-        connection.execute(update(schema.lakes).values(version=1))
-    again = Metastore.open(metastore_url)
-    (known,) = again.partition(ORDERS).extents
-    assert (known.span, known.keys, again.check()) == (Span(0, 10), -1, [])
-    append(again, ORDERS, 10, 20, now_ms=7)
-    assert again.partition_as_of(ORDERS, 6).next_offset == 10
-    again.close()
-    Metastore.open(metastore_url).close()
+    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
+    damage(engine, update(schema.lakes).values(version=schema.VERSION - 1))
+    before = everything(engine)
+    with pytest.raises(UsageError, match=r"make a new lake .* and ingest again"):
+        Metastore.open(metastore_url)
+    assert everything(engine) == before
+    engine.dispose()
 
 
 @pytest.mark.parametrize(
@@ -532,7 +475,7 @@ def test_a_program_that_was_running_when_the_tables_changed_writes_no_more(store
     append(store, ORDERS, 0, 10)
     with store.transaction() as connection:
         connection.execute(update(schema.lakes).values(version=schema.VERSION + 1))
-    with pytest.raises(UsageError, match="start a newer headstone"):
+    with pytest.raises(UsageError, match="use a newer headstone"):
         append(store, ORDERS, 10, 20)
     assert store.partition(ORDERS).next_offset == 10
 

@@ -61,9 +61,6 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey
 from headstone.storage.redaction import address, first_line
 
-OWN_CLOCK = 4
-"""The first version of the tables in which times are the lake's own. Before that any host could be ahead."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
@@ -94,13 +91,12 @@ class Metastore:
 
     @classmethod
     def open(cls, url: str, *, host: Clock = wall_clock) -> Metastore:
-        """An existing metastore, migrated to this program's version. A host whose clock is far from its own is refused."""
+        """An existing metastore. A host whose clock is far from its own is refused."""
         store = cls(connected(url), host)
         with store.transaction() as connection:
             if not schema.exists(connection):
                 raise UsageError(f"{address(url)} holds no lake; `headstone lake init` makes one")
-            if schema.migrate(connection) < OWN_CLOCK:
-                bring_back(connection, host)
+            schema.expect_version(connection)
             refuse_skew(connection, host)
         return store
 

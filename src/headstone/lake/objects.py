@@ -39,12 +39,9 @@ from headstone.log.reading import chunk_of
 from headstone.storage.stores import PART_BYTES, Sink, Store
 
 MAGIC = b"HEADST\x00\x03"
-"""The last byte is the version. Version 2 did not tell the oldest timestamps of its ranges."""
-MAGIC_2 = b"HEADST\x00\x02"
+"""The last byte is the version."""
 FOOTER = struct.Struct(">II8s")
 assert FOOTER.size == 16
-MAX_TIMESTAMP_AT, KNOWN_IN_2 = 7, 10
-"""In an entry of the index: where the newest timestamp is, and how many fields version 2 had in front of marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,17 +192,14 @@ def read_index(store: Store, object_id: str) -> list[Range]:
         raise _strange(store, path, size, "too short for an object of a lake")
     length, checksum, magic = FOOTER.unpack(store.read(path, size - FOOTER.size, FOOTER.size))
     at = size - FOOTER.size - length
-    if magic not in (MAGIC, MAGIC_2) or at < len(MAGIC):
+    if magic != MAGIC or at < len(MAGIC):
         raise _strange(
-            store, path, size, "no footer of this version: this is not an object of a lake, or of a newer one"
+            store, path, size, "no footer of this version: this is not an object of a lake, or one of another version"
         )
     index = store.read(path, at, length)
     if google_crc32c.value(index) != checksum:
         raise _strange(store, path, at, "wrong CRC-32C of the index")
-    entries = json.loads(index)
-    if magic == MAGIC_2:
-        entries = [[*entry[:KNOWN_IN_2], entry[MAX_TIMESTAMP_AT], *entry[KNOWN_IN_2:]] for entry in entries]
-    return [_range(object_id, entry) for entry in entries]
+    return [_range(object_id, entry) for entry in json.loads(index)]
 
 
 def _strange(store: Store, path: str, position: int, found: str) -> CorruptLog:

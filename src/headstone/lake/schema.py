@@ -1,12 +1,9 @@
-"""The metastore's tables, one column per line, and the migrations that lead to them.
+"""The metastore's tables, one column per line.
 
 Plain SQL types, so that SQLite and PostgreSQL hold the same rows. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
-
-import secrets
-from collections.abc import Callable
 
 from sqlalchemy import (
     BigInteger,
@@ -22,14 +19,12 @@ from sqlalchemy import (
     UniqueConstraint,
     inspect,
     select,
-    text,
-    update,
 )
 
 from headstone.errors import UsageError
 
 VERSION = 4
-"""Of the tables. A newer one is refused, an older one migrated."""
+"""Of the tables. Another one is refused."""
 
 metadata = MetaData()
 
@@ -208,74 +203,17 @@ history = Table(
 """`outcome`: committed, idle, refused, failed, stopped, leveled. `told` is JSON."""
 
 
-def _to_version_2(connection: Connection) -> None:
-    """Times of extents, the past, key indexes, holds. What is there has no key index: it is read where others are spared."""
-    for table, column in (
-        (partitions, "changed_ms"), (partitions, "known_from_ms"), (extents, "keys"), (extents, "added_ms"),
-    ):  # fmt: skip
-        default = "-1" if column == "keys" else "0"
-        connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {column} BIGINT NOT NULL DEFAULT {default}"))
-    metadata.create_all(connection, tables=[past_extents, holds])
-
-
-def _to_version_3(connection: Connection) -> None:
-    """Dead records, and lists of keys under a secret. The lists of version 2 are of another kind: as if there were none.
-
-    The column of their lengths has another name now: a program of version 2 that still runs fails at its next commit."""
-    for table in (extents, past_extents):
-        known = {column["name"] for column in inspect(connection).get_columns(table.name)}
-        if "dead" not in known:  # from version 1 the past is made as it is now
-            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN dead BIGINT NOT NULL DEFAULT 0"))
-            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN dead_object VARCHAR(36)"))
-            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN dead_position BIGINT NOT NULL DEFAULT 0"))
-            connection.execute(text(f"CREATE INDEX {table.name}_by_dead_object ON {table.name} (dead_object)"))
-        if "keys" in known:
-            connection.execute(text(f"ALTER TABLE {table.name} RENAME COLUMN keys TO listed"))
-        connection.execute(update(table).values(listed=-1))
-    connection.execute(text("ALTER TABLE lakes ADD COLUMN hash_key VARCHAR(32) NOT NULL DEFAULT ''"))
-    connection.execute(update(lakes).values(hash_key=secrets.token_hex(16)))
-
-
-def _to_version_4(connection: Connection) -> None:
-    """The lake's own clock, partitions that wait after a failure, ids of Kafka's topics, the oldest timestamp of extents.
-
-    Of those that are there only the newest one is known."""
-    connection.execute(text("ALTER TABLE lakes ADD COLUMN clock VARCHAR(16) NOT NULL DEFAULT 'database'"))
-    connection.execute(text("ALTER TABLE lakes ADD COLUMN clock_ms BIGINT NOT NULL DEFAULT 0"))
-    metadata.create_all(connection, tables=[setbacks])
-    connection.execute(text("ALTER TABLE topics ADD COLUMN kafka_id VARCHAR(36)"))
-    for table in (extents, past_extents):
-        known = {column["name"] for column in inspect(connection).get_columns(table.name)}
-        if "oldest_timestamp_ms" not in known:  # from version 1 the past is made as it is now
-            added = f"ALTER TABLE {table.name} ADD COLUMN oldest_timestamp_ms BIGINT NOT NULL DEFAULT -1"
-            connection.execute(text(added))
-        connection.execute(update(table).values(oldest_timestamp_ms=table.c.max_timestamp_ms))
-
-
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_version_2, 2: _to_version_3, 3: _to_version_4}
-"""From version n to n + 1, by n."""
-
-
 def exists(connection: Connection) -> bool:
     return inspect(connection).has_table("lakes")
 
 
 def expect_version(connection: Connection) -> None:
-    """Of a program that was running when a newer one migrated the tables: it must not write to them any more."""
-    found = connection.execute(select(lakes.c.version)).scalar_one()
-    if found != VERSION:
+    """Asked when a lake is opened and at every commit: a program of another version may be at work on the same tables."""
+    version = connection.execute(select(lakes.c.version)).scalar_one()
+    if version > VERSION:
+        raise UsageError(f"the metastore has version {version}, this program knows {VERSION}: use a newer headstone")
+    if version < VERSION:
         raise UsageError(
-            f"the metastore has version {found} now, this program knows {VERSION}: start a newer headstone"
+            f"the metastore has version {version}, from before the first release; this program knows {VERSION} only: make a "
+            "new lake (`headstone lake init`) and ingest again"
         )
-
-
-def migrate(connection: Connection) -> int:
-    """To this program's version, step by step; a metastore of a newer program is left alone. The version it had."""
-    found: int = connection.execute(select(lakes.c.version).with_for_update()).scalar_one()
-    if found > VERSION:
-        raise UsageError(f"the metastore has version {found}, this program knows {VERSION}: use a newer headstone")
-    for step in range(found, VERSION):
-        MIGRATIONS[step](connection)
-    if found < VERSION:
-        connection.execute(update(lakes).values(version=VERSION))
-    return found
