@@ -61,6 +61,29 @@ class _Told:
         self.known.update((one.replica, one.key, one.key_high) for one in new if one.misleads)
 
 
+# Which differences mean something.
+#
+# Replicas of a compacted topic hold different records all the time, so records are no measure. What must agree is
+# what a reader ends up with: per key, the newest visible record, or nothing. Deleted (a tombstone is newest) and
+# absent are the same, since a tombstone may go. Three things make even that differ between healthy replicas, and each
+# has its answer here:
+#
+# - Lag. One replica has read further. So the comparison is made below an end that several have reached: once for
+#   every distinct end, from the highest down, with those that got so far (`_levels`). A pair that can be compared is
+#   compared at the lower of its two ends, and one that lags takes nothing from the others.
+# - Cleaning beyond the end. A replica that is ahead may have removed a record below the end because of one above it.
+#   So a key that a replica has written again at or above the end makes that replica silent about it, and so does an
+#   open transaction.
+# - Log starts. A replica that has nothing of a key, and begins behind everything that others have of it, is silent
+#   too.
+#
+# Keys are 128-bit digests, sorted by their first half; a state is one offset (of the live value, or ABSENT), so a key
+# agrees if the minimum and the maximum over the replicas that are not silent are the same: array work for all keys at
+# once. Only the few that differ become a `Case`, which reads their rows one by one and asks `explaining` who is
+# wrong.
+#
+# Two comparisons besides: the same offset must hold the same bytes on any two replicas (torn), and must be read as
+# its transaction ended (misread), even where a newer record hides it from every reader.
 def compare(replicas: Sequence[ReplicaRows]) -> Compared:
     """Every replica with all that have got as far: one that lags hides nothing of the others.
 

@@ -28,7 +28,7 @@ from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
 from headstone.log.directory import LOG, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, aborted_bytes
-from headstone.log.layout import HEADER_BYTES
+from headstone.log.layout import HEADER_BYTES, LAST_OFFSET_DELTA_AT
 from headstone.log.listing import list_batches
 from headstone.log.reading import SegmentFile
 from headstone.log.topic_partition import TopicPartition
@@ -36,7 +36,7 @@ from headstone.log.topic_partition import TopicPartition
 FETCH_BYTES = 4 << 20
 BYTES_PER_SECOND = 50 << 20
 PREFIX = struct.Struct(">qi")
-LAST_DELTA_AT, LAST_DELTA = 23, struct.Struct(">i")
+LAST_DELTA = struct.Struct(">i")
 OUT_OF_RANGE = 1
 
 Tell = Callable[[str], None]
@@ -211,11 +211,11 @@ def whole_batches(data: bytes, offset: int, end: int) -> tuple[bytes, int]:
     A batch that begins at `end` or behind it says that there is nothing more before it: cleaning has left a gap there."""
     at = start = 0
     following = offset
-    while at + LAST_DELTA_AT + LAST_DELTA.size <= len(data):
+    while at + LAST_OFFSET_DELTA_AT + LAST_DELTA.size <= len(data):
         base, length = PREFIX.unpack_from(data, at)
         if length < HEADER_BYTES - PREFIX.size:
             raise Unfinished(f"what it sent behind offset {following} is not a record batch")
-        last = base + LAST_DELTA.unpack_from(data, at + LAST_DELTA_AT)[0]
+        last = base + LAST_DELTA.unpack_from(data, at + LAST_OFFSET_DELTA_AT)[0]
         if last >= end:
             return data[start:at], end
         if at + PREFIX.size + length > len(data):

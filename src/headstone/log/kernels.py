@@ -48,8 +48,9 @@ TRAILING_BYTES = 10
 BAD_RECORD_OFFSET = 11
 
 ZSTD = 4
-MAGIC_SEEN_BYTES = 17
+MAGIC_SEEN_BYTES = MAGIC_AT + 1
 LENGTH_MIN = 14
+"""Smallest length of any format: what is shorter is no batch, whatever its magic says."""
 
 
 @kernel

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from headstone.errors import CorruptLog
 from headstone.log import codecs, kernels
-from headstone.log.layout import BATCH, HEADER_BYTES, RECORD_BYTES_MIN
+from headstone.log.layout import BATCH, CODEC_MASK, HEADER_BYTES, LOG_OVERHEAD, RECORD_BYTES_MIN, WIRE
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -70,16 +70,16 @@ class SegmentFile:
 
 def corrupt(path: str, data: Bytes, at: int, end: int, code: int, *, file_position: int, previous: int) -> CorruptLog:
     """What the header at data[at:] shows, as a message."""
-    header = bytes(data[at : min(at + HEADER_BYTES, end)]).ljust(HEADER_BYTES, b"\0")
-    base = int.from_bytes(header[0:8], "big", signed=True)
+    header = np.frombuffer(bytes(data[at : min(at + HEADER_BYTES, end)]).ljust(HEADER_BYTES, b"\0"), dtype=WIRE)[0]
+    base = int(header["base_offset"])
     text, advice = FOUND[code]
     found = text.format(
-        size=int.from_bytes(header[8:12], "big", signed=True) + 12,
+        size=int(header["length"]) + LOG_OVERHEAD,
         left=end - at,
-        magic=int.from_bytes(header[16:17], "big", signed=True),
+        magic=int(header["magic"]),
         base=base,
         previous=previous,
-        codec=header[22] & 7,
+        codec=int(header["attributes"]) & CODEC_MASK,
     )
     offset = base if code != kernels.TORN or end - at >= kernels.MAGIC_SEEN_BYTES else previous + 1
     return CorruptLog(file=path, position=file_position, offset=offset, found=found, advice=advice)

@@ -35,6 +35,23 @@ GROWTH_PER_RECORD = 20
 """A record may grow when its timestamp delta is taken against a horizon: ten bytes of delta and the longer length."""
 
 
+# How a record section loses records without being encoded again.
+#
+# A record begins with its length, then a byte of attributes, then its timestamp as a difference to the batch's base
+# timestamp, then its offset as a difference to the base offset, key, value, headers; all numbers are varints. The
+# base offset never changes, so everything behind the timestamp stays as it is, and so does the timestamp unless the
+# base does. Then most of a section is copied in long runs: `pending` is where the bytes begin that were kept but not
+# copied yet. They are copied when a record goes, when a record has to change, and at the end. A section that loses
+# one record of a thousand is two copies.
+#
+# The base timestamp changes in two cases. Kafka keeps a batch's delete horizon in that field, so a batch that is
+# stamped (horizon >= 0) has the horizon for its base. Otherwise the base is the timestamp of the first record that is
+# left, as a producer would have written it, and that differs if the first record went, or if the old base was a
+# horizon. Then each record is written anew up to its timestamp, whose varint may be longer (GROWTH_PER_RECORD bounds
+# how much), and copied from there. With LogAppendTime the batch's max timestamp is every record's.
+#
+# The loop trusts nothing: it runs over bytes that were indexed before, by another read. Lengths that leave the
+# section mean that the file has changed since, and the answer is -1.
 @kernel
 def _squeeze(data: Any, start: int, end: int, batch: Any, states: Any, ordinal: int, keep_all: Any, expired: Any,
              horizon: Any, out: Any, at: int) -> Any:  # fmt: skip

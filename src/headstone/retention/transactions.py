@@ -30,6 +30,29 @@ CONTROL_IDLE = 5
 Roles = npt.NDArray[np.uint8]
 
 
+# How the tracker knows a batch's role before it has met the marker.
+#
+# A marker lies behind the data that it decides, but roles are given in one walk, forwards. What is ahead is known
+# from elsewhere: the aborted transactions of the whole log (`.txnindex`, and a replay of the headers), sorted by
+# first offset; and, by producer, where the transaction begins that is still open at the end of the log. Whatever is
+# transactional and neither of the two was committed. So each producer needs three words of state, kept in arrays by
+# its slot, whatever the number of transactions:
+#
+#   aborted_now     the aborted transaction that the walk is inside of, as an index into the sorted entries; -1 outside of any
+#   committed_seen  whether committed data was met since the producer's last COMMIT
+#   open_first      first offset of its open transaction, -1 if there is none; it never changes
+#
+# `queue` is the place in the sorted entries: those that begin at or before the current batch take effect, unless the
+# producer's present one has not ended before they begin. An entry holds for data in front of its last offset, which is
+# its marker's; the marker ends it.
+#
+# A marker is needed if data that it decides was met: `seen` says so of an entry, `committed_seen` of a COMMIT. It
+# says so of this walk, which is over the log as it is before the pass: data that goes in this pass still keeps its
+# marker, so the marker outlives its data by a pass (R0 in docs/rules.md). Entries that were seen are those of the new
+# `.txnindex`. A marker without its record was emptied by an earlier pass and is idle; control batches that end
+# nothing, such as KRaft's, always stay.
+#
+# All state is in arguments, because the walk goes chunk by chunk. A slot below 0 is a batch without a producer.
 @kernel
 def _track(batches: Any, slots: Any, firsts: Any, lasts: Any, entry_slots: Any, seen: Any, queue: Any, aborted_now: Any,
            committed_seen: Any, open_first: Any, roles: Any) -> None:  # fmt: skip

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headstone.log.indexes import AbortedTxn
+from headstone.log.layout import LENGTH_AT
 from headstone.log.reading import Batches, Chunk, SegmentFile
 from headstone.log.snapshots import ProducerEntry
 from headstone.retention import keys
@@ -177,7 +178,7 @@ def _rewrite(
 
 def _batch(raw: bytes, before: dict[int, Batch]) -> Batch:
     """The batch as it was, if nothing changed: batches are shared, not copied."""
-    old = before[int.from_bytes(raw[:8], "big")]
+    old = before[int.from_bytes(raw[:LENGTH_AT], "big")]
     return old if old.raw == raw else decode(raw)
 
 

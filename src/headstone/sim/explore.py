@@ -1,30 +1,61 @@
 """Every state that a few replicas can reach, breadth first: the real `Replica` and `Leader` on logs of a few cells.
 
-Owns the world around them: controller, logs, faults within a budget, and a network that loses, doubles and reorders. Of
-a record it knows only how far it has been cleaned; what a cleaner does is for `cleaning.py` and the seeds.
+Owns the search and the world around them (`explored_broker.py`): the controller's decisions, faults within a budget, and a
+network that loses, doubles and reorders. Of a record it knows only how far it has been cleaned; what a cleaner does is
+for `cleaning.py` and the seeds.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from headstone.coordination import leader as leading
-from headstone.coordination import replica as following
-from headstone.coordination.messages import Message, Poll, Report, Send
-from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
+from headstone.coordination.messages import Poll
 from headstone.sim.broker import Parts
+from headstone.sim.explored_broker import (
+    LEVELS,
+    NOBODY,
+    Broker,
+    Controller,
+    Host,
+    Metadata,
+    Outcome,
+    agreed,
+    dirty_below,
+    epochs,
+    received,
+)
 
-NOBODY = -1
-LEVELS = 8
-"""A cell is its leader epoch * LEVELS + the offset that it was cleaned up to."""
+# How millions of states are visited in minutes, with the classes that production runs.
+#
+# A world is the brokers, the controller, the highest watermark that anybody ever knew, and the messages on their way.
+# `after` gives every world that one action leads to; the search keeps those that it has not seen, breadth first, so
+# that a violation comes with a shortest path. It ends by itself, because `Bounds` limits whatever could go on for
+# ever.
+#
+# A world is made of few parts, and the same parts meet again and again in new combinations. So every part is a frozen
+# value with a number (`number`), a world is a short tuple of numbers, and what one broker does in one situation is
+# worked out once (`cache` around every `_find_...`): the real `Replica` and `Leader` are thawed, stepped and frozen
+# again once per part, not once per world.
+#
+# What is left out, and why it may be:
+#
+# - Records. A cell of a log is its leader epoch and how far it was cleaned; the claim to refute is only "nothing
+#   below the watermark is dirty on any member".
+# - Most orders of messages. A message is lost, delivered at once, or waits; one that waits may arrive later, twice,
+#   or never. Of what is sent together at most one is not lost: a leader that wants more polls again, so no outcome is
+#   missed, only repeated.
+# - Replication by quorum. What the newest leader has is committed, which is the most that any in-sync set could
+#   commit, and nobody without it may be elected.
+# - Who remembers what of an old leadership. Those who do not lead are alike, because an election overwrites it.
+#
+# The watermark in a world is the highest ever known, not the present one: a removal that was allowed once can have
+# happened.
 
-Log = tuple[int, ...]
-Frozen = tuple[tuple[str, Any], ...]
-Event = following.Event | leading.Event
 Action = str | int | tuple["Action", ...]
 """Words, and numbers of messages: spelled out on a path only."""
 World = tuple[int, ...]
@@ -66,171 +97,9 @@ class Explored:
     path: tuple[str, ...] = ()
 
 
-class Metadata(NamedTuple):
-    """members: each with the change that made it one."""
-
-    leader: int
-    leader_epoch: int
-    members: tuple[tuple[int, int], ...]
-
-    def since(self, number: int) -> int:
-        return dict(self.members).get(number, NOBODY)
-
-
-class Controller(NamedTuple):
-    """committed: the leader epochs of the cells that no leader may lack. The rest is what is left of the bounds."""
-
-    metadata: Metadata
-    committed: Log
-    elections: int
-    faults: int
-    changes: int
-
-    def has(self, broker: Broker) -> bool:
-        """One that was removed and added again is no member until it knows, and has thrown its log away."""
-        return broker.since == self.metadata.since(broker.number) != NOBODY
-
-    def whole(self, broker: Broker) -> bool:
-        return self.has(broker) and epochs(broker.log[: len(self.committed)]) == self.committed
-
-    def dirty(self, broker: Broker, end: int) -> bool:
-        return self.has(broker) and dirty_below(broker.log, end)
-
-
-class Broker(NamedTuple):
-    """born: its newest incarnation. leads: the epoch it believes it leads. reach: its highest watermark. fell: one did."""
-
-    number: int
-    since: int
-    log: Log = ()
-    replica: Frozen = ()
-    leader: Frozen = ()
-    durable: following.Durable | None = None
-    metadata: Metadata | None = None
-    born: int = 0
-    leads: int = NOBODY
-    group: GroupWatermarks = following.NOTHING_REMOVABLE
-    reach: int = 0
-    fell: bool = False
-
-
-Outcome = tuple[Broker, tuple[Send, ...]]
 Deed = tuple[Action, Outcome, Controller]
 """What a broker does: what it is called, the broker and what it sends, the controller."""
 Choice = tuple[Action, int, int, tuple[int, ...]]
-
-
-def epochs(log: Log) -> Log:
-    return tuple(cell // LEVELS for cell in log)
-
-
-def agreed(mine: Log, others: Log) -> int:
-    """Up to where two rows of leader epochs are the same."""
-    pairs = enumerate(zip(mine, others, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(mine), len(others)))
-
-
-def dirty_below(log: Log, end: int) -> bool:
-    return any(cell % LEVELS < end for cell in log[:end])
-
-
-def received(message: Message) -> Event:
-    return leading.Reported(report=message, now_ms=0) if isinstance(message, Report) else message
-
-
-def freeze_leader(leader: leading.Leader) -> Frozen:
-    """Those who do not lead are all alike: an election overwrites whatever they remember."""
-    if not leader.leading:
-        return ()
-    seats = tuple((m, tuple((f.name, getattr(s, f.name)) for f in fields(s))) for m, s in leader.seats.items())
-    return tuple((vars(leader) | {"seats": seats, "readers": ()}).items())
-
-
-def thaw_leader(leader: leading.Leader, frozen: Frozen) -> leading.Leader:
-    if frozen:
-        state = dict(frozen)
-        seats = {member: leading.Seat(**dict(seat)) for member, seat in state["seats"]}
-        vars(leader).update(state | {"seats": seats, "readers": {}})
-    return leader
-
-
-class Host:
-    """What a broker owes its two state machines. Each method takes a broker as it is and gives it as it becomes."""
-
-    def __init__(self, transactional: bool, parts: Parts) -> None:
-        self.transactional = transactional
-        self.parts = parts
-
-    def new(self, number: int, log: Log, metadata: Metadata) -> Broker:
-        """Stopped and started once, so that nobody is a newcomer."""
-        started, _ = self.restart(Broker(number, metadata.since(number)), (), metadata, epochs(log), wiped=True)
-        return self.restart(started, log, metadata, epochs(log), wiped=False)[0]
-
-    def step(self, broker: Broker, *events: Event) -> Outcome:
-        """What it says to itself arrives at once; the rest is returned."""
-        replica = self.parts.replica(broker.number)
-        vars(replica).update(broker.replica)
-        leader = thaw_leader(self.parts.leader(broker.number), broker.leader)
-        durable, out, queue = broker.durable, [], list(events)
-        while queue:
-            event = queue.pop(0)
-            effects = leader.step(event) if isinstance(event, leading.Event) else replica.step(event)
-            for effect in effects:
-                if isinstance(effect, following.Persist):
-                    durable = effect.durable
-                elif isinstance(effect, Send) and effect.to == broker.number:
-                    queue.append(received(effect.message))
-                elif isinstance(effect, Send):
-                    out.append(effect)
-        group, before = replica.group, broker.group
-        known = (group, leader.group) if leader.leading else (group,)
-        after = broker._replace(
-            replica=tuple(vars(replica).items()), leader=freeze_leader(leader), durable=durable, group=group,
-            born=max(broker.born, replica.incarnation), leads=leader.leader_epoch if leader.leading else NOBODY,
-            reach=max(max(g.mtro, g.mxro) if self.transactional else g.mtro for g in known),
-            fell=broker.fell or group.mtro < before.mtro or group.mxro < before.mxro,
-        )  # fmt: skip
-        return after, tuple(out)
-
-    def proved(self, log: Log, committed: Log) -> ReplicaWatermarks:
-        end = agreed(epochs(log), committed)
-        mcco = max(n for n in range(end + 1) if not dirty_below(log, n))
-        return ReplicaWatermarks(mcco=mcco, mxfo=mcco if self.transactional else end)
-
-    def cleaned(self, log: Log, end: int) -> Log:
-        level = LEVELS - 1 if self.transactional else end
-        return tuple(max(cell, cell // LEVELS * LEVELS + level) if i < end else cell for i, cell in enumerate(log))
-
-    def write(self, broker: Broker, log: Log, committed: Log) -> Outcome:
-        """The log has changed, or more of it is committed."""
-        local = self.proved(log, committed)
-        if len(log) < len(broker.log):
-            return self.step(broker._replace(log=log), following.Truncated(local=local, fresh=broker.born + 1))
-        return self.step(broker._replace(log=log), following.Progressed(local=local))
-
-    def restart(self, broker: Broker, log: Log, told: Metadata | None, committed: Log, *, wiped: bool) -> Outcome:
-        broker = broker._replace(log=log, replica=(), leader=(), metadata=None)
-        if wiped:
-            broker = broker._replace(durable=None, group=following.NOTHING_REMOVABLE)
-        local = self.proved(log, committed)
-        after, _ = self.step(broker, following.Started(durable=broker.durable, local=local, fresh=broker.born + 1))
-        return (after, ()) if told is None else self.learn(after, told, committed)
-
-    def learn(self, broker: Broker, told: Metadata, committed: Log) -> Outcome:
-        """A log of an earlier membership is thrown away. Who starts hears of the leader epoch before anything else."""
-        known, since = broker.metadata, told.since(broker.number)
-        if since != broker.since and not self.parts.keeps_old_membership:
-            broker, _ = self.restart(broker, (), None, committed, wiped=True)
-        members = tuple(member for member, _ in told.members)
-        change: Event = leading.MembersChanged(members=members, readers=(), log_end=0, now_ms=0)
-        if told.leader != broker.number:
-            change = leading.SteppedDown()
-        elif known is None or told.leader_epoch > known.leader_epoch:
-            change = leading.Elected(
-                leader_epoch=told.leader_epoch, members=members, readers=(), group=broker.group, log_end=0, now_ms=0
-            )  # fmt: skip
-        known_epoch = following.LeaderKnown(leader_epoch=told.leader_epoch)
-        return self.step(broker._replace(metadata=told, since=since), known_epoch, change)
 
 
 class Explorer:
