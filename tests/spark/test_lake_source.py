@@ -16,7 +16,8 @@ from headstone.lake.compaction import compact_partition
 from headstone.lake.lake import create_lake, metastore_url
 from headstone.lake.reading import records
 from headstone.spark.engine import OnSpark
-from headstone.spark.lake_source import HeadstoneSource
+from headstone.spark.lake_source import HeadstoneSource, LakePart
+from headstone.spark.record_columns import SCHEMA
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 
@@ -47,6 +48,31 @@ def test_records_are_those_of_the_lake(spark: SparkSession, scene: Scene, tmp_pa
     assert {row.timestamp_type for row in load(spark, tmp_path)} == {"CreateTime", "LogAppendTime"}
 
 
+def test_rows_of_the_lake_and_of_its_log_are_the_same_columns(
+    spark: SparkSession, scene: Scene, tmp_path: Path
+) -> None:
+    """What the lake does not know is null there: who produced a record, and in which segment it was."""
+    lake = spark.read.format("headstone").option("topic", "t").load(str(tmp_path / "lake"))
+    log = spark.read.format("kafka-log").option("topic", "t").load(str(tmp_path / "log"))
+    assert lake.schema == log.schema
+    unknown = ("producer_id", "producer_epoch", "sequence", "segment", "batch_position")
+    known = [name for name in log.columns if name not in unknown]
+    both = lake.union(log).select(*known).groupBy(*known).count().collect()
+    assert {row["count"] for row in both} == {2}
+    by_name = lake.unionByName(log).filter("segment IS NULL").select("offset", *unknown).collect()
+    assert sorted(tuple(row) for row in by_name) == [(offset, None, None, None, None, None) for offset in range(7)]
+
+
+def test_offsets_and_columns_are_chosen_by_the_reader(scene: Scene, tmp_path: Path) -> None:
+    options = {"path": str(tmp_path / "lake"), "topic": "t", "offsets": "1:5"}
+    schema = StructType([field for field in SCHEMA.fields if field.name in ("partition", "offset")])
+    reader = HeadstoneSource(CaseInsensitiveDict(options)).reader(schema)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert rows == [{"partition": 0, "offset": offset} for offset in range(1, 5)]
+    late = HeadstoneSource(CaseInsensitiveDict({**options, "offsets": "4:"})).reader(schema).partitions()
+    assert [extent.span.start for part in late if isinstance(part, LakePart) for extent in part.state.extents] == [4]
+
+
 def test_the_table_is_the_newest_of_every_key(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
     expected = scene.table()
     assert {bytes(row.key): bytes(row.value) for row in load(spark, tmp_path, view="table")} == expected
@@ -69,7 +95,9 @@ def test_the_past_and_a_plan_that_a_compaction_overtakes(spark: SparkSession, sc
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"topic": "none"}, "the lake has no topic none"),
+        ({"topic": "none"}, "no topic none; there is t"),
+        ({"offsets": "9:3"}, "9:3 is empty"),
+        ({"offsets": "0:3", "view": "table"}, "offsets are of records"),
         ({"view": "best"}, "records and table"),
         ({"asOf": "yesterday"}, "milliseconds since 1970"),
         ({"asOf": "-1"}, "milliseconds since 1970"),
@@ -77,7 +105,7 @@ def test_the_past_and_a_plan_that_a_compaction_overtakes(spark: SparkSession, sc
         ({"partitions": "0,1"}, "no partition 1; there is 0"),
         (
             {"partition": "0"},
-            "unknown option partition; there are asOf, lake, partitions, path, store.NAME, topic, view",
+            "unknown option partition; there are asOf, lake, offsets, partitions, path, store.NAME, topic, view",
         ),
     ],
 )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceReader, EqualTo, Filter, InputPartition
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from headstone.errors import UsageError
-from headstone.spark.source import KafkaLogSource
+from headstone.errors import CorruptLog, UsageError
+from headstone.retention import survey
+from headstone.spark.log_rows import HEADER_COLUMNS
+from headstone.spark.record_columns import SCHEMA
+from headstone.spark.source import KafkaLogSource, QueryPart
 from tests.oracle.files import read_partition
 from tests.oracle.notation import History
 
@@ -93,6 +97,9 @@ def test_several_paths_are_read_as_one(spark: SparkSession, log_dir: Path) -> No
     [
         ({"pushFilters": "true"}, "unknown option pushfilters; there are offsets, partitions"),
         ({"offset": "4:8"}, "unknown option offset; there are offsets, partitions"),
+        ({"topic": "u"}, "no topic u; there is t"),
+        ({"topic": "t,"}, "topic 't,': expected names, such as"),
+        ({"upTo": "lso"}, "unknown option upto; there are offsets, partitions, path, paths, store.NAME, topic"),
         ({"partitions": "0,7"}, "no partition 7; there is 0"),
         ({"partitions": "-1"}, "-1 is not between 0 and 2147483647"),
         ({"partitions": ""}, 'expected numbers, such as "0,3"'),
@@ -115,8 +122,152 @@ def test_a_refusal_reaches_the_one_who_asks_spark(spark: SparkSession, log_dir: 
 
 def test_filters_of_one_query_change_no_other_of_the_same_frame(spark: SparkSession, log_dir: Path) -> None:
     """Spark keeps one plan for a DataFrame: with push-down it is that of the query that came first."""
-    frame = spark.read.format("kafka-log").load(str(log_dir))
+    offsets = [row[0] for row in expected(log_dir)]
+    frame = spark.read.format("kafka-log").load(str(log_dir)).select("offset", "partition")
     assert frame.filter("offset = 1").count() == 1
-    assert frame.count() == len(expected(log_dir))
-    both = frame.filter("offset < 2").select("offset").union(frame.filter("offset >= 9").select("offset"))
-    assert sorted(row.offset for row in both.collect()) == [row[0] for row in expected(log_dir) if not 2 <= row[0] < 9]  # type: ignore[operator]
+    assert frame.count() == len(offsets)
+    both = frame.filter("offset < 2").union(frame.filter("offset >= 9"))
+    assert sorted(row.offset for row in both.collect()) == [offset for offset in offsets if not 2 <= offset < 9]  # type: ignore[operator]
+    early, late = frame.filter("offset < 6").alias("early"), frame.filter("offset > 3").alias("late")
+    joined = early.join(late, on="offset").collect()
+    assert sorted(row.offset for row in joined) == [4, 5]
+    kept = frame.filter("offset = 3").cache()
+    assert [row.offset for row in kept.collect()] == [3]
+    assert sorted(row.offset for row in frame.filter("partition = 0").collect()) == offsets
+    kept.unpersist()
+
+
+def test_this_spark_gives_a_query_what_filters_of_another_left(spark: SparkSession) -> None:
+    """Why the sources push no filters down. If this fails, Spark keeps a plan per scan now, and they can."""
+
+    class Reader(DataSourceReader):
+        def __init__(self) -> None:
+            self.numbers = [0, 1, 2]
+
+        def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+            for pushed in filters:
+                if isinstance(pushed, EqualTo):
+                    self.numbers = [pushed.value]
+                yield pushed
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+            return iter([(number,) for number in self.numbers])
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "pushes-filters"
+
+        def schema(self) -> str:
+            return "number int"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return Reader()
+
+    spark.dataSource.register(Source)
+    frame = spark.read.format("pushes-filters").load()
+    assert frame.count() == 3
+    frame = spark.read.format("pushes-filters").load()
+    assert frame.filter("number = 1").count() == 1
+    assert frame.count() == 1
+
+
+def rows(log_dir: Path, *columns: str, **options: str) -> list[dict[str, object]]:
+    reader = KafkaLogSource(CaseInsensitiveDict({"path": str(log_dir), **options})).reader(schema_of(*columns))
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def schema_of(*columns: str) -> StructType:
+    return StructType([field for name in columns for field in SCHEMA.fields if field.name == name])
+
+
+def test_a_schema_chooses_columns_and_a_count_of_them_is_that_of_the_records(
+    spark: SparkSession, log_dir: Path
+) -> None:
+    source = spark.read.format("kafka-log").schema("visibility string, topic string")
+    counts = source.load(str(log_dir)).groupBy("topic", "visibility").count().collect()
+    seen = [row["visibility"] for row in rows(log_dir)]
+    assert {(row.topic, row.visibility): row["count"] for row in counts} == {
+        ("t", kind): seen.count(kind) for kind in ("committed", "aborted", "open", None)
+    }
+
+
+def test_what_headers_tell_is_read_without_records(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is in the records is not looked at: not even their checksum."""
+    told = [name for name in SCHEMA.names if name in HEADER_COLUMNS]
+    whole = [{name: row[name] for name in told} for row in rows(log_dir)]
+    assert len(told) == len(HEADER_COLUMNS)
+    path = log_dir / "t-0" / "00000000000000000000.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    monkeypatch.setattr("headstone.spark.log_rows.HEADER_ROWS_MAX", 2)
+    assert rows(log_dir, *told) == whole
+    with pytest.raises(CorruptLog, match="wrong CRC-32C"):
+        rows(log_dir, *told, "offset")
+
+
+def test_headers_at_the_edge_of_a_range_are_counted_by_their_records(log_dir: Path) -> None:
+    assert [row["batch_position"] for row in rows(log_dir, "batch_position", offsets="4:8")] == [
+        row["batch_position"] for row in rows(log_dir) if 4 <= row["offset"] < 8  # type: ignore[operator]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        (StructField("size", LongType()), "no column size; there are topic, partition, offset, timestamp,"),
+        (StructField("offset", IntegerType()), "offset is bigint, not int"),
+        (StructField("partition", StringType()), "partition is int, not string"),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused_by_name(log_dir: Path, field: StructField, why: str) -> None:
+    source = KafkaLogSource(CaseInsensitiveDict({"path": str(log_dir)}))
+    with pytest.raises(UsageError, match=re.escape(why)):
+        source.reader(StructType([field]))
+
+
+def test_offsets_choose_chunks_before_anything_is_read(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "CHUNK_BYTES", 1)
+    batches = [batch for segment in read_partition(log_dir / "t-0") for batch in segment.batches]
+    for start in range(batches[-1].next_offset):
+        for end in range(start + 1, batches[-1].next_offset + 1):
+            options = CaseInsensitiveDict({"path": str(log_dir), "offsets": f"{start}:{end}"})
+            planned = KafkaLogSource(options).reader(StructType()).partitions()
+            cuts = [part.part.segment.cuts for part in planned if isinstance(part, QueryPart)]
+            bases = [int(base) for chosen in cuts for base in chosen["offset"][:-1]]
+            assert bases == [
+                batch.base_offset for batch in batches if batch.next_offset > start and batch.base_offset < end
+            ]
+
+
+def test_a_log_that_grows_after_it_was_planned_is_read_as_it_was(tmp_path: Path) -> None:
+    history = History()
+    history.append("N[a]/zstd N[b] P1[c]")
+    history.write_partition(tmp_path, "t-0")
+    frames = [schema_of("offset"), schema_of("visibility")]
+    readers = [KafkaLogSource(CaseInsensitiveDict({"path": str(tmp_path)})).reader(schema) for schema in frames]
+    planned = [reader.partitions() for reader in readers]
+    history.append("C1 N[d]")
+    history.write_partition(tmp_path, "t-0")
+    assert [
+        [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+        for reader, parts in zip(readers, planned, strict=True)
+    ] == [
+        [{"offset": 0}, {"offset": 1}, {"offset": 2}],
+        [{"visibility": "committed"}, {"visibility": "committed"}, {"visibility": "open"}],
+    ]
+
+
+@pytest.mark.parametrize("columns", [("offset",), ("partition",)])
+def test_a_segment_that_is_another_than_planned_is_told(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    history = History()
+    history.append("N[a] N[b] N[c]")
+    history.write_partition(tmp_path, "t-0")
+    reader = KafkaLogSource(CaseInsensitiveDict({"path": str(tmp_path)})).reader(schema_of(*columns))
+    parts = reader.partitions()
+    other = History()
+    other.append("N[x] N[b] N[c] N[d]")
+    other.write_partition(tmp_path, "t-0")
+    with pytest.raises(CorruptLog, match="the file changed"):
+        list(reader.read(parts[0]))

@@ -5,11 +5,13 @@ A misspelt option would otherwise read everything, and a reversed range nothing,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from headstone.errors import UsageError
 from headstone.retention.policy import NO_LIMIT
+from headstone.storage.access import Access
 
+STORE = "store."
 PARTITION_MAX = (1 << 31) - 1
 
 
@@ -20,6 +22,41 @@ def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
     for name in sorted(options):
         if name.lower() not in exact and not name.lower().startswith(prefixes):
             raise UsageError(f"unknown option {name}; there are {', '.join(sorted(known, key=str.lower))}")
+
+
+def store_access(options: Mapping[str, str]) -> Access:
+    """Settings of an object store: `store.endpoint` and so on."""
+    return Access.of({name.removeprefix(STORE): value for name, value in options.items() if name.startswith(STORE)})
+
+
+def topic_names(text: str) -> tuple[str, ...]:
+    """One topic, or several with commas between them, which no topic's name has."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError(f'topic {text!r}: expected names, such as "orders" or "orders,payments"')
+    return names
+
+
+def require_topics(wanted: Iterable[str], present: Collection[str]) -> None:
+    for name in wanted:
+        if name not in present:
+            raise UsageError(f"no topic {name}; there {'is' if len(present) == 1 else 'are'} {_listed(present)}")
+
+
+def one_of(name: str, text: str, values: Sequence[str]) -> str:
+    if text not in values:
+        raise UsageError(f"{name} {text!r}: there are {' and '.join(values)}")
+    return text
+
+
+def truth(name: str, text: str) -> bool:
+    return one_of(name, text.lower(), ("true", "false")) == "true"
+
+
+def positive(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(f"{name} {text!r}: expected a number above 0")
+    return int(text)
 
 
 def partition_numbers(text: str) -> tuple[int, ...]:
@@ -36,8 +73,11 @@ def partition_numbers(text: str) -> tuple[int, ...]:
 def require_partitions(wanted: Iterable[int], present: Collection[int]) -> None:
     for number in wanted:
         if number not in present:
-            there = ", ".join(map(str, sorted(present)))
-            raise UsageError(f"no partition {number}; there {'is' if len(present) == 1 else 'are'} {there or 'none'}")
+            raise UsageError(f"no partition {number}; there {'is' if len(present) == 1 else 'are'} {_listed(present)}")
+
+
+def _listed(present: Collection[int] | Collection[str]) -> str:
+    return ", ".join(map(str, sorted(present))) or "none"
 
 
 def offset_range(text: str) -> tuple[int, int]:

@@ -1,0 +1,232 @@
+"""`spark.readStream.format("kafka-log").load(PATH)`: the records that are added to a growing log directory, each once.
+
+A stream's position is an offset per partition, `{"orders-0": 1200}`, and nothing else: segments may be rolled, compacted or
+appended to between two batches, or while one is read, and what is at or above the position is read exactly once. It goes up to
+the last stable offset, where a record's `visibility` does not change any more, or to the high watermark.
+
+Owns what counts as lost: records that were deleted before they were read, a partition that is gone, a log that became shorter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from headstone.errors import CorruptLog, UsageError
+from headstone.log import checkpoints
+from headstone.log.directory import PartitionDir, list_segments
+from headstone.pipeline.planning import survey_directory
+from headstone.retention.survey import PartitionSurvey
+from headstone.spark.log_rows import LogPart, parts_of, rows_of_records
+from headstone.spark.log_selection import LogSelection
+from headstone.spark.source_options import one_of, positive, truth
+from headstone.storage.stores import MissingObject
+
+try:
+    from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+
+    HAS_LIMITS = True
+except ImportError:  # before Spark 4.2
+    HAS_LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        pass
+
+
+OPTIONS = ("failOnDataLoss", "maxOffsetsPerTrigger", "upTo")
+LSO, HIGH_WATERMARK = "lso", "high-watermark"
+PATIENCE_SECONDS = 10.0
+"""A swap or an append that is under way is over by then; what is still half a log is told."""
+POLL_SECONDS = 0.1
+ATTEMPTS = 3
+"""Of a task to read its range: when compaction has replaced a segment under it, it looks where its offsets are now."""
+
+Offsets = Mapping[str, int]
+"""By partition, as its directory is called: the next offset to read."""
+Found = Mapping[str, tuple[PartitionDir, PartitionSurvey]]
+Clock = Callable[[], float]
+
+_IN_MOTION = (CorruptLog, UsageError, FileNotFoundError, MissingObject)
+"""What a log looks like while somebody swaps segments, or is in the middle of an append."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    up_to: str = LSO
+    fail_on_data_loss: bool = True
+    offsets_max: int | None = None
+    """Of one micro-batch, over all partitions; None: all there are."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> StreamSettings:
+        limit = options.get("maxOffsetsPerTrigger")
+        if limit is not None and not HAS_LIMITS:
+            raise UsageError(
+                "maxOffsetsPerTrigger: this Spark asks a Python source for all there is; it needs Spark 4.2"
+            )
+        return cls(
+            up_to=one_of("upTo", options.get("upTo", LSO), (LSO, HIGH_WATERMARK)),
+            fail_on_data_loss=truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
+            offsets_max=None if limit is None else positive("maxOffsetsPerTrigger", limit),
+        )
+
+
+@dataclass
+class StreamPart(InputPartition):
+    directory: PartitionDir
+    part: LogPart
+
+
+class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, selection: LogSelection, columns: Sequence[str], settings: StreamSettings) -> None:
+        self._selection = selection
+        self._columns = columns
+        self._settings = settings
+        self._surveys: dict[str, tuple[object, PartitionSurvey]] = {}
+        self._until: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return self._firsts(self._partitions())
+
+    def getDefaultReadLimit(self) -> Any:
+        if self._settings.offsets_max is None:
+            return super().getDefaultReadLimit()
+        return ReadMaxRows(self._settings.offsets_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        found = self._partitions()
+        self._until = self._ends(found, self._firsts(found))
+
+    def latestOffset(self, start: Offsets | None = None, limit: object = None) -> dict[str, int]:
+        """Spark hands both over since 4.2. `limit` is what the options say, or all there is where the trigger wants that."""
+        found = self._partitions()
+        begins = {**self._firsts(found), **(start or {})}
+        ends = self._ends(found, begins)
+        if self._until is not None:
+            until = {**begins, **self._until}
+            ends = {name: max(begins[name], min(end, until[name])) for name, end in ends.items()}
+        offsets_max: int | None = getattr(limit, "max_rows", None)
+        return ends if offsets_max is None else limited(begins, ends, offsets_max)
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        found = self._partitions()
+        begins = {**self._firsts(found), **start}
+        parts: list[InputPartition] = []
+        for name, until in sorted(end.items()):
+            if name in found and begins[name] < until:
+                directory, survey = found[name]
+                self._require_whole(name, survey, begins[name], until)
+                parts += [StreamPart(directory, part) for part in _range_of(directory, survey, begins[name], until)]
+            elif name not in found:
+                self._lost(f"{name} is gone")
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of the part's offsets, wherever they are: segments that compaction has replaced are looked up again."""
+        if not isinstance(partition, StreamPart):
+            return
+        directory, parts = partition.directory, [partition.part]
+        start, end = partition.part.offset_start, partition.part.offset_end
+        for attempt in range(ATTEMPTS):
+            try:
+                for part in parts:
+                    for batch, following in rows_of_records(part, self._columns):
+                        yield batch
+                        start = max(start, following)
+                return
+            except _IN_MOTION:
+                if attempt + 1 == ATTEMPTS:
+                    raise
+            survey = settled(lambda: survey_directory(directory)[0])
+            self._require_whole(directory.name, survey, start, end)
+            parts = list(_range_of(directory, survey, start, end))
+
+    def _partitions(self) -> Found:
+        """All that are there now. Headers are walked again only where a log has changed."""
+        found: dict[str, tuple[PartitionDir, PartitionSurvey]] = {}
+        for directory in self._selection.directories():
+            name = directory.name
+            if name in found:
+                raise UsageError(
+                    f"{name} is in {found[name][0].path} and in {directory.path}; a stream reads one of them"
+                )
+            found[name] = directory, settled(partial(self._survey, directory))
+        return found
+
+    def _survey(self, directory: PartitionDir) -> PartitionSurvey:
+        name, state = directory.name, _state(directory)
+        known = self._surveys.get(name)
+        if known is None or known[0] != state:
+            self._surveys[name] = state, survey_directory(directory)[0]
+        return self._surveys[name][1]
+
+    def _firsts(self, found: Found) -> dict[str, int]:
+        return {name: max(survey.log_start, self._selection.offset_start) for name, (_, survey) in found.items()}
+
+    def _ends(self, found: Found, begins: Offsets) -> dict[str, int]:
+        """A partition that is gone, or has become shorter, keeps its place, so that nothing is read twice if it comes back."""
+        ends = dict(begins)
+        for name, begin in begins.items():
+            if name not in found:
+                self._lost(f"{name} is gone")
+                continue
+            survey = found[name][1]
+            if survey.log_end < begin:
+                self._lost(f"{name} ends at offset {survey.log_end} now, and was read up to {begin}: it became shorter")
+            end = survey.lso if self._settings.up_to == LSO else survey.high_watermark
+            ends[name] = max(min(end, self._selection.offset_end), begin)
+        return ends
+
+    def _require_whole(self, name: str, survey: PartitionSurvey, begin: int, end: int) -> None:
+        if begin < survey.log_start:
+            self._lost(f"{name} begins at offset {survey.log_start} now: those from {begin} on were deleted unread")
+        if end > survey.log_end:
+            self._lost(f"{name} ends at offset {survey.log_end} now, and was to be read up to {end}: it became shorter")
+
+    def _lost(self, what: str) -> None:
+        if self._settings.fail_on_data_loss:
+            raise UsageError(f'{what}; with the option failOnDataLoss "false" the stream goes on without it')
+
+
+def _range_of(directory: PartitionDir, survey: PartitionSurvey, start: int, end: int) -> Iterator[LogPart]:
+    for segment in survey.segments:
+        yield from parts_of(directory.topic, directory.partition, segment, start, end)
+
+
+def limited(begins: Offsets, ends: Offsets, offsets_max: int) -> dict[str, int]:
+    """Not more than offsets_max offsets, shared among the partitions by how much each has; some progress if there is any."""
+    waiting = {name: end - begins[name] for name, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= offsets_max:
+        return dict(ends)
+    chosen, left = {}, offsets_max
+    for name in sorted(ends):
+        share = min(-(-waiting[name] * offsets_max // total), waiting[name], left)
+        chosen[name] = begins[name] + share
+        left -= share
+    return chosen
+
+
+def settled(look: Callable[[], PartitionSurvey], *, clock: Clock = time.monotonic) -> PartitionSurvey:
+    """What is in motion is looked at again until it is whole, for some seconds."""
+    deadline = clock() + PATIENCE_SECONDS
+    while True:
+        try:
+            return look()
+        except _IN_MOTION:
+            if clock() >= deadline:
+                raise
+            time.sleep(POLL_SECONDS)
+
+
+def _state(directory: PartitionDir) -> object:
+    """Equal as long as a survey would be the same."""
+    marks = (checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)
+    known = [checkpoints.read_offsets(directory.log_dir / name).get(directory.topic_partition) for name in marks]
+    return list_segments(directory), known
