@@ -194,7 +194,7 @@ def test_copies_in_object_storage_are_replicas_too(tmp_path: Path, capsys: pytes
         assert told(capsys, 0, urls[0], first, *conf, "--topic", "t")["verdict"] == "clean"
         assert "there is nothing to compare it with" in str(told(capsys, 1, *urls, *conf)["partitions"])
         for wrong, said in (
-            (urls[0] + "/", "named twice"), (f"s3://{BUCKET}/nothing", "holds no log directory"),
+            (urls[0] + "/", "named twice"), (f"s3://{BUCKET}/nothing", f"s3://{BUCKET}/nothing: no such directory"),
             (f"file://{tmp_path}/typo", "no such directory"),
         ):  # fmt: skip
             assert main(["audit", urls[0], wrong, *conf, "--in-process"]) == 2

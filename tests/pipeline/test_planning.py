@@ -9,7 +9,8 @@ import pytest
 
 from headstone.log.directory import PartitionDir, as_partition
 from headstone.log.snapshots import ProducerEntry, write_snapshot
-from headstone.pipeline.planning import Candidate, candidate, survey_directory
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.planning import Candidate, candidate, survey_directory, survey_peers
 from headstone.retention.policy import Policy
 from tests.oracle.files import write_checkpoint
 from tests.oracle.notation import History
@@ -37,7 +38,8 @@ def directory(root: Path) -> PartitionDir:
 
 def planned(mine: Path, *peers: Path) -> Candidate:
     partition = directory(mine)
-    return candidate(partition, survey_directory(partition), POLICY, dirty_from=None, peers=peers)
+    theirs = survey_peers([partition], peers, InProcess()).get(partition.path, ())
+    return candidate(partition, survey_directory(partition), POLICY, dirty_from=None, peers=theirs)
 
 
 def policy(*, mtro: int, mxro: int, plain: int) -> Policy:

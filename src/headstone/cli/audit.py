@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headstone.audit.verdicts import Finding, Group
     from headstone.cluster.connection import Connection
     from headstone.pipeline.auditing import PartitionAudit
-    from headstone.pipeline.compaction import Engine
+    from headstone.pipeline.engine import Engine
 
 EXIT_CODES = {"clean": 0, "diverged": 1, "incomplete": 3}
 """By verdict."""
@@ -80,13 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("name the log directories of the replicas, or a cluster with --bootstrap HOSTS")
     for path in (arguments.report, arguments.findings):
         _refuse_unwritable(path)
-    arguments.names = {}
     wanted = [key.encode() for key in arguments.key]
     if arguments.keys_file:
         wanted += arguments.keys_file.read_bytes().splitlines()
     now_ms = time.time_ns() // 1_000_000 if arguments.now_ms is None else arguments.now_ms
     audits = _live(arguments, wanted) if arguments.bootstrap else _offline(arguments, wanted)
-    told = _renamed([_partition(one, now_ms, arguments.delete_retention_ms) for one in audits], arguments.names)
+    told = [_partition(one, now_ms, arguments.delete_retention_ms) for one in audits]
     proofs = _proofs(audits, wanted)
     decided = verdict(sum(len(one["findings"]) for one in told), sum(len(one["problems"]) for one in told))
     if arguments.findings:
@@ -112,54 +111,26 @@ def _refuse_unwritable(path: Path | None) -> None:
         raise UsageError(f"{path}: cannot be written: no permission")
 
 
-def _renamed(told: Any, names: dict[str, str]) -> Any:
-    """What was found in a copy is told of what was copied."""
-    if isinstance(told, dict):
-        return {key: _renamed(value, names) for key, value in told.items()}
-    if isinstance(told, list):
-        return [_renamed(value, names) for value in told]
-    for place, name in sorted(names.items(), reverse=True) if isinstance(told, str) else ():
-        told = told.replace(place, name.rstrip("/"))
-    return told
-
-
 def _offline(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:
     from headstone.log.directory import find_partitions
     from headstone.pipeline.auditing import audit, replicas_of
+    from headstone.storage.access import Access
 
     if len(arguments.directories) < 2:
         raise UsageError("name the log directories of two replicas or more: one alone has nothing to be compared with")
     resolved = [text.rstrip("/") if "://" in text else str(Path(text).resolve()) for text in arguments.directories]
     if len(set(resolved)) < len(resolved):
         raise UsageError("the same directory is named twice")
-    with scratch_directory("audit") as work:
-        places = {
-            name: _copied(arguments, name, work / str(number)) if "://" in name else name
-            for number, name in enumerate(arguments.directories)
-        }
-        groups = replicas_of([(name, find_partitions([place])) for name, place in places.items()])
-        if arguments.topic:
-            groups = {name: some for name, some in groups.items() if some[0][1].topic in arguments.topic}
-        if not groups:
-            raise UsageError(f"no partition of {', '.join(arguments.topic)} in these directories")
-        found: list[PartitionAudit] = _on_engine(
-            arguments, lambda engine, board: audit(groups, engine, wanted=wanted, board=board)
-        )
-    arguments.names = {place: name for name, place in places.items() if place != name}
+    access = Access.of(store_settings(arguments))
+    groups = replicas_of([(name, find_partitions([name], access)) for name in arguments.directories])
+    if arguments.topic:
+        groups = {name: some for name, some in groups.items() if some[0][1].topic in arguments.topic}
+    if not groups:
+        raise UsageError(f"no partition of {', '.join(arguments.topic)} in these directories")
+    found: list[PartitionAudit] = _on_engine(
+        arguments, lambda engine, board: audit(groups, engine, wanted=wanted, board=board)
+    )
     return found
-
-
-def _copied(arguments: argparse.Namespace, url: str, to: Path) -> str:
-    from headstone.lake.copying import copy_objects, of_topics
-    from headstone.storage.stores import Store
-
-    scheme, _, path = url.partition("://")
-    if scheme == "file" and not Path(path).is_dir():
-        raise UsageError(f"{path}: no such directory")
-    tell(f"{url}: copying")
-    size = copy_objects(Store.open(url, store_settings(arguments)), to, wanted=of_topics(arguments.topic))
-    tell(f"{url}: {size / 1e6:,.1f} MB copied")
-    return str(to)
 
 
 def _live(arguments: argparse.Namespace, wanted: list[bytes]) -> list[PartitionAudit]:

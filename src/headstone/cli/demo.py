@@ -20,7 +20,7 @@ from headstone.errors import UsageError
 from headstone.retention.policy import KAFKA, RULES
 
 if TYPE_CHECKING:
-    from headstone.pipeline.compaction import Engine
+    from headstone.pipeline.engine import Engine
     from headstone.sim.stories import Telling
     from headstone.sim.tour import Say
 

@@ -129,11 +129,12 @@ def batch_as_text(batch: BatchEntry) -> list[str]:
 
 
 def _facts(arguments: argparse.Namespace, directories: Sequence[PartitionDir], policy: Policy) -> list[PartitionFacts]:
+    from headstone.log.directory import list_segments
     from headstone.pipeline.inprocess import InProcess
     from headstone.pipeline.inspection import inspect
     from headstone.pipeline.progress import ProgressLine
 
-    size = sum(path.stat().st_size for directory in directories for path in directory.path.glob("*.log"))
+    size = sum(file.size for directory in directories for file in list_segments(directory))
     if size < SPARK_FROM_BYTES and arguments.master is None and arguments.spark_remote is None:
         with ProgressLine(enabled=True) as line:
             return inspect(directories, policy, InProcess(cores()), line.board)

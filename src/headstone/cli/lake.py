@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headstone.lake.job_plan import JobOptions
     from headstone.lake.scheduling import Eligibility
     from headstone.log.topic_partition import TopicPartition
-    from headstone.pipeline.compaction import Engine
+    from headstone.pipeline.engine import Engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,13 +28,15 @@ from headstone.lake.scheduling import dirty_spans, not_compacted
 from headstone.lake.segments import files_of, lay_down, oldest_stamp
 from headstone.lake.spans import Span, Spans, overlap, without
 from headstone.log.columns import VALUE_SIZE, decode
-from headstone.log.directory import LOG, PartitionDir, numbered
+from headstone.log.directory import LOG, numbered
 from headstone.log.layout import DELETE_HORIZON
 from headstone.log.reading import ChunkReader, Payloads, chunk_of, walk_segment
 from headstone.log.scratch import scratch_directory
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.compaction import CompactionRequest, Engine, compact
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.engine import Engine
 from headstone.retention.verdicts import BY_KEYLESS, REASONS
+from headstone.storage.ranges import open_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class _Job:
     partition: Partition
     """As it was when the job began."""
     plan: Plan
-    directory: PartitionDir
+    directory: Path
     clock: Callable[[], int]
     options: JobOptions
     bytes_read: int = 0
@@ -101,20 +103,20 @@ def compact_partition(
     with scratch_directory("lake") as work:
         job = _Job(
             lake=lake, at=at, partition=partition, plan=plan, clock=options.clock or (lambda: now_ms), options=options,
-            directory=PartitionDir(path=work / str(at), topic=at.topic, partition=at.number),
+            directory=work / str(at),
             bytes_read=plan.choice.bytes_read, epoch=partition.compaction_epoch,
         )  # fmt: skip
         fetched = plan.choice.fetched
         options.tell(f"{at}: reading {len(fetched)} of {len(partition.extents)} extents")
         _fetch(job)
         request = CompactionRequest(
-            paths=(str(job.directory.path),), out=None, policy=plan.policy, dirty_from=plan.index.start, progress=False,
+            paths=(str(job.directory),), out=None, policy=plan.policy, dirty_from=plan.index.start, progress=False,
             path="auto" if options.map_bytes is None else "whole",
         )  # fmt: skip
         options.check()
         report = compact(request, engine, lambda text: None).partitions[0]
         _refuse_keyless(at, report.reasons.get(REASONS[BY_KEYLESS], 0))
-        facts = {extent.span.start: _facts(files_of(job.directory.path, extent.span)) for extent in fetched}
+        facts = {extent.span.start: _facts(files_of(job.directory, extent.span)) for extent in fetched}
         claim = None
         if report.dirty_end > plan.index.start:  # a full map may end before what was planned
             job.plan = plan = replace(plan, index=Span(plan.index.start, report.dirty_end))
@@ -141,7 +143,7 @@ def _refuse_keyless(at: TopicPartition, lost: int) -> None:
 
 def _fetch(job: _Job) -> None:
     """A log directory of the extents, and an empty active segment behind them: a pass never touches the active one."""
-    directory, fetched = job.directory.path, job.plan.choice.fetched
+    directory, fetched = job.directory, job.plan.choice.fetched
     directory.mkdir(parents=True)
 
     def fetch(extent: Extent) -> None:
@@ -194,10 +196,10 @@ def _parts(
     return parts
 
 
-def _size(directory: PartitionDir, change: Extent | Mark) -> int:
+def _size(directory: Path, change: Extent | Mark) -> int:
     if isinstance(change, Mark):
         return dead_bytes(change.dead.size)
-    return sum(path.stat().st_size for _, path in files_of(directory.path, change.span))
+    return sum(path.stat().st_size for _, path in files_of(directory, change.span))
 
 
 def _upload(
@@ -230,14 +232,14 @@ def _without_list(extent: Extent) -> bool:
     return extent.keys < 0 and extent.length > 0 and extent.span.end - extent.span.start <= ABOVE_MAX
 
 
-def _content_changed(directory: PartitionDir, extent: Extent) -> bool:
+def _content_changed(directory: Path, extent: Extent) -> bool:
     content = _content(directory, extent.span)
     return len(content) != extent.length or google_crc32c.value(content) != extent.checksum
 
 
-def _content(directory: PartitionDir, span: Span) -> bytes:
+def _content(directory: Path, span: Span) -> bytes:
     """What is left of an extent."""
-    return b"".join(path.read_bytes() for _, path in files_of(directory.path, span))
+    return b"".join(path.read_bytes() for _, path in files_of(directory, span))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,8 +265,8 @@ def _facts(segments: Sequence[tuple[int, Path]]) -> _Facts:
 
 def _has_tombstone(path: Path, row: Any, reader: ChunkReader, payloads: Payloads) -> bool:
     start, end = int(row["position"]), int(row["position"] + row["size"])
-    with path.open("rb") as file:
-        chunk = reader.read(file, str(path), start, end, batches=1, previous=-1, with_crc=False)
+    with open_ranges(str(path)) as ranges:
+        chunk = reader.read(ranges, start, end, batches=1, previous=-1, with_crc=False)
     only = np.zeros(1, dtype=np.int64)
     return any(bool((spans[:, VALUE_SIZE] < 0).any()) for _, spans in decode(chunk, only, payloads))
 

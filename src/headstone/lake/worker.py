@@ -24,7 +24,7 @@ from headstone.lake.leases import COMMITTED, FAILED, IDLE, LEASE_MS, LEVELED, RE
 from headstone.lake.leveling import level_partition, runs_to_merge
 from headstone.lake.scheduling import Eligibility, eligibility, ineligible, queue
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.compaction import Engine
+from headstone.pipeline.engine import Engine
 
 RUN, SOFT, HARD = "run", "soft", "hard"
 HEARTBEATS = 4

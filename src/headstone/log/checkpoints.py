@@ -17,6 +17,8 @@ from headstone.errors import UsageError
 from headstone.log.failpoint import reach
 from headstone.log.ownership import take_after
 from headstone.log.topic_partition import TopicPartition
+from headstone.storage.places import ObjectPlace, Place
+from headstone.storage.uploads import write_whole
 
 CLEANER = "cleaner-offset-checkpoint"
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -54,7 +56,7 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_offsets(path: Path) -> Mapping[TopicPartition, int]:
+def read_offsets(path: Place) -> Mapping[TopicPartition, int]:
     """Entries of a checkpoint; a missing or empty file has none. Parsed once, however many partitions ask."""
     try:
         status = path.stat()
@@ -64,7 +66,7 @@ def read_offsets(path: Path) -> Mapping[TopicPartition, int]:
 
 
 @lru_cache(maxsize=64)
-def _offsets_of(path: Path, inode: int, mtime_ns: int, size: int) -> Mapping[TopicPartition, int]:
+def _offsets_of(path: Place, inode: int | str | None, mtime_ns: int, size: int) -> Mapping[TopicPartition, int]:
     """Files are rewritten by rename, so that a new content has a new inode or time."""
     rows = _rows(path)
     offsets: dict[TopicPartition, int] = {}
@@ -76,13 +78,17 @@ def _offsets_of(path: Path, inode: int, mtime_ns: int, size: int) -> Mapping[Top
     return MappingProxyType(offsets)
 
 
-def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+def write_offsets(path: Place, offsets: Mapping[TopicPartition, int]) -> None:
     lines = [VERSION, str(len(offsets))]
     lines += [f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())]
-    write_atomically(path, "\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    if isinstance(path, ObjectPlace):
+        write_whole(path, text.encode())
+    else:
+        write_atomically(path, text)
 
 
-def read_leader_epochs(path: Path) -> list[tuple[int, int]]:
+def read_leader_epochs(path: Place) -> list[tuple[int, int]]:
     """(epoch, start offset) in order."""
     epochs = []
     for number, fields in enumerate(_rows(path), start=3):
@@ -97,7 +103,7 @@ def write_leader_epochs(path: Path, epochs: list[tuple[int, int]]) -> None:
     write_atomically(path, "\n".join(lines) + "\n")
 
 
-def read_topic_id(path: Path) -> str | None:
+def read_topic_id(path: Place) -> str | None:
     """The topic id of partition.metadata, None if there is no such file."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -114,7 +120,7 @@ def write_topic_id(path: Path, topic_id: str) -> None:
     write_atomically(path, f"version: 0\ntopic_id: {topic_id}")
 
 
-def _rows(path: Path) -> list[list[str]]:
+def _rows(path: Place) -> list[list[str]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -133,11 +139,11 @@ def _rows(path: Path) -> list[list[str]]:
     return rows
 
 
-def _integer(path: Path, line: int, text: str) -> int:
+def _integer(path: Place, line: int, text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,19}", text) or not -(2**63) <= int(text) < 2**63:
         raise _malformed(path, line, f"{text!r} is not a number of 64 bits")
     return int(text)
 
 
-def _malformed(path: Path, line: int, found: str) -> UsageError:
+def _malformed(path: Place, line: int, found: str) -> UsageError:
     return UsageError(f"{path}, line {line}: {found}; restore the file from a backup: what it says protects records")

@@ -11,13 +11,14 @@ import base64
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from headstone.errors import CorruptLog
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir, list_segments
 from headstone.log.listing import list_batches
 from headstone.log.reading import SegmentFile
+from headstone.storage.access import FROM_ENVIRONMENT
+from headstone.storage.places import ObjectPlace, Place
 
 FRAME_VERSION = 1
 TOPIC, CONFIG, REMOVE_TOPIC = 2, 4, 9
@@ -102,7 +103,7 @@ def read_cluster_metadata(directory: PartitionDir) -> ClusterMetadata:
     return metadata
 
 
-def node_id(log_dir: Path) -> str | None:
+def node_id(log_dir: Place) -> str | None:
     """Of the broker whose directory it is."""
     try:
         lines = (log_dir / checkpoints.META_PROPERTIES).read_text(encoding="utf-8").splitlines()
@@ -112,7 +113,7 @@ def node_id(log_dir: Path) -> str | None:
     return properties.get("node.id", properties.get("broker.id"))
 
 
-def _newest_snapshot(path: Path) -> tuple[SegmentFile | None, int]:
+def _newest_snapshot(path: Place) -> tuple[SegmentFile | None, int]:
     """With the offset up to which it tells everything."""
     matches = [match for match in (_SNAPSHOT.fullmatch(child.name) for child in path.iterdir()) if match]
     if not matches:
@@ -120,7 +121,11 @@ def _newest_snapshot(path: Path) -> tuple[SegmentFile | None, int]:
     newest = max(matches, key=lambda match: (int(match[1]), int(match[2])))
     file = path / newest[0]
     size = file.stat().st_size
-    return SegmentFile(base=0, path=str(file), size=size, mtime_ms=0, index_bytes=0, time_index_bytes=0), int(newest[1])
+    access = file.access if isinstance(file, ObjectPlace) else FROM_ENVIRONMENT
+    snapshot = SegmentFile(
+        base=0, path=str(file), size=size, mtime_ms=0, index_bytes=0, time_index_bytes=0, access=access
+    )
+    return snapshot, int(newest[1])
 
 
 def _values(file: SegmentFile, start: int) -> Iterator[_Value]:

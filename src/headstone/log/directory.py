@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,14 @@ from headstone.log import checkpoints
 from headstone.log.ownership import take_after
 from headstone.log.reading import SegmentFile
 from headstone.log.topic_partition import TopicPartition
+from headstone.storage.access import FROM_ENVIRONMENT, Access
+from headstone.storage.places import ObjectPlace, Place, children, place
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+UNFINISHED = ".headstone-unfinished"
+"""In a partition's folder of an object store, as long as not all of it is there."""
 
 METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log: snapshots, not compaction, keep it small, and a controller does not start on a compacted one."""
@@ -48,7 +52,7 @@ _OWNERS_FILES = (
 class PartitionDir:
     """One partition's folder; `topic_partition` as the checkpoint files name it."""
 
-    path: Path
+    path: Place
     topic: str
     partition: int
 
@@ -61,7 +65,7 @@ class PartitionDir:
         return TopicPartition(self.topic, self.partition)
 
     @property
-    def log_dir(self) -> Path:
+    def log_dir(self) -> Place:
         return self.path.parent
 
 
@@ -69,7 +73,7 @@ class PartitionDir:
 class FutureCopy:
     """What a move of a partition between log directories has copied so far."""
 
-    path: Path
+    path: Place
     topic: str
     partition: int
 
@@ -78,8 +82,8 @@ class FutureCopy:
         return directory.partition == self.partition and (directory.topic == self.topic or cut)
 
 
-def future_copies(log_dir: Path) -> list[FutureCopy]:
-    matches = (_FUTURE.fullmatch(child.name) for child in sorted(log_dir.iterdir()))
+def future_copies(log_dir: Place) -> list[FutureCopy]:
+    matches = (_FUTURE.fullmatch(child.name) for child in children(log_dir))
     return [
         FutureCopy(path=log_dir / match[0], topic=match["topic"], partition=int(match["partition"]))
         for match in matches
@@ -91,11 +95,17 @@ def numbered(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
-def as_partition(path: Path) -> PartitionDir | None:
-    """None for what is no partition by its name, or holds partitions itself: a log directory may be called `kafka-1`."""
+def as_partition(path: Place) -> PartitionDir | None:
+    """None for what is no partition by its name, or holds partitions itself: a log directory may be called `kafka-1`.
+
+    Also for one in an object store that is not there yet: whoever writes it takes the sign away last."""
     if not _named_as_partition(path.name) or not path.is_dir():
         return None
-    path = _owned_place(path)
+    if isinstance(path, ObjectPlace):
+        if (path / UNFINISHED).exists():
+            return None
+    else:
+        path = _owned_place(path)
     match = _PARTITION.fullmatch(path.name)
     if match is None or _holds_partitions(path):
         return None
@@ -106,13 +116,19 @@ def _named_as_partition(name: str) -> bool:
     return _PARTITION.fullmatch(name) is not None and _STRAY.fullmatch(name) is None
 
 
-def _holds_partitions(path: Path) -> bool:
-    with os.scandir(path) as children:
-        for child in children:
-            if child.name[:20].isdigit():
-                return False
-            if _named_as_partition(child.name) and child.is_dir():
-                return True
+def _holds_partitions(path: Place) -> bool:
+    if isinstance(path, ObjectPlace):
+        return _shows_partitions(path.iterdir())
+    with os.scandir(path) as entries:
+        return _shows_partitions(entries)
+
+
+def _shows_partitions(entries: Iterable[os.DirEntry[str]] | Iterable[ObjectPlace]) -> bool:
+    for child in entries:
+        if child.name[:20].isdigit():
+            return False
+        if _named_as_partition(child.name) and child.is_dir():
+            return True
     return False
 
 
@@ -141,18 +157,19 @@ def _link_places(path: Path) -> list[Path]:
     return places
 
 
-def find_partitions(paths: Sequence[str | Path]) -> list[PartitionDir]:
-    """The partitions that each path is (a partition directory) or holds (a log directory)."""
-    found: dict[Path, PartitionDir] = {}
+def find_partitions(paths: Sequence[str | Path], access: Access = FROM_ENVIRONMENT) -> list[PartitionDir]:
+    """The partitions that each path is (a partition directory) or holds (a log directory), local or in an object store."""
+    found: dict[Place, PartitionDir] = {}
     for given in paths:
-        path = Path(given)
+        path = place(given, access)
         if not str(given) or not path.is_dir():
             raise UsageError(
                 f"{given or repr(given)}: no such directory; name a partition directory or a log directory"
             )
-        path = path if _named_as_partition(path.name) else path.resolve()
-        here = as_partition(path) if any(path.glob("*" + LOG)) or any(path.glob("*" + LOG + ".*")) else None
-        inside = [here] if here else [as_partition(child) for child in sorted(path.iterdir())]
+        if isinstance(path, Path) and not _named_as_partition(path.name):
+            path = path.resolve()
+        here = as_partition(path) if _has_segments(path) else None
+        inside = [here] if here else [as_partition(child) for child in children(path)]
         partitions = [partition for partition in inside if partition is not None]
         if not partitions and not future_copies(path):
             raise UsageError(f"{given}: no partition found; {_what_is_there(path)}")
@@ -162,8 +179,16 @@ def find_partitions(paths: Sequence[str | Path]) -> list[PartitionDir]:
     return list(found.values())
 
 
-def _what_is_there(path: Path) -> str:
-    log_dirs = [child.name for child in sorted(path.iterdir()) if child.is_dir() and _holds_partitions(child)]
+def _has_segments(path: Place) -> bool:
+    """Finished or not: `.log.cleaned` and the like tell of a partition too."""
+    return any(LOG in child.name and f"{LOG}." in f"{child.name}." for child in path.iterdir())
+
+
+def _what_is_there(path: Place) -> str:
+    unfinished = [child.name for child in path.iterdir() if (child / UNFINISHED).exists()]
+    if unfinished:
+        return f"{unfinished[0]} is unfinished: whoever wrote it was interrupted; run the same command again"
+    log_dirs = [child.name for child in children(path) if child.is_dir() and _holds_partitions(child)]
     if log_dirs:
         return f"it holds log directories: name them one by one ({', '.join(log_dirs)})"
     return "expected folders named <topic>-<partition> with .log files"
@@ -197,7 +222,7 @@ def _refuse_missing(partition: PartitionDir, names: Sequence[str]) -> None:
         if match is None or match[2] in (LOG, SNAPSHOT) or {match[1] + LOG, match[1] + LOG + DELETED} & present:
             continue
         raise CorruptLog(
-            file=partition.path / (match[1] + LOG), position=0, offset=int(match[1]),
+            file=str(partition.path / (match[1] + LOG)), position=0, offset=int(match[1]),
             found=f"the segment is missing, but its {match[2]} is there",
             advice="restore it from a replica; a broker that starts here forgets it without a word",
         )  # fmt: skip
@@ -208,7 +233,7 @@ def snapshot_offsets(partition: PartitionDir) -> list[int]:
     return sorted(int(match[1]) for match in matches if match and match[2] == SNAPSHOT)
 
 
-def _segment(path: Path, base: int) -> SegmentFile:
+def _segment(path: Place, base: int) -> SegmentFile:
     status = path.stat()
     index, time_index = path.with_suffix(INDEX), path.with_suffix(TIME_INDEX)
     return SegmentFile(
@@ -218,19 +243,20 @@ def _segment(path: Path, base: int) -> SegmentFile:
         mtime_ms=status.st_mtime_ns // 1_000_000,
         index_bytes=index.stat().st_size if index.exists() else 0,
         time_index_bytes=time_index.stat().st_size if time_index.exists() else 0,
+        access=path.access if isinstance(path, ObjectPlace) else FROM_ENVIRONMENT,
     )
 
 
-def is_broker_directory(log_dir: Path) -> bool:
+def is_broker_directory(log_dir: Place) -> bool:
     return (log_dir / checkpoints.META_PROPERTIES).exists()
 
 
-def tells_high_watermarks(log_dir: Path) -> bool:
+def tells_high_watermarks(log_dir: Place) -> bool:
     """Whether a partition without a high watermark has none; in a backup without such a file all there is was replicated."""
     return is_broker_directory(log_dir) or (log_dir / checkpoints.HIGH_WATERMARK).exists()
 
 
-def was_stopped_cleanly(log_dir: Path) -> bool:
+def was_stopped_cleanly(log_dir: Place) -> bool:
     return (log_dir / checkpoints.CLEAN_SHUTDOWN).exists()
 
 

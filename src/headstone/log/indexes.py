@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from headstone.errors import CorruptLog
 from headstone.log.intrinsics import kernel
+from headstone.storage.places import Place
 
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
@@ -111,13 +112,15 @@ def read_time_index(path: Path) -> npt.NDArray[Any]:
     return _entries(path, TIME_ENTRY)
 
 
-def read_aborted(path: Path) -> list[AbortedTxn]:
+def read_aborted(path: Place) -> list[AbortedTxn]:
     """Entries of a `.txnindex`; a missing file has none."""
     if not path.exists():
         return []
     entries = _entries(path, ABORTED_ENTRY)
     if (entries["version"] != 0).any():
-        raise CorruptLog(file=path, position=0, offset=-1, found="unknown .txnindex entry version", advice=_REBUILD)
+        raise CorruptLog(
+            file=str(path), position=0, offset=-1, found="unknown .txnindex entry version", advice=_REBUILD
+        )
     return [
         AbortedTxn(
             producer_id=int(entry["producer_id"]),
@@ -137,11 +140,11 @@ def aborted_bytes(entries: Sequence[AbortedTxn]) -> bytes:
 _REBUILD = "remove the file: aborted transactions are found from the log itself"
 
 
-def _entries(path: Path, entry: np.dtype[Any]) -> npt.NDArray[Any]:
+def _entries(path: Place, entry: np.dtype[Any]) -> npt.NDArray[Any]:
     content = path.read_bytes()
     if len(content) % entry.itemsize:
         raise CorruptLog(
-            file=path, position=len(content) - len(content) % entry.itemsize, offset=-1,
+            file=str(path), position=len(content) - len(content) % entry.itemsize, offset=-1,
             found=f"{len(content)} bytes is not a whole number of {entry.itemsize}-byte entries", advice=_REBUILD,
         )  # fmt: skip
     return np.frombuffer(content, dtype=entry)

@@ -24,6 +24,7 @@ from headstone.log.columns import (
     header_column,
 )
 from headstone.log.reading import Batches, Bytes, Chunk, ChunkReader, Ints, Payloads, SegmentFile, walk_segment
+from headstone.storage.ranges import open_ranges
 
 CONTROL_NAMES = {layout.ABORT: "ABORT", layout.COMMIT: "COMMIT", layout.EMPTIED: "EMPTIED"}
 NO_LIMIT = (1 << 63) - 1
@@ -74,15 +75,14 @@ def list_batches(
 ) -> Iterator[BatchEntry]:
     """Those with an offset in [offset_start, offset_end), and of their records only those in it."""
     reader, payloads = ChunkReader(), Payloads()
-    with open(file.path, "rb") as raw:
-        for table in walk_segment(file.path, base=file.base, with_crc=True):
+    with open_ranges(file.path, file.access, size=file.size) as ranges:
+        for table in walk_segment(file.path, base=file.base, with_crc=True, access=file.access, size=file.size):
             wanted = (table["last_offset"] >= offset_start) & (table["base_offset"] < offset_end)
             for row in table[wanted]:
                 start = int(row["position"])
                 before = int(row["base_offset"]) - 1
-                chunk = reader.read(
-                    raw, file.path, start, start + int(row["size"]), batches=1, previous=before, with_crc=False
-                )
+                end = start + int(row["size"])
+                chunk = reader.read(ranges, start, end, batches=1, previous=before, with_crc=False)
                 records = None
                 if with_records:
                     records = tuple(r for r in _records(chunk, payloads) if offset_start <= r.offset < offset_end)

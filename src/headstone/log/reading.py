@@ -1,7 +1,7 @@
 """Reads segment files: a header walk over the whole file, and chunks of whole batches with their bytes.
 
-Owns the messages for what can be wrong with a `.log` file. A walk maps the file and touches only headers; a chunk is
-read into memory, its checksums verified. Memory is bounded by the chunk, never by the file.
+Owns the messages for what can be wrong with a `.log` file. A walk maps a local file and touches only headers; an object it
+reads window by window. A chunk is read into memory, its checksums verified. Memory is bounded by the chunk, never by the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import numpy.typing as npt
 
 from headstone.errors import CorruptLog
 from headstone.log import codecs, kernels
-from headstone.log.layout import BATCH, CODEC_MASK, HEADER_BYTES, LOG_OVERHEAD, RECORD_BYTES_MIN, WIRE
+from headstone.log.layout import BATCH, CODEC_MASK, HEADER_BYTES, LENGTH_AT, LOG_OVERHEAD, RECORD_BYTES_MIN, WIRE
+from headstone.storage.access import FROM_ENVIRONMENT, Access
+from headstone.storage.ranges import WINDOW_BYTES, Ranges, open_ranges
+from headstone.storage.stores import is_remote
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -60,12 +63,15 @@ FOUND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
+    """`path` is a path, or the URL of an object, which is reached by `access`."""
+
     base: int
     path: str
     size: int
     mtime_ms: int
     index_bytes: int
     time_index_bytes: int
+    access: Access = FROM_ENVIRONMENT
 
 
 def corrupt(path: str, data: Bytes, at: int, end: int, code: int, *, file_position: int, previous: int) -> CorruptLog:
@@ -111,12 +117,32 @@ def with_loss(error: CorruptLog, files: Sequence[SegmentFile]) -> CorruptLog:
     return CorruptLog(file=error.file, position=error.position, offset=error.offset, found=error.found, advice=advice)
 
 
-def walk_segment(path: str, *, base: int, previous: int | None = None, with_crc: bool = False) -> Iterator[Batches]:
+def walk_segment(
+    path: str,
+    *,
+    base: int,
+    previous: int | None = None,
+    with_crc: bool = False,
+    access: Access = FROM_ENVIRONMENT,
+    size: int | None = None,
+) -> Iterator[Batches]:
     """Tables of the batches of one file, in order; each table is valid until the next one is asked for.
 
-    previous is the last offset before this segment, if it is known to be above base - 1.
+    previous is the last offset before this segment, if it is known to be above base - 1; size of an object that was listed
+    saves a request.
     """
     previous = base - 1 if previous is None else max(previous, base - 1)
+    if is_remote(path):
+        tables = _walk_object(open_ranges(path, access, size=size), previous, with_crc)
+    else:
+        tables = _walk_file(path, previous, with_crc)
+    for table in tables:
+        if int(table[-1]["last_offset"]) - base > INT32_MAX:
+            raise _too_far(path, table, base)
+        yield table
+
+
+def _walk_file(path: str, previous: int, with_crc: bool) -> Iterator[Batches]:
     table = np.zeros(TABLE_ROWS, dtype=BATCH)
     with open(path, "rb") as file:
         end = os.fstat(file.fileno()).st_size
@@ -129,16 +155,47 @@ def walk_segment(path: str, *, base: int, previous: int | None = None, with_crc:
         n, at, error = kernels.walk(data, at, end, previous, with_crc, PAYLOAD_BYTES_MAX, table)
         if n:
             previous = int(table[n - 1]["last_offset"])
-            if previous - base > INT32_MAX:
-                raise _too_far(path, table[:n], base)
             yield table[:n]
         if error != kernels.OK:
             raise corrupt(path, data, at, end, error, file_position=at, previous=previous)
 
 
+def _walk_object(opened: Ranges, previous: int, with_crc: bool) -> Iterator[Batches]:
+    """Window after window, each beginning with the batch that the last one cut off; one that is longer gets a longer window."""
+    table = np.zeros(TABLE_ROWS, dtype=BATCH)
+    buffer = np.zeros(0, dtype=np.uint8)
+    with opened as ranges:
+        start, size = 0, WINDOW_BYTES
+        while start < ranges.size:
+            size = min(size, ranges.size - start)
+            if buffer.size < size:
+                buffer = np.zeros(size, dtype=np.uint8)
+            data = buffer[:size]
+            read_exactly(ranges, start, data)
+            n, at, error = kernels.walk(data, 0, size, previous, with_crc, PAYLOAD_BYTES_MAX, table)
+            if n:
+                previous = int(table[n - 1]["last_offset"])
+                table["position"][:n] += start
+                yield table[:n]
+            left = ranges.size - start - at
+            needed = _batch_bytes(data[at:])
+            if error == kernels.TORN and start + size < ranges.size and needed <= left:
+                size = max(needed, WINDOW_BYTES)
+            elif error != kernels.OK:
+                raise corrupt(ranges.path, data, at, at + left, error, file_position=start + at, previous=previous)
+            start += at
+
+
+def _batch_bytes(data: Bytes) -> int:
+    """What the header in front says, or as much of a batch as must be seen to know it."""
+    if data.size < LOG_OVERHEAD:
+        return LOG_OVERHEAD
+    return int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD].tobytes(), "big", signed=True) + LOG_OVERHEAD
+
+
 def verify_segment(file: SegmentFile) -> None:
     """Reads a segment that will not be rewritten: its headers decide too, so its checksums must be right."""
-    for _ in walk_segment(file.path, base=file.base, with_crc=True):
+    for _ in walk_segment(file.path, base=file.base, with_crc=True, access=file.access, size=file.size):
         pass
 
 
@@ -150,10 +207,10 @@ def _too_far(path: str, table: Batches, base: int) -> CorruptLog:
     )  # fmt: skip
 
 
-def next_offset(path: str, base: int) -> int:
+def next_offset(path: str, base: int, access: Access = FROM_ENVIRONMENT) -> int:
     """One past the last offset of a segment file; its base if it is empty."""
     following = base
-    for table in walk_segment(path, base=base):
+    for table in walk_segment(path, base=base, access=access):
         following = int(table[-1]["last_offset"]) + 1
     return following
 
@@ -180,27 +237,27 @@ class ChunkReader:
         self._buffer = np.zeros(0, dtype=np.uint8)
         self._table = np.zeros(256, dtype=BATCH)
 
-    def read(self, file: Any, path: str, start: int, end: int, *, batches: int, previous: int, with_crc: bool) -> Chunk:
-        size = end - start
+    def read(self, ranges: Ranges, start: int, end: int, *, batches: int, previous: int, with_crc: bool) -> Chunk:
+        size, path = end - start, ranges.path
         if self._buffer.size < size:
             self._buffer = np.zeros(size + size // 4, dtype=np.uint8)
         if self._table.size < batches:
             self._table = np.zeros(batches + batches // 4, dtype=BATCH)
-        file.seek(start)
         data = self._buffer[:size]
-        try:
-            got = file.readinto(data.data)
-        except OSError as failed:  # of a read it does not say the file
-            raise OSError(failed.errno, failed.strerror, path) from failed
-        if got != size:
-            raise CorruptLog(
-                file=path, position=start + got, offset=NO_OFFSET, found="the file became shorter while it was read",
-                advice="stop whatever writes to this directory and run again",
-            )  # fmt: skip
+        read_exactly(ranges, start, data)
         n, at, error = kernels.walk(data, 0, size, previous, with_crc, PAYLOAD_BYTES_MAX, self._table[:batches])
         if error != kernels.OK:
             raise corrupt(path, data, at, size, error, file_position=start + at, previous=previous)
         return Chunk(path=path, position=start, data=data, batches=self._table[:n])
+
+
+def read_exactly(ranges: Ranges, start: int, data: Bytes) -> None:
+    got = ranges.read_into(start, data.data)
+    if got != data.size:
+        raise CorruptLog(
+            file=ranges.path, position=start + got, offset=NO_OFFSET, found="the file became shorter while it was read",
+            advice="stop whatever writes to this directory and run again",
+        )  # fmt: skip
 
 
 def chunk_of(path: str, content: bytes) -> Chunk:
@@ -211,6 +268,19 @@ def chunk_of(path: str, content: bytes) -> Chunk:
     if error != kernels.OK or at != data.size:
         raise corrupt(path, data, at, data.size, error, file_position=at, previous=-1)
     return Chunk(path=path, position=0, data=data, batches=batches[:count])
+
+
+def batch_at(file: SegmentFile, position: int) -> Chunk:
+    """One batch, which begins there; its positions are those in the chunk."""
+
+    def read(size: int) -> bytes:
+        content = np.zeros(size, dtype=np.uint8)
+        with open_ranges(file.path, file.access, size=file.size, within=(position, position + size)) as ranges:
+            read_exactly(ranges, position, content)
+        return content.tobytes()
+
+    head = np.frombuffer(read(LOG_OVERHEAD), dtype=np.uint8)
+    return chunk_of(file.path, read(min(_batch_bytes(head), file.size - position)))
 
 
 class Payloads:

@@ -13,6 +13,7 @@ import numpy as np
 
 from headstone.errors import CorruptLog
 from headstone.log.intrinsics import crc32c
+from headstone.storage.places import Place
 
 HEAD = np.dtype([("version", ">i2"), ("crc", ">u4"), ("count", ">i4")])
 ENTRY = np.dtype(
@@ -55,7 +56,7 @@ def snapshot_bytes(entries: list[ProducerEntry]) -> bytes:
     return head.tobytes()[:CRC_FROM] + body
 
 
-def read_snapshot(path: Path) -> list[ProducerEntry]:
+def read_snapshot(path: Place) -> list[ProducerEntry]:
     content = path.read_bytes()
     view = np.frombuffer(content, dtype=np.uint8)
     if len(content) < HEAD.itemsize:
@@ -78,5 +79,7 @@ def write_snapshot(path: Path, entries: list[ProducerEntry]) -> None:
         os.fsync(file.fileno())
 
 
-def _corrupt(path: Path, found: str) -> CorruptLog:
-    return CorruptLog(file=path, position=0, offset=-1, found=found, advice="an older snapshot will be used instead")
+def _corrupt(path: Place, found: str) -> CorruptLog:
+    return CorruptLog(
+        file=str(path), position=0, offset=-1, found=found, advice="an older snapshot will be used instead"
+    )

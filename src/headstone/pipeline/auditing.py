@@ -6,7 +6,7 @@ temporary files by shares of the keys, and one share is compared after the other
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,10 +33,10 @@ from headstone.errors import CorruptLog, UsageError
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, META_PROPERTIES, PARTITION_METADATA, read_offsets
 from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
 from headstone.log.directory import METADATA_TOPIC, PartitionDir, list_segments
-from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON, EMPTIED, LENGTH_AT, LOG_OVERHEAD, TRANSACTIONAL
-from headstone.log.reading import Payloads, chunk_of
-from headstone.pipeline.compaction import Engine
-from headstone.pipeline.planning import survey_directory
+from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON, EMPTIED, TRANSACTIONAL
+from headstone.log.reading import Payloads, batch_at
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.planning import Surveyed, survey_each
 from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.row_spool import RowSpool
 from headstone.retention.keys import HashKey, siphash_spans
@@ -127,8 +127,10 @@ def audit(
     found: list[PartitionAudit] = []
     works: list[AuditWork] = []
     hash_key = HashKey.random()
+    directories = [directory for _, members in sorted(groups.items()) for _, directory in members]
+    surveys = dict(zip(directories, survey_each(directories, engine), strict=True))
     for partition, members in sorted(groups.items()):
-        replicas, unread = _surveyed(members)
+        replicas, unread = _surveyed(members, surveys)
         problems = [f"{name}: {why}" for name, why in unread.items()]
         if len(members) < 2:
             problems.append(f"{partition}: only {members[0][0]} has it, there is nothing to compare it with")
@@ -188,7 +190,9 @@ def _not_compared(facts: Sequence[ReplicaFacts]) -> list[str]:
     return [f"nothing could be compared: {who} has records below its high watermark"]
 
 
-def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replica, ...], dict[str, str]]:
+def _surveyed(
+    members: Sequence[tuple[str, PartitionDir]], surveys: Mapping[PartitionDir, Surveyed | Exception]
+) -> tuple[tuple[Replica, ...], dict[str, str]]:
     """The replicas, and why the others could not be read."""
     replicas: list[Replica] = []
     unread: dict[str, str] = {}
@@ -198,17 +202,18 @@ def _surveyed(members: Sequence[tuple[str, PartitionDir]]) -> tuple[tuple[Replic
             f"{members[0][1].name}: different topics of the same name, not replicas of one (topic ids {', '.join(sorted(ids))})"
         )
     for name, directory in members:
-        try:
-            survey, _ = survey_directory(directory)
-        except (CorruptLog, OSError) as error:
-            unread[name] = str(error)
+        surveyed = surveys[directory]
+        if isinstance(surveyed, UsageError):
+            raise surveyed
+        if isinstance(surveyed, Exception):
+            unread[name] = str(surveyed)
             continue
         high, clean = (
             read_offsets(directory.log_dir / file).get(directory.topic_partition) for file in (HIGH_WATERMARK, CLEANER)
         )
         replicas.append(
             Replica(
-                name=name, directory=directory, survey=survey, high_watermark=high, first_dirty=clean,
+                name=name, directory=directory, survey=surveyed[0], high_watermark=high, first_dirty=clean,
             )
         )  # fmt: skip
     return tuple(replicas), unread
@@ -289,15 +294,12 @@ def _state(replica: ReplicaRows, low: int, high: int) -> str:
 def _key_of(replicas: dict[str, Replica], found: Difference) -> bytes:
     """Read again from where it was found."""
     name, file, position = found.place
-    path = replicas[name].survey.segments[file].file.path
-    with open(path, "rb") as log:
-        log.seek(position)
-        head = log.read(LOG_OVERHEAD)
-        chunk = chunk_of(path, head + log.read(int.from_bytes(head[LENGTH_AT:], "big")))
+    segment = replicas[name].survey.segments[file].file
+    chunk = batch_at(segment, position)
     for content, spans in decode(chunk, np.arange(chunk.batches.size), Payloads()):
         for span in spans[spans[:, OFFSET] == found.offset]:
             return bytes(content[span[KEY_AT] : span[KEY_AT] + span[KEY_SIZE]])
-    raise AssertionError(f"{path} has changed while it was read")
+    raise AssertionError(f"{segment.path} has changed while it was read")
 
 
 def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) -> tuple[ReplicaFacts, dict[str, int]]:

@@ -1,6 +1,7 @@
-"""Puts finished outputs in place: a swap inside a partition directory, or a new log directory. Driver only.
+"""Puts finished outputs in place on a disk: a swap inside a partition directory, or a new log directory. Driver only.
 
-Up to here nothing but work files exists; from here on every step may be the last one before a crash.
+Up to here nothing but work files exists; from here on every step may be the last one before a crash. What a sink needs to know
+of a finished partition is here too, wherever its new log goes (`new_objects.py`: into an object store).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,9 @@ from headstone.pipeline.work import GroupResult, PartitionWork
 from headstone.retention import verdicts
 from headstone.retention.ranges import RetainedSegment, deletable, largest_timestamp
 from headstone.retention.survey import SegmentSurvey
+from headstone.storage.places import Place, children, local
+from headstone.storage.stores import is_remote
+from headstone.storage.uploads import copy_whole
 
 WORK_PREFIX = ".headstone-w"
 """The letter keeps a name of digits from looking like a partition."""
@@ -123,26 +127,24 @@ def changes(done: Finished) -> bool:
 
 def commit_in_place(done: Finished) -> int:
     """Swaps the outputs in; returns the log start offset afterwards. The checkpoints are the caller's next step."""
-    directory = done.found.directory
+    directory = local(done.found.directory.path)
     if done.work is not None and done.groups:
-        _snapshot_at_end(done, directory.path)
-        _stage_cleaned(done, directory.path)
+        _snapshot_at_end(done, directory)
+        _stage_cleaned(done, directory)
         new = [output.base for output in done.outputs]
         extra = uncovered_base([(o.base, o.next_offset) for o in done.outputs], done.rewritten_bases)
         if extra is not None:
-            _empty_segment(directory.path, extra, CLEANED, done.found.survey.active.file.path)
+            _empty_segment(directory, extra, CLEANED, done.found.survey.active.file.path)
             new.append(extra)
-        replace_segments(directory.path, new_bases=new, old_bases=done.rewritten_bases, stale_snapshots=done.rewritten)
+        replace_segments(directory, new_bases=new, old_bases=done.rewritten_bases, stale_snapshots=done.rewritten)
     gone = deleted_by_retention(done)
     if gone:
         if len(gone) == len(done.bases):
             # By a swap of its own: after a crash, indexes alone would tell of a segment that was lost.
-            _empty_segment(directory.path, done.found.survey.log_end, CLEANED, done.found.survey.active.file.path)
-            replace_segments(
-                directory.path, new_bases=[done.found.survey.log_end], old_bases=[], stale_snapshots=range(0)
-            )
-        remove_segments(directory.path, gone)
-    return _start_after(done, gone)
+            _empty_segment(directory, done.found.survey.log_end, CLEANED, done.found.survey.active.file.path)
+            replace_segments(directory, new_bases=[done.found.survey.log_end], old_bases=[], stale_snapshots=range(0))
+        remove_segments(directory, gone)
+    return start_after(done, gone)
 
 
 def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
@@ -150,33 +152,31 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     directory = done.found.directory
     for output, base in done.outputs_with_source:
         for suffix in output.suffixes:
-            source = attempt_path(str(work_dir), output.base, suffix, output.attempt)
-            take_after(source, directory.path / numbered(base, LOG))
+            source = local(attempt_path(work_dir, output.base, suffix, output.attempt))
+            own_as(source, directory.path / numbered(base, LOG))
             os.replace(source, work_dir / numbered(output.base, suffix))
     finals = {numbered(output.base, suffix) for output in done.outputs for suffix in output.suffixes}
     for lost_attempt in [path for path in work_dir.iterdir() if path.name not in finals]:
         lost_attempt.unlink()
-    for segment in done.carried:
-        _copy_segment(directory, segment.base, work_dir)
-    snapshots = {*(segment.base for segment in done.carried), done.found.survey.log_end}
-    _copy_rest(directory, work_dir, snapshots)
+    for file in [*carried_files(done), *accompanying_files(done)]:
+        copy_owned(file, work_dir / file.name)
     _snapshot_at_end(done, work_dir)
     gone = deleted_by_retention(done)
     if gone and len(gone) == len(done.bases):
         _empty_segment(work_dir, done.found.survey.log_end, "", done.found.survey.active.file.path)
     remove_segments(work_dir, gone)
-    take_after(work_dir, directory.path)
+    own_as(work_dir, directory.path)
     sync_directory(work_dir)
     reach(f"rename {work_dir} to {out / directory.name}")
     os.rename(work_dir, out / directory.name)
     sync_directory(out)
-    return _start_after(done, gone)
+    return start_after(done, gone)
 
 
 class CheckpointBook:
     """The checkpoint files of one log directory that is ours alone: changed in memory, written once for many partitions."""
 
-    def __init__(self, log_dir: Path) -> None:
+    def __init__(self, log_dir: Place) -> None:
         self._log_dir = log_dir
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._changed: set[str] = set()
@@ -230,7 +230,7 @@ def _first_base(done: Finished, gone: Sequence[int]) -> int:
     return min(set(done.bases) - set(gone), default=done.found.survey.log_end)
 
 
-def _start_after(done: Finished, gone: Sequence[int]) -> int:
+def start_after(done: Finished, gone: Sequence[int]) -> int:
     return max(done.found.survey.log_start, _first_base(done, gone))
 
 
@@ -238,7 +238,7 @@ def _stage_cleaned(done: Finished, directory: Path) -> None:
     assert done.work is not None
     for output, base in done.outputs_with_source:
         for suffix in output.suffixes:
-            source = attempt_path(done.work.work_dir, output.base, suffix, output.attempt)
+            source = local(attempt_path(done.work.work_dir, output.base, suffix, output.attempt))
             target = directory / (numbered(output.base, suffix) + CLEANED)
             take_after(source, directory / numbered(base, LOG))
             reach(f"rename {source.name} to {target.name}")
@@ -254,7 +254,8 @@ def _snapshot_at_end(done: Finished, directory: Path) -> None:
         return
     temporary = target.with_name(target.name + ".tmp")
     write_snapshot(temporary, entries)
-    take_after(temporary, Path(survey.active.file.path))
+    if not is_remote(survey.active.file.path):
+        take_after(temporary, Path(survey.active.file.path))
     reach(f"rename {temporary.name}")
     os.replace(temporary, target)
 
@@ -264,34 +265,38 @@ def _empty_segment(directory: Path, base: int, stage: str, model: str) -> None:
         reach(f"create {numbered(base, suffix)}{stage}")
         path = directory / (numbered(base, suffix) + stage)
         path.write_bytes(b"")
-        take_after(path, Path(model))
+        if not is_remote(model):
+            take_after(path, Path(model))
 
 
-def _copy_segment(directory: PartitionDir, base: int, target: Path) -> None:
-    for suffix in SEGMENT_SUFFIXES:
-        source = directory.path / numbered(base, suffix)
-        if source.exists():
-            _copy_synced(source, target / source.name)
+def carried_files(done: Finished) -> list[Place]:
+    """Of the segments that stay as they are."""
+    names = [numbered(segment.base, suffix) for segment in done.carried for suffix in SEGMENT_SUFFIXES]
+    files = (done.found.directory.path / name for name in names)
+    return [file for file in files if file.exists()]
 
 
-def _copy_rest(directory: PartitionDir, target: Path, snapshots: set[int]) -> None:
-    for name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
-        if (directory.path / name).exists():
-            _copy_synced(directory.path / name, target / name)
-    for offset in snapshots:
-        source = directory.path / numbered(offset, SNAPSHOT)
-        if source.exists():
-            _copy_synced(source, target / source.name)
+def accompanying_files(done: Finished) -> list[Place]:
+    """What else belongs to the partition afterwards: epochs, its topic's id, and the snapshots of what was not rewritten."""
+    snapshots = {*(segment.base for segment in done.carried), done.found.survey.log_end}
+    names = [checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA]
+    names += [numbered(offset, SNAPSHOT) for offset in sorted(snapshots)]
+    files = (done.found.directory.path / name for name in names)
+    return [file for file in files if file.exists()]
 
 
-def _copy_synced(source: str | Path, target: str | Path) -> None:
-    shutil.copy2(source, target)
-    with open(target, "rb") as file:
-        os.fsync(file.fileno())
-    take_after(Path(target), Path(source))
+def copy_owned(source: Place, target: Path) -> None:
+    copy_whole(source, target)
+    own_as(target, source)
 
 
-def copy_broker_files(sources: Sequence[Path], out: Path, *, clean: bool) -> None:
+def own_as(path: Path, model: Place) -> None:
+    """An object has no owner that a file could take over."""
+    if isinstance(model, Path):
+        take_after(path, model)
+
+
+def copy_broker_files(sources: Sequence[Place], out: Path, *, clean: bool) -> None:
     """What a broker looks for in its log directory beside partitions; the sign of a clean stop comes last."""
     for source in sources:
         for name in (
@@ -300,13 +305,13 @@ def copy_broker_files(sources: Sequence[Path], out: Path, *, clean: bool) -> Non
             *([checkpoints.CLEAN_SHUTDOWN] if clean else []),
         ):
             if (source / name).exists() and not (out / name).exists():
-                _copy_synced(source / name, out / name)
+                copy_owned(source / name, out / name)
         for name in (path.name for path in out.glob("*-checkpoint")):
-            take_after(out / name, source / name if (source / name).exists() else source)
+            own_as(out / name, source / name if (source / name).exists() else source)
     sync_directory(out)
 
 
-def is_clean_with(out: Path, sources: Sequence[Path]) -> bool:
+def is_clean_with(out: Path, sources: Sequence[Place]) -> bool:
     """Whether all that `out` will hold comes from brokers that stopped cleanly; its sign is taken back if not."""
     empty = not any(child.is_dir() for child in out.iterdir())
     clean = all(map(was_stopped_cleanly, sources)) and (empty or was_stopped_cleanly(out))
@@ -331,18 +336,29 @@ def copy_untouched(directories: Sequence[PartitionDir], out: Path) -> None:
     for directory in directories:
         copy = out / (WORK_PREFIX + secrets.token_hex(6))
         try:
-            shutil.copytree(
-                directory.path, copy, copy_function=_copy_synced, ignore=shutil.ignore_patterns(WORK_PREFIX + "*")
-            )
-            for folder, _, _ in os.walk(copy):
-                take_after(Path(folder), directory.path / Path(folder).relative_to(copy))
-                sync_directory(Path(folder))
+            _copy_folder(directory.path, copy)
             reach(f"rename {copy} to {out / directory.name}")
             os.rename(copy, out / directory.name)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
     sync_directory(out)
-    book = CheckpointBook(out)
+    note_untouched(CheckpointBook(out), directories)
+
+
+def _copy_folder(source: Place, target: Path) -> None:
+    target.mkdir()
+    for child in children(source):
+        if child.name.startswith(WORK_PREFIX):
+            continue
+        if child.is_dir():
+            _copy_folder(child, target / child.name)
+        else:
+            copy_owned(child, target / child.name)
+    own_as(target, source)
+    sync_directory(target)
+
+
+def note_untouched(book: CheckpointBook, directories: Sequence[PartitionDir]) -> None:
     for directory in directories:
         for file in (
             checkpoints.CLEANER,
@@ -355,12 +371,17 @@ def copy_untouched(directories: Sequence[PartitionDir], out: Path) -> None:
     book.write()
 
 
-def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:
+def refuse_existing(out: Place, directories: Sequence[PartitionDir]) -> None:
+    """Inputs are never written to, and nothing that is there is overwritten."""
     inputs = {directory.log_dir for directory in directories}
-    inputs |= {directory.path.resolve() for directory in directories if directory.path.is_symlink()}
-    for place in (out.resolve(), *out.resolve().parents):
-        if place in inputs:
-            raise UsageError(f"--out {out} lies inside the input {place}; name a directory elsewhere")
+    inputs |= {
+        directory.path.resolve()
+        for directory in directories
+        if isinstance(directory.path, Path) and directory.path.is_symlink()
+    }
+    for above in _with_parents(out.resolve() if isinstance(out, Path) else out):
+        if above in inputs:
+            raise UsageError(f"--out {out} lies inside the input {above}; name a directory elsewhere")
     names = Counter(directory.name for directory in directories)
     twice = sorted(name for name, times in names.items() if times > 1)
     if twice:
@@ -370,6 +391,13 @@ def refuse_existing(out: Path, directories: Sequence[PartitionDir]) -> None:
     for name in names:
         if (out / name).exists():
             raise UsageError(f"{out / name} exists already; name an empty --out directory")
+
+
+def _with_parents(place: Place) -> Iterator[Place]:
+    yield place
+    while place.parent != place:
+        place = place.parent
+        yield place
 
 
 def remove_work_dirs(directory: Path) -> None:

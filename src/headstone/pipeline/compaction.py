@@ -8,46 +8,23 @@ the run; one that cannot be compacted is reported, and the others go on.
 from __future__ import annotations
 
 import errno
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
 
 from headstone.errors import CorruptLog, Unfinished, UsageError
-from headstone.log.directory import (
-    PartitionDir,
-    exclusive,
-    find_partitions,
-    is_broker_directory,
-    was_stopped_cleanly,
-)
-from headstone.log.ownership import refuse_foreign, take_after
-from headstone.log.swap import recover
-from headstone.pipeline.commit import (
-    WORK_PREFIX,
-    CheckpointBook,
-    Finished,
-    changes,
-    commit_in_place,
-    commit_to,
-    copy_broker_files,
-    copy_untouched,
-    is_clean_with,
-    note_cleaned,
-    note_new,
-    refuse_existing,
-    refuse_keyless,
-    remove_work_dir,
-    remove_work_dirs,
-)
+from headstone.log.directory import find_partitions
+from headstone.pipeline.commit import Finished
+from headstone.pipeline.engine import Engine
 from headstone.pipeline.memory import TASK_MEMORY_BYTES
-from headstone.pipeline.planning import Candidate, candidate, partition_work, pass_over, survey_each, verify_each
-from headstone.pipeline.progress import Board, Meter, ProgressLine
+from headstone.pipeline.new_objects import NewObjects
+from headstone.pipeline.planning import Candidate, candidate, partition_work, pass_over, survey_each, survey_peers
+from headstone.pipeline.progress import Board, ProgressLine
 from headstone.pipeline.report import PartitionReport, partition_report
 from headstone.pipeline.selection import Selection, refuse_wrong_clock, select
+from headstone.pipeline.sinks import InPlace, NewDirectory, Sink, WorkDirs
+from headstone.pipeline.transfers import run_transfers
 from headstone.pipeline.work import PartitionWork, TaskResult, bounded_map, compact_whole
 from headstone.retention import keys
 from headstone.retention.keys import HashKey
@@ -55,6 +32,8 @@ from headstone.retention.passes import CleaningPass
 from headstone.retention.policy import Policy
 from headstone.retention.ranges import dirty_segments
 from headstone.retention.settings import with_settings
+from headstone.storage.access import FROM_ENVIRONMENT, Access
+from headstone.storage.places import ObjectPlace, Place
 
 SHUFFLE_BYTES_MIN = 1 << 30
 """Below this, splitting a partition over tasks costs more than it gains."""
@@ -69,35 +48,19 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 Tell = Callable[[str], None]
 
 
-class Engine(Protocol):
-    """Runs the stages: on Spark (`stages.OnSpark`) or in this process (`inprocess.InProcess`)."""
-
-    def begin(self) -> None: ...
-
-    def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
-        """The answers; the first error that a body met is raised."""
-        ...
-
-    def outcomes(
-        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None
-    ) -> list[Any]:
-        """The answers, with the error that a body met in the place of its answer."""
-        ...
-
-    def split(
-        self, works: Sequence[PartitionWork], board: Board | None = None
-    ) -> list[tuple[int, TaskResult | Exception]]:
-        """(which of the works, a result of it or an error that it met)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRequest:
     paths: tuple[str, ...]
-    out: Path | None
+    """Local directories, or prefixes of object stores."""
+    out: Place | None
+    """None: in place."""
     policy: Policy
+    access: Access = FROM_ENVIRONMENT
+    """To the object stores among the paths."""
+    clean: bool = False
+    """Take over an output in an object store from a run that may still be at work."""
     dirty_from: int | None = None
-    peers: tuple[Path, ...] = ()
+    peers: tuple[Place, ...] = ()
     topics: tuple[str, ...] = ()
     """Only these; none named: every compacted one."""
     all_topics: bool = False
@@ -111,7 +74,7 @@ class CompactionRequest:
     force_offline: bool = False
     dry_run: bool = False
     path: str = "auto"
-    """auto, whole (one task per partition) or shuffle."""
+    """auto, whole (one task a partition) or shuffle."""
     task_memory_bytes: int = TASK_MEMORY_BYTES
     parallelism: int = 2
     progress: bool = True
@@ -135,18 +98,15 @@ class CompactionResult:
 def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> CompactionResult:
     """Raises what the first partition met if none could be compacted; else those that could not are in the result."""
     started = time.monotonic()
-    everything = find_partitions(request.paths)
+    everything = find_partitions(request.paths, request.access)
     selection = select(everything, paths=request.paths, topics=request.topics, all_topics=request.all_topics, tell=tell)
-    directories = selection.wanted
     result = CompactionResult()
+    sink = sink_of(request)
     with ExitStack() as stack:
-        if request.out is None and not request.dry_run:
-            _hold_in_place(directories, request.force_offline, stack, tell)
-        elif request.out is not None and not request.dry_run:
-            clean = _hold_out(request.out, everything, stack)
         if not request.dry_run:
+            sink.hold(selection.wanted, everything, stack, tell)
             engine.begin()
-        found = _candidates(selection, request, result.failed)
+        found = _candidates(selection, request, engine, result.failed)
         for c in found:
             tell_choice(c, request, tell)
         chosen = {c.directory.path for c in found if not request.eligible_only or c.eligibility.eligible}
@@ -155,28 +115,20 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
                 partition_report(c, None, (), c.survey.log_start, chosen=c.directory.path in chosen) for c in found
             ]
         else:
-            _run(found, chosen, request, engine, result, tell)
-            if request.out is not None:
-                _complete_out(request.out, everything, selection.left, result, clean=clean)
+            _run(found, _Run(request, engine, sink, HashKey.random(), chosen), result, tell)
+            sink.complete(selection.left, everything, engine, failed=bool(result.failed))
     if result.failed and not result.partitions:
         raise result.failed[0].error
     result.seconds = time.monotonic() - started
     return result
 
 
-def _complete_out(
-    out: Path,
-    everything: Sequence[PartitionDir],
-    left: Sequence[PartitionDir],
-    result: CompactionResult,
-    *,
-    clean: bool,
-) -> None:
-    """What a broker looks for beside what was compacted; without it none starts on an output that lacks a partition."""
-    if result.failed:
-        return
-    copy_untouched(left, out)
-    copy_broker_files(sorted({directory.log_dir for directory in everything}), out, clean=clean)
+def sink_of(request: CompactionRequest) -> Sink:
+    if request.out is None:
+        return InPlace(force_offline=request.force_offline, drop_keyless=request.drop_keyless)
+    if isinstance(request.out, ObjectPlace):
+        return NewObjects(request.out, clean=request.clean)
+    return NewDirectory(request.out)
 
 
 def tell_choice(found: Candidate, request: CompactionRequest, tell: Tell) -> None:
@@ -187,41 +139,12 @@ def tell_choice(found: Candidate, request: CompactionRequest, tell: Tell) -> Non
         tell(f"{name}: {'chosen' if found.eligibility.eligible else 'not chosen'}: {found.eligibility.reason}")
 
 
-def _hold_out(out: Path, directories: Sequence[PartitionDir], stack: ExitStack) -> bool:
-    """The output directory is ours alone; what a killed run left in it goes. Whether it will be as after a clean stop."""
-    refuse_existing(out, directories)
-    sources = sorted({directory.log_dir for directory in directories})
-    if not out.exists():
-        out.mkdir(parents=True)
-        take_after(out, sources[0])
-    stack.enter_context(exclusive(out))
-    remove_work_dirs(out)
-    return is_clean_with(out, sources)
-
-
-def _hold_in_place(directories: Sequence[PartitionDir], force: bool, stack: ExitStack, tell: Tell) -> None:
-    """Locks each log directory, refuses one whose broker did not stop cleanly, finishes interrupted swaps."""
-    for log_dir in sorted({directory.log_dir for directory in directories}):
-        broker = is_broker_directory(log_dir)
-        if broker:
-            refuse_foreign(log_dir)
-        stack.enter_context(exclusive(log_dir))
-        if broker and not was_stopped_cleanly(log_dir):
-            if not force:
-                raise UsageError(
-                    f"{log_dir}: the broker of this directory did not stop cleanly (no .kafka_cleanshutdown); start and "
-                    "stop it once, or pass --force-offline if you are sure that it is down and its log is whole"
-                )
-            tell(f"warning: {log_dir}: no clean shutdown; going on because of --force-offline")
-    for directory in directories:
-        for line in recover(directory.path):
-            tell(f"{directory.name}: recovered an interrupted swap: {line}")
-        remove_work_dirs(directory.path)
-
-
-def _candidates(selection: Selection, request: CompactionRequest, failed: list[FailedPartition]) -> list[Candidate]:
+def _candidates(
+    selection: Selection, request: CompactionRequest, engine: Engine, failed: list[FailedPartition]
+) -> list[Candidate]:
     found = []
-    for directory, surveyed in zip(selection.wanted, survey_each(selection.wanted), strict=True):
+    peers = survey_peers(selection.wanted, request.peers, engine)
+    for directory, surveyed in zip(selection.wanted, survey_each(selection.wanted, engine), strict=True):
         if isinstance(surveyed, Exception):
             failed.append(FailedPartition(partition=directory.name, error=surveyed))
         else:
@@ -229,34 +152,34 @@ def _candidates(selection: Selection, request: CompactionRequest, failed: list[F
                 refuse_wrong_clock(directory, surveyed[0], request.policy.now_ms)
             settings = selection.settings.get(directory.path, {})
             policy = with_settings(request.policy, settings, request.settings_from_cluster)
-            found.append(candidate(directory, surveyed, policy, dirty_from=request.dirty_from, peers=request.peers))
+            theirs = peers.get(directory.path, ())
+            found.append(candidate(directory, surveyed, policy, dirty_from=request.dirty_from, peers=theirs))
     if request.eligible_only:
         found.sort(key=lambda c: (not c.eligibility.eligible, -c.eligibility.dirty_ratio))
     return found
 
 
-def _run(
-    found: Sequence[Candidate],
-    chosen: set[Path],
-    request: CompactionRequest,
-    engine: Engine,
-    result: CompactionResult,
-    tell: Tell,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all waves of a run share."""
+
+    request: CompactionRequest
+    engine: Engine
+    sink: Sink
+    hash_key: HashKey
+    chosen: set[Place]
+
+
+def _run(found: Sequence[Candidate], run: _Run, result: CompactionResult, tell: Tell) -> None:
     """Adds to the result, wave by wave; what is in it is committed."""
-    hash_key = HashKey.random()
-    total = 2 * sum(size_of(c) for c in found if c.directory.path in chosen and not c.range.empty)
-    books = {
-        place: CheckpointBook(place)
-        for place in ({c.directory.log_dir for c in found} if request.out is None else {request.out})
-    }
-    with ProgressLine(enabled=request.progress) as line:
+    total = 2 * sum(size_of(c) for c in found if c.directory.path in run.chosen and not c.range.empty)
+    with ProgressLine(enabled=run.request.progress) as line:
         line.expect(total)
         left = len(found)
         try:
-            for wave in waves(found, request.parallelism):
-                _run_wave(wave, _Run(request, engine, hash_key, chosen, books, line.board), result)
-                line.settle(2 * sum(size_of(c) for c in wave if c.directory.path in chosen and not c.range.empty))
+            for wave in waves(found, run.request.parallelism):
+                _run_wave(wave, run, result, line.board)
+                line.settle(2 * sum(size_of(c) for c in wave if c.directory.path in run.chosen and not c.range.empty))
                 left -= len(wave)
         finally:
             if left and result.partitions:
@@ -281,28 +204,16 @@ def size_of(found: Candidate) -> int:
     return sum(segment.size for segment in found.survey.segments)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What all waves of a run share."""
-
-    request: CompactionRequest
-    engine: Engine
-    hash_key: HashKey
-    chosen: set[Path]
-    books: dict[Path, CheckpointBook]
-    board: Board | None
-
-
-def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult) -> None:
+def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, board: Board | None) -> None:
     """Stages, then one commit after the other, then the checkpoints of all that were committed, whatever happened."""
-    with _work_dirs(run.request, wave) as work_dirs:
+    with run.sink.work_dirs(wave) as work_dirs:
         to_do = [c for c in wave if c.directory.path in run.chosen and not c.range.empty]
         works, errors = _works(to_do, run, work_dirs)
-        answers = _run_stages(works, run)
+        answers = _run_stages(works, run, board)
         errors |= {path: answer for path, answer in answers.items() if isinstance(answer, Exception)}
         rest = [c for c in wave if c.directory.path not in errors]
         finished = [_finished(c, works.get(c.directory.path), answers.get(c.directory.path)) for c in rest]
-        errors |= verify_each({done.found.directory.path: [s.file for s in done.carried] for done in finished})
+        errors |= _transferred(finished, run, work_dirs)
         try:
             for done in finished:
                 path = done.found.directory.path
@@ -312,13 +223,27 @@ def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult) ->
                 except (UsageError, CorruptLog) as error:
                     errors[path] = error
         finally:
-            for book in run.books.values():
-                book.write()
+            run.sink.settle()
     for met in errors.values():
         if _stops_the_run(met):
             raise met
     bad = [c.directory for c in wave if c.directory.path in errors]
     result.failed += [FailedPartition(partition=directory.name, error=errors[directory.path]) for directory in bad]
+
+
+def _transferred(finished: Sequence[Finished], run: _Run, work_dirs: WorkDirs) -> dict[Place, Exception]:
+    """What is not rewritten is checked, and brought where the sink wants it; by partition, what went wrong first."""
+    named = [
+        (done.found.directory.path, task)
+        for done in finished
+        for task in run.sink.transfers(done, work_dirs[done.found.directory.path])
+    ]
+    outcomes = run_transfers([task for _, task in named], run.engine)
+    errors: dict[Place, Exception] = {}
+    for (path, _), outcome in zip(named, outcomes, strict=True):
+        if outcome is not None:
+            errors.setdefault(path, outcome)
+    return errors
 
 
 def _stops_the_run(error: Exception) -> bool:
@@ -327,56 +252,26 @@ def _stops_the_run(error: Exception) -> bool:
 
 
 def _committed(
-    done: Finished, run: _Run, work_dir: Path, tasks: Sequence[TaskResult] | Exception | None
+    done: Finished, run: _Run, work_dir: Place, tasks: Sequence[TaskResult] | Exception | None
 ) -> PartitionReport:
-    """Retention and checkpoint resets concern also what was not chosen."""
-    directory = done.found.directory
-    chosen = directory.path in run.chosen
+    chosen = done.found.directory.path in run.chosen
     assert not isinstance(tasks, Exception)
-    if run.request.out is not None:
-        start = commit_to(run.request.out, done, work_dir)
-        note_new(run.books[run.request.out], done, start)
-    else:
-        if not run.request.drop_keyless:
-            refuse_keyless(done)
-        start = done.found.survey.log_start
-        if chosen or changes(done):
-            start = commit_in_place(done)
-            note_cleaned(run.books[directory.log_dir], done, start)
+    start = run.sink.commit(done, work_dir, chosen=chosen)
     return partition_report(done.found, done, tuple(tasks or ()), start, chosen=chosen)
 
 
-@contextmanager
-def _work_dirs(request: CompactionRequest, wave: Sequence[Candidate]) -> Iterator[dict[Path, Path]]:
-    """For each partition directory a folder for unfinished outputs; gone afterwards, whatever happens."""
-    job = WORK_PREFIX + secrets.token_hex(6)
-    if request.out is not None:
-        places = {c.directory.path: request.out / job / c.directory.name for c in wave}
-        made = [request.out / job]
-    else:
-        places = {c.directory.path: c.directory.path / job for c in wave}
-        made = list(places.values())
-    try:
-        for place in places.values():
-            place.mkdir(parents=True)
-        yield places
-    finally:
-        for place in made:
-            remove_work_dir(place)
-
-
 def _works(
-    to_do: Sequence[Candidate], run: _Run, work_dirs: dict[Path, Path]
-) -> tuple[dict[Path, PartitionWork], dict[Path, Exception]]:
+    to_do: Sequence[Candidate], run: _Run, work_dirs: WorkDirs
+) -> tuple[dict[Place, PartitionWork], dict[Place, Exception]]:
     """The work of each partition, by its path; and what a bounded map met where it could not be filled."""
-    passes: dict[Path, CleaningPass | Exception] = {c.directory.path: pass_over(c, run.hash_key) for c in to_do}
+    passes: dict[Place, CleaningPass | Exception] = {c.directory.path: pass_over(c, run.hash_key) for c in to_do}
     keys_max = run.request.policy.index_keys_max
     if keys_max is not None:
         tasks = []
         for c in to_do:
             dirty = [s for s in dirty_segments(c.survey, c.range.dirty_start) if s.base < c.range.uncleanable]
             tasks.append((dirty, passes[c.directory.path], keys_max))
-        for c, end in zip(to_do, run.engine.outcomes(bounded_map, tasks), strict=True):
+        for c, end in zip(to_do, run.engine.outcomes(bounded_map, tasks, None), strict=True):
             passes[c.directory.path] = end if isinstance(end, Exception) else pass_over(c, run.hash_key, dirty_end=end)
     works = {}
     for c in to_do:
@@ -396,19 +291,21 @@ def takes_whole(work: PartitionWork, bytes_total: int, request: CompactionReques
     return memory <= request.task_memory_bytes and (size <= share * 1.5 or size < SHUFFLE_BYTES_MIN)
 
 
-def _run_stages(works: dict[Path, PartitionWork], run: _Run) -> dict[Path, list[TaskResult] | Exception]:
+def _run_stages(
+    works: dict[Place, PartitionWork], run: _Run, board: Board | None
+) -> dict[Place, list[TaskResult] | Exception]:
     """By partition: what its tasks answered, or the first error that one of them met."""
     sizes = {path: work.size for path, work in works.items()}
     total = sum(sizes.values())
     by_size = sorted(works, key=lambda path: -sizes[path])
     whole = [path for path in by_size if takes_whole(works[path], total, run.request)]
     split = [path for path in works if path not in set(whole)]
-    answers: dict[Path, list[TaskResult] | Exception] = {}
-    outcomes = run.engine.outcomes(compact_whole, [works[path] for path in whole], run.board)
+    answers: dict[Place, list[TaskResult] | Exception] = {}
+    outcomes = run.engine.outcomes(compact_whole, [works[path] for path in whole], board)
     for path, outcome in zip(whole, outcomes, strict=True):
         answers[path] = outcome if isinstance(outcome, Exception) else [outcome]
     started = time.monotonic()
-    for number, answer in run.engine.split([works[path] for path in split], run.board) if split else ():
+    for number, answer in run.engine.split([works[path] for path in split], board) if split else ():
         mine = answers.setdefault(split[number], [])
         if isinstance(answer, Exception):
             answers[split[number]] = answer if not isinstance(mine, Exception) else mine

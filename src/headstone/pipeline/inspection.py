@@ -14,7 +14,7 @@ import numpy as np
 from headstone.log import codecs
 from headstone.log.directory import PartitionDir
 from headstone.log.layout import DELETE_HORIZON
-from headstone.pipeline.compaction import Engine
+from headstone.pipeline.engine import Engine
 from headstone.pipeline.memory import TASK_MEMORY_BYTES
 from headstone.pipeline.planning import Candidate, candidate, survey_all
 from headstone.pipeline.progress import Board, Meter
@@ -97,7 +97,7 @@ def inspect(
 ) -> list[PartitionFacts]:
     found = [
         candidate(directory, surveyed, policy, dirty_from=None, peers=())
-        for directory, surveyed in zip(directories, survey_all(directories), strict=True)
+        for directory, surveyed in zip(directories, survey_all(directories, engine), strict=True)
     ]
     hash_key = HashKey.random()
     works = [work for c in found for work in inspect_works(c, hash_key)]

@@ -17,6 +17,8 @@ import numpy as np
 from headstone.log.directory import INDEX, LOG, TIME_INDEX, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, IndexBuilder, aborted_bytes
 from headstone.retention.rewrite import Rewritten
+from headstone.storage.places import Place
+from headstone.storage.uploads import open_upload, write_whole
 
 SEGMENT_BYTES_MAX = (1 << 31) - 1
 """Positions in `.index` are Java ints, and a broker does not open a longer file."""
@@ -39,7 +41,7 @@ class OutputSegment:
 class _Writing:
     """The segment that batches are appended to."""
 
-    def __init__(self, directory: str, base: int, index_interval_bytes: int) -> None:
+    def __init__(self, directory: Place, base: int, index_interval_bytes: int) -> None:
         self.base = base
         self.attempt = secrets.token_hex(6)
         self.size = 0
@@ -47,7 +49,7 @@ class _Writing:
         self.next_offset = base
         self._directory = directory
         self._index = IndexBuilder(base, index_interval_bytes)
-        self._file = open(self._path(LOG), "wb", buffering=0)  # noqa: SIM115 (closed when the segment is finished)
+        self._upload = open_upload(self._place(LOG))
 
     def fitting(self, sizes: np.ndarray) -> int:
         """How many of the batches it can take; one at least if it is empty."""
@@ -60,37 +62,38 @@ class _Writing:
             return
         first = int(new.sizes[:start].sum())
         size = int(new.sizes[start:end].sum())
-        write_all(self._file.fileno(), new.data[first : first + size].data)
+        self._upload.write(new.data[first : first + size].data)
         self._index.append(new.sizes[start:end], new.lasts[start:end], new.stamps[start:end])
         self.size += size
         self.records += int(new.counts[start:end].sum())
         self.next_offset = int(new.lasts[end - 1]) + 1
 
     def finish(self, aborted: Sequence[AbortedTxn], mtime_ms: int) -> OutputSegment:
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._upload.finish()
         files = {INDEX: self._index.offset_index(), TIME_INDEX: self._index.time_index()}
         if aborted:
             files[TXN_INDEX] = aborted_bytes(aborted)
         for suffix, content in files.items():
-            write_synced(self._path(suffix), content)
-        os.utime(self._path(LOG), ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
+            write_whole(self._place(suffix), content)
+        log = self._place(LOG)
+        if isinstance(log, Path):
+            os.utime(log, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
         return OutputSegment(
             base=self.base, attempt=self.attempt, size=self.size, records=self.records, next_offset=self.next_offset,
             largest_timestamp=self._index.largest_timestamp, mtime_ms=mtime_ms, suffixes=(LOG, *files),
         )  # fmt: skip
 
     def abandon(self) -> None:
-        self._file.close()
+        self._upload.abandon()
 
-    def _path(self, suffix: str) -> Path:
+    def _place(self, suffix: str) -> Place:
         return attempt_path(self._directory, self.base, suffix, self.attempt)
 
 
 class OutputWriter:
     """A context manager: takes rewritten chunks in order; `finish` gives the segments that they became."""
 
-    def __init__(self, directory: str, base: int, index_interval_bytes: int) -> None:
+    def __init__(self, directory: Place, base: int, index_interval_bytes: int) -> None:
         self._directory = directory
         self._interval = index_interval_bytes
         self._segments = [_Writing(directory, base, index_interval_bytes)]
@@ -122,16 +125,5 @@ class OutputWriter:
             segment.abandon()
 
 
-def attempt_path(directory: str, base: int, suffix: str, attempt: str) -> Path:
-    return Path(directory) / f"{numbered(base, suffix)}.{attempt}"
-
-
-def write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    with open(path, "wb", buffering=0) as file:
-        write_all(file.fileno(), memoryview(content))
-        os.fsync(file.fileno())
+def attempt_path(directory: Place, base: int, suffix: str, attempt: str) -> Place:
+    return directory / f"{numbered(base, suffix)}.{attempt}"

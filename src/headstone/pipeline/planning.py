@@ -1,16 +1,16 @@
 """From directories to work: surveys each partition, decides range, groups and path, and says why.
 
-Runs in the driver, over headers only. Changes nothing on disk.
+Over headers only. What lies on a disk is surveyed by threads of the driver, where only headers are touched; what lies in an
+object store by tasks, because a header there costs the bytes around it. Changes nothing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 from headstone.coordination.watermarks import NEVER_HEARD, ReplicaWatermarks, group_watermarks
 from headstone.errors import CorruptLog, UsageError
@@ -26,8 +26,11 @@ from headstone.log.directory import (
     tells_high_watermarks,
 )
 from headstone.log.indexes import AbortedTxn, read_aborted
-from headstone.log.reading import SegmentFile, next_offset, verify_segment, with_loss
+from headstone.log.reading import Batches, SegmentFile, with_loss
 from headstone.log.snapshots import ProducerEntry, read_snapshot
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.progress import Meter
 from headstone.pipeline.work import GroupWork, PartitionWork
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import CleaningPass
@@ -42,9 +45,12 @@ from headstone.retention.ranges import (
     first_dirty_offset,
     group_segments,
 )
-from headstone.retention.survey import PartitionSurvey, survey_partition
+from headstone.retention.survey import PartitionSurvey, Walk, survey_partition, walk_file
+from headstone.storage.places import ObjectPlace, Place
 
 SURVEY_THREADS = 4
+REMEMBERED_BYTES_MAX = 64 << 20
+"""Of the headers of one partition in an object store; a batch takes about a hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,58 +73,94 @@ Surveyed = tuple[PartitionSurvey, tuple[str, ...]]
 """A survey and notes for the user."""
 
 
-def survey_all(directories: Sequence[PartitionDir]) -> list[Surveyed]:
-    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        return list(pool.map(survey_directory, directories))
+def survey_all(directories: Sequence[PartitionDir], engine: Engine | None = None) -> list[Surveyed]:
+    """Without an engine by threads of this process, wherever they lie."""
+    return [_or_raise(outcome) for outcome in survey_each(directories, engine or InProcess(SURVEY_THREADS))]
 
 
-def survey_each(directories: Sequence[PartitionDir]) -> list[Surveyed | Exception]:
+def _or_raise(outcome: Surveyed | Exception) -> Surveyed:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def survey_each(directories: Sequence[PartitionDir], engine: Engine) -> list[Surveyed | Exception]:
     """The surveys, with what is wrong with a partition in the place of its own."""
 
-    def survey(directory: PartitionDir) -> Surveyed | Exception:
+    def task_of(directory: PartitionDir) -> SurveyTask | Exception:
         try:
-            return survey_directory(directory)
+            return survey_task(directory)
         except (UsageError, CorruptLog, OSError) as error:
             return error
 
-    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        return list(pool.map(survey, directories))
-
-
-def verify_each(files: Mapping[Path, Sequence[SegmentFile]]) -> dict[Path, Exception]:
-    """Checks every batch of every file; the first thing found wrong, by partition."""
-
-    def verify(named: tuple[Path, SegmentFile]) -> tuple[Path, Exception | None]:
+    def survey(task: SurveyTask) -> Surveyed | Exception:
         try:
-            verify_segment(named[1])
-        except (CorruptLog, OSError) as error:
-            return named[0], error
-        return named[0], None
+            return run_survey(task)
+        except (UsageError, CorruptLog, OSError) as error:
+            return error
 
+    tasks = [task_of(directory) for directory in directories]
+    far = [task for task in tasks if isinstance(task, SurveyTask) and task.is_far]
+    near = [task for task in tasks if isinstance(task, SurveyTask) and not task.is_far]
     with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        found = pool.map(verify, [(path, file) for path, mine in files.items() for file in mine])
-        return {path: error for path, error in reversed(list(found)) if error is not None}
+        surveyed = dict(zip((id(task) for task in near), pool.map(survey, near), strict=True))
+    surveyed.update(zip((id(task) for task in far), engine.outcomes(survey_far, far, None), strict=True))
+    return [task if isinstance(task, Exception) else surveyed[id(task)] for task in tasks]
 
 
-def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[str, ...]]:
-    """The survey of a partition directory with what its neighbours tell: checkpoints, snapshots, `.txnindex`."""
-    files = list_segments(directory)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyTask:
+    """A partition, with what the checkpoint files beside it say."""
+
+    directory: PartitionDir
+    log_start: int | None
+    high_watermark: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def is_far(self) -> bool:
+        return isinstance(self.directory.path, ObjectPlace)
+
+
+def survey_directory(directory: PartitionDir) -> Surveyed:
+    """Here and now."""
+    return run_survey(survey_task(directory))
+
+
+def survey_task(directory: PartitionDir) -> SurveyTask:
     high = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
-    snapshot, notes = _newest_snapshot(directory, files)
+    notes: tuple[str, ...] = ()
     if high is None and tells_high_watermarks(directory.log_dir):
-        high = max(start or 0, files[0].base)
-        notes += (f"no high watermark in {checkpoints.HIGH_WATERMARK}: it begins at log start {high}, as in a broker",)
+        high = max(start or 0, list_segments(directory)[0].base)
+        notes = (f"no high watermark in {checkpoints.HIGH_WATERMARK}: it begins at log start {high}, as in a broker",)
+    return SurveyTask(directory=directory, log_start=start, high_watermark=high, notes=notes)
+
+
+def survey_far(task: SurveyTask, meter: Meter) -> Surveyed:
+    """The body of a task."""
+    del meter
+    return run_survey(task)
+
+
+def run_survey(task: SurveyTask) -> Surveyed:
+    """The survey of a partition directory with what its neighbours tell: checkpoints, snapshots, `.txnindex`."""
+    directory = task.directory
+    files = list_segments(directory)
+    walk = Remembered() if task.is_far else walk_file
+    snapshot, notes = _newest_snapshot(directory, files, walk)
     try:
         survey = survey_partition(
             files,
-            log_start=start,
-            high_watermark=high,
+            log_start=task.log_start,
+            high_watermark=task.high_watermark,
             snapshot=snapshot,
             indexed_aborted=_indexed_aborted(directory, files),
+            walk=walk,
         )
     except CorruptLog as error:
         raise with_loss(error, files) from error
+    notes += task.notes
     if survey.aborted_lost:
         notes += (
             f"{survey.aborted_lost} aborted transactions are missing from .txnindex: found from the log itself; "
@@ -127,14 +169,39 @@ def survey_directory(directory: PartitionDir) -> tuple[PartitionSurvey, tuple[st
     return survey, notes
 
 
+class Remembered:
+    """A walk that keeps the headers of files that are far away: a second walk reads nothing again, up to a limit."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, list[Batches]] = {}
+        self._bytes = 0
+
+    def __call__(self, file: SegmentFile, previous: int) -> Iterator[Batches]:
+        if file.path in self._tables:
+            yield from self._tables[file.path]
+            return
+        tables: list[Batches] | None = []
+        for table in walk_file(file, previous):
+            if tables is not None:
+                tables.append(table.copy())
+                self._bytes += table.nbytes
+            if self._bytes > REMEMBERED_BYTES_MAX:
+                tables = None
+            yield table
+        if tables is not None:
+            self._tables[file.path] = tables
+
+
 def _newest_snapshot(
-    directory: PartitionDir, files: Sequence[SegmentFile]
+    directory: PartitionDir, files: Sequence[SegmentFile], walk: Walk
 ) -> tuple[tuple[int, list[ProducerEntry]] | None, tuple[str, ...]]:
     """Newest readable snapshot inside the log: one above its end tells of records that were truncated since."""
     offsets = [offset for offset in snapshot_offsets(directory) if offset > files[0].base]
     if not offsets:
         return None, ()
-    log_end = next_offset(files[-1].path, files[-1].base)
+    log_end = files[-1].base
+    for table in walk(files[-1], files[-1].base - 1):
+        log_end = int(table[-1]["last_offset"]) + 1
     notes: tuple[str, ...] = ()
     for offset in reversed(offsets):
         if offset > log_end:
@@ -165,24 +232,49 @@ def _first_dirty(directory: PartitionDir, survey: PartitionSurvey) -> int:
     return first_dirty_offset(survey, known)[0]
 
 
-def allowed_by(policy: Policy, directory: PartitionDir, survey: PartitionSurvey, peers: Sequence[Path]) -> Policy:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another replica of a partition; `directory` and `survey` are None if it does not have it."""
+
+    place: Place
+    directory: PartitionDir | None
+    survey: PartitionSurvey | None
+
+    @property
+    def watermarks(self) -> ReplicaWatermarks:
+        if self.directory is None or self.survey is None:
+            return NEVER_HEARD
+        return replica_watermarks(self.directory, self.survey)
+
+    @property
+    def lso(self) -> int:
+        return 0 if self.survey is None else self.survey.lso
+
+
+def survey_peers(
+    directories: Sequence[PartitionDir], peers: Sequence[Place], engine: Engine
+) -> dict[Place, tuple[Peer, ...]]:
+    """By partition: what each peer has of it."""
+    pairs = [(directory, peer, as_partition(peer / directory.name)) for directory in directories for peer in peers]
+    having = [theirs for _, _, theirs in pairs if theirs is not None]
+    surveys = dict(zip(having, (survey for survey, _ in survey_all(having, engine)), strict=True))
+    answers: dict[Place, tuple[Peer, ...]] = {}
+    for directory, peer, theirs in pairs:
+        survey = None if theirs is None else surveys[theirs]
+        answer = Peer(place=peer, directory=theirs, survey=survey)
+        answers[directory.path] = (*answers.get(directory.path, ()), answer)
+    return answers
+
+
+def allowed_by(policy: Policy, directory: PartitionDir, survey: PartitionSurvey, peers: Sequence[Peer]) -> Policy:
     """The policy with what this replica and its peers allow: MTRO, MXRO, and where data may become plain.
 
     That is below every replica's last stable offset: there it knows how each transaction ended, and keeps knowing it. One
     that ends below may yet stop inside a transaction. A peer that does not have the partition was never heard of.
     """
-    members, stable = [replica_watermarks(directory, survey)], [survey.lso]
-    for peer in peers:
-        theirs = as_partition(peer / directory.name)
-        if theirs is None:
-            members.append(NEVER_HEARD)
-            stable.append(0)
-        else:
-            theirs_survey, _ = survey_directory(theirs)
-            members.append(replica_watermarks(theirs, theirs_survey))
-            stable.append(theirs_survey.lso)
-    group = group_watermarks(members)
-    return replace(policy, tombstones_below=group.mtro, markers_below=group.mxro, plain_below=min(stable))
+    group = group_watermarks([replica_watermarks(directory, survey), *(peer.watermarks for peer in peers)])
+    stable = min([survey.lso, *(peer.lso for peer in peers)])
+    return replace(policy, tombstones_below=group.mtro, markers_below=group.mxro, plain_below=stable)
 
 
 def candidate(
@@ -191,12 +283,12 @@ def candidate(
     policy: Policy,
     *,
     dirty_from: int | None,
-    peers: Sequence[Path],
+    peers: Sequence[Peer],
 ) -> Candidate:
     survey, notes = surveyed
     if peers:
-        absent = [peer for peer in peers if as_partition(peer / directory.name) is None]
-        notes += tuple(f"--peer {peer} has no {directory.name}: it counts as 0, nothing may go" for peer in absent)
+        absent = [peer.place for peer in peers if peer.directory is None]
+        notes += tuple(f"--peer {place} has no {directory.name}: it counts as 0, nothing may go" for place in absent)
         policy = allowed_by(policy, directory, survey, peers)
     known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
@@ -242,7 +334,7 @@ def pass_over(found: Candidate, hash_key: HashKey, *, dirty_end: int | None = No
     )
 
 
-def partition_work(found: Candidate, cleaning: CleaningPass, work_dir: Path) -> PartitionWork:
+def partition_work(found: Candidate, cleaning: CleaningPass, work_dir: Place) -> PartitionWork:
     """Every segment below dirty_end, from the start of the log, in groups."""
     rewritten = [segment for segment in found.survey.segments[:-1] if segment.base < cleaning.dirty_end]
     groups = []
@@ -257,5 +349,5 @@ def partition_work(found: Candidate, cleaning: CleaningPass, work_dir: Path) -> 
         cleaning=cleaning,
         groups=tuple(groups),
         dirty_records=sum(segment.records for segment in dirty),
-        work_dir=str(work_dir),
+        work_dir=work_dir,
     )

@@ -17,6 +17,8 @@ from headstone.log.directory import METADATA_TOPIC, PartitionDir, as_partition, 
 from headstone.retention.policy import DAY_MS
 from headstone.retention.settings import policies_of
 from headstone.retention.survey import PartitionSurvey
+from headstone.storage.places import Place
+from headstone.storage.stores import is_remote
 
 CENTURY_MS = 36_525 * DAY_MS
 """Microseconds are a thousand times further away."""
@@ -31,7 +33,7 @@ class Selection:
 
     wanted: tuple[PartitionDir, ...]
     left: tuple[PartitionDir, ...]
-    settings: Mapping[Path, Mapping[str, str]]
+    settings: Mapping[Place, Mapping[str, str]]
     """Of the topics of `wanted`, by the path of a partition, where the cluster's metadata tells them."""
 
 
@@ -78,8 +80,8 @@ def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms:
 
 
 def _reasons_to_leave(
-    asked: Sequence[PartitionDir], settings: Mapping[Path, Mapping[str, str] | None]
-) -> dict[Path, str]:
+    asked: Sequence[PartitionDir], settings: Mapping[Place, Mapping[str, str] | None]
+) -> dict[Place, str]:
     """Partitions of brokers' directories: what the metadata says decides; where it says nothing, what the cleaner did."""
     of_brokers = [directory for directory in asked if is_broker_directory(directory.log_dir)]
     log_dirs = {directory.log_dir for directory in of_brokers}
@@ -99,15 +101,16 @@ def _reason_to_leave(directory: PartitionDir, settings: Mapping[str, str] | None
 
 def _cluster_settings(
     asked: Sequence[PartitionDir], everything: Sequence[PartitionDir], tell: Tell
-) -> dict[Path, Mapping[str, str] | None]:
+) -> dict[Place, Mapping[str, str] | None]:
     """Settings of the topics by partition, None for a topic that there is not; nothing where no metadata log tells.
 
     A broker has its copy of the metadata log in one of its log directories: in this one, or in another that was given.
     """
     given = [directory for directory in everything if directory.topic == METADATA_TOPIC]
-    read: dict[Path, ClusterMetadata | None] = {}
-    found: dict[Path, Mapping[str, str] | None] = {}
-    for log_dir in sorted({directory.log_dir for directory in asked if is_broker_directory(directory.log_dir)}):
+    read: dict[Place, ClusterMetadata | None] = {}
+    found: dict[Place, Mapping[str, str] | None] = {}
+    log_dirs = {directory.log_dir for directory in asked if is_broker_directory(directory.log_dir)}
+    for log_dir in sorted(log_dirs, key=str):
         here = as_partition(log_dir / f"{METADATA_TOPIC}-0")
         logs = [here] if here is not None else given
         for log in (log for log in logs if log.path not in read):
@@ -137,10 +140,11 @@ def _settings_in(metadata: ClusterMetadata, directory: PartitionDir, broker: str
     return metadata.topic_settings(directory.topic, broker=broker)
 
 
-def _moving(asked: Sequence[PartitionDir], paths: Sequence[str]) -> dict[Path, str]:
+def _moving(asked: Sequence[PartitionDir], paths: Sequence[str]) -> dict[Place, str]:
     """Partitions with a copy on its way to another log directory: a replica that lags, and that no peer tells of."""
-    log_dirs = {directory.log_dir for directory in asked} | {Path(path).resolve() for path in paths}
-    copies = [copy for log_dir in sorted(log_dirs) for copy in future_copies(log_dir)]
+    given = {Path(path).resolve() for path in paths if not is_remote(path)}
+    log_dirs = {directory.log_dir for directory in asked} | given
+    copies = [copy for log_dir in sorted(log_dirs, key=str) for copy in future_copies(log_dir)]
     return {
         directory.path: f"{copy.path} is a copy of it that is being moved there; start the broker and let it finish"
         for directory in asked

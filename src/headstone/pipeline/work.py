@@ -31,6 +31,7 @@ from headstone.retention.passes import (
     bounded_end,
 )
 from headstone.retention.survey import SegmentSurvey
+from headstone.storage.places import Place
 
 UNIT_BYTES = 128 << 20
 """Bytes of log that one index task of the shuffle path reads: its entries are about a tenth of that."""
@@ -70,7 +71,7 @@ class PartitionWork:
     groups: tuple[GroupWork, ...]
     dirty_records: int
     """Records at or after dirty_start: no more keys than that can be in the table."""
-    work_dir: str
+    work_dir: Place
 
     @property
     def segments(self) -> list[SegmentSurvey]:

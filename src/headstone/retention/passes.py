@@ -7,7 +7,6 @@ Ordinals number the records of the rewritten part of a partition from its first 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from headstone.retention.rewrite import Rewriter, Rewritten, changed
 from headstone.retention.survey import SegmentSurvey, seals
 from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN, Roles
 from headstone.retention.verdicts import REASONS, judge, kept_headers
+from headstone.storage.ranges import open_ranges
 
 States = npt.NDArray[np.uint8]
 
@@ -65,18 +65,19 @@ class PieceReader:
         roles = segment.roles()
         cuts = segment.cuts
         order = range(cuts.size - 2, -1, -1) if backwards else range(cuts.size - 1)
-        with open(segment.file.path, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size != segment.size:
-                raise changed(segment.file.path, 0, segment.base)
+        within = int(cuts[0]["position"]), int(cuts[-1]["position"])
+        file = segment.file
+        with open_ranges(file.path, file.access, size=file.size, within=within, backwards=backwards) as ranges:
+            if ranges.size != segment.size:
+                raise changed(file.path, 0, segment.base)
             for i in order:
                 here, there = cuts[i], cuts[i + 1]
                 batches = int(there["batch"] - here["batch"])
                 chunk = self._reader.read(
-                    file, segment.file.path, int(here["position"]), int(there["position"]),
-                    batches=batches, previous=-1, with_crc=True,
-                )  # fmt: skip
+                    ranges, int(here["position"]), int(there["position"]), batches=batches, previous=-1, with_crc=True
+                )
                 if chunk.batches.size != batches or _sealed(chunk) != (int(there["seal"]) - int(here["seal"])) % 2**64:
-                    raise changed(segment.file.path, chunk.position, int(chunk.batches[0]["base_offset"]))
+                    raise changed(file.path, chunk.position, int(chunk.batches[0]["base_offset"]))
                 counts = chunk.batches["count"].astype(np.int64)
                 yield Piece(
                     chunk=chunk,

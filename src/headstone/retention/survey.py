@@ -159,7 +159,7 @@ class _Tally:
 
 
 def walk_file(file: SegmentFile, previous: int) -> Iterator[Batches]:
-    return walk_segment(file.path, base=file.base, previous=previous)
+    return walk_segment(file.path, base=file.base, previous=previous, access=file.access, size=file.size)
 
 
 def survey_partition(

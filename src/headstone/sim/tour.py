@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headstone.log.directory import find_partitions
-from headstone.pipeline.compaction import CompactionRequest, Engine, compact
+from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
 from headstone.pipeline.report import PartitionReport

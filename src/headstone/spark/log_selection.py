@@ -93,4 +93,4 @@ def _folders(folder: Place) -> list[Place]:
 
 
 def _is_log(folder: Place) -> bool:
-    return as_partition(folder) is not None  # type: ignore[arg-type]
+    return as_partition(folder) is not None

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headstone.errors import UsageError
 from headstone.storage.access import FROM_ENVIRONMENT, Access
+from headstone.storage.redaction import address
 from headstone.storage.stores import Listed, Store, is_remote
 
 
@@ -148,6 +149,9 @@ class ObjectPlace:
 
 Place = Path | ObjectPlace
 
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
+"""Those that obstore knows, and that of its store in memory."""
+
 
 def place(text: str | Path, access: Access = FROM_ENVIRONMENT) -> Place:
     """By its path or URL. What is in an object store is listed now, everything below it."""
@@ -158,10 +162,24 @@ def place(text: str | Path, access: Access = FROM_ENVIRONMENT) -> Place:
     return found
 
 
+def children(place: Place) -> list[Place]:
+    """By name."""
+    return sorted(place.iterdir(), key=lambda child: child.name)
+
+
+def local(place: Place) -> Path:
+    """For what only a disk can do: locks, renames, owners."""
+    if isinstance(place, ObjectPlace):
+        raise UsageError(f"{place}: this needs a local directory")
+    return place
+
+
 def object_place(url: str, access: Access = FROM_ENVIRONMENT) -> ObjectPlace:
     """Without asking the store for anything."""
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
+    if scheme not in SCHEMES:
+        raise UsageError(f"{address(url)}: {scheme}:// is no place for logs; known are {', '.join(SCHEMES)} and paths")
     if not bucket:
         raise UsageError(f"{url}: no bucket; name {scheme}://BUCKET/PREFIX")
     return ObjectPlace(f"{scheme}://{bucket}", key.strip("/"), access)

@@ -68,28 +68,6 @@ class Traffic:
     lists: int = 0
 
 
-class _Counted:
-    """A sink that counts. obstore tells what an upload met as a bare OSError, or as a missing upload: here it is ours."""
-
-    def __init__(self, writer: Any, name: str) -> None:
-        self._writer = writer
-        self._name = name
-        self.size = 0
-
-    def write(self, data: bytes) -> object:
-        self.size += len(data)
-        try:
-            return self._writer.write(data)
-        except (OSError, exceptions.BaseError) as error:
-            raise Unfinished(f"{self._name}: {first_line(error)}") from error
-
-    def close(self) -> None:
-        try:
-            self._writer.close()
-        except (OSError, exceptions.BaseError) as error:
-            raise Unfinished(f"{self._name}: {first_line(error)}") from error
-
-
 class Store:
     """The objects under one prefix."""
 
@@ -121,25 +99,16 @@ class Store:
         except (exceptions.BaseError, ValueError) as error:
             raise UsageError(f"{address(url)}: {first_line(error)}; object storage is {SCHEMES}") from error
 
+    def upload(self, path: str, *, part_bytes: int = PART_BYTES) -> ObjectUpload:
+        """An upload in parts that somebody finishes, or not."""
+        return ObjectUpload(self, path, part_bytes)
+
     @contextmanager
     def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
         """A streaming upload: the object appears when the block ends, and only if it ends well. A path is written once."""
-        with self._translated(path):
-            writer = obstore.open_writer(self._store, path, buffer_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
-            counted = _Counted(writer, f"{self.url}/{path}")
-            yield counted
-            self._complete(path, counted)
-        parts = -(-counted.size // part_bytes)
-        self.traffic.writes += 1 if parts <= 1 else parts + 2
-        self.traffic.bytes_written += counted.size
-
-    def _complete(self, path: str, sink: _Counted) -> None:
-        """If only the answer to the last request was lost, the object is there: an upload is whole or not there at all."""
-        try:
-            sink.close()
-        except Unfinished:
-            if self._size_if_any(path) != sink.size:
-                raise
+        upload = self.upload(path, part_bytes=part_bytes)
+        yield upload
+        upload.finish()
 
     def _size_if_any(self, path: str) -> int | None:
         try:
@@ -241,6 +210,48 @@ class Store:
             raise UsageError(f"{self.url}: access refused: {first_line(error)}; check the credentials") from error
         except exceptions.BaseError as error:
             raise Unfinished(f"{self.url}/{path}: {first_line(error)}") from error
+
+
+class ObjectUpload:
+    """Parts go up while others are written; the object appears when it is finished, and never if it is not."""
+
+    def __init__(self, store: Store, path: str, part_bytes: int) -> None:
+        self._store = store
+        self._path = path
+        self._part_bytes = part_bytes
+        self._size = 0
+        with store._translated(path):
+            self._writer = obstore.open_writer(
+                store._store, path, buffer_size=part_bytes, max_concurrency=PARTS_AT_ONCE
+            )
+
+    def write(self, data: bytes | memoryview) -> None:
+        with self._told():
+            self._writer.write(bytes(data))  # a copy: it is read later, on another thread
+        self._size += len(data)
+
+    def finish(self) -> None:
+        """If only the answer to the last request was lost, the object is there: an upload is whole or not there at all."""
+        try:
+            with self._told():
+                self._writer.close()
+        except Unfinished:
+            if self._store._size_if_any(self._path) != self._size:
+                raise
+        parts = -(-self._size // self._part_bytes)
+        self._store.traffic.writes += 1 if parts <= 1 else parts + 2
+        self._store.traffic.bytes_written += self._size
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """obstore tells what an upload met as a bare OSError, or as a missing upload."""
+        try:
+            yield
+        except (OSError, exceptions.BaseError) as error:
+            raise Unfinished(f"{self._store.url}/{self._path}: {first_line(error)}") from error
+
+    def abandon(self) -> None:
+        """What was uploaded of it is no object; a rule of the bucket for unfinished uploads removes it."""
 
 
 def _told_apart(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,0 +1,225 @@
+"""The sink into an object store: a log directory of objects, from which a copy tool makes one that a broker starts from.
+
+Stores have no rename. Tasks upload under names of their attempts in a prefix of the run; the commit puts a sign into the
+partition's folder, lets the store copy everything to its final name, and takes the sign away. As long as it is there none of
+our readers sees a partition. A lock object keeps two runs apart; what a killed one left is removed by the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+from headstone.errors import UsageError
+from headstone.log import checkpoints
+from headstone.log.directory import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    UNFINISHED,
+    PartitionDir,
+    numbered,
+    was_stopped_cleanly,
+)
+from headstone.log.snapshots import snapshot_bytes
+from headstone.pipeline.commit import (
+    WORK_PREFIX,
+    CheckpointBook,
+    Finished,
+    accompanying_files,
+    carried_files,
+    deleted_by_retention,
+    note_new,
+    note_untouched,
+    refuse_existing,
+    start_after,
+)
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.outputs import attempt_path
+from headstone.pipeline.planning import Candidate
+from headstone.pipeline.sinks import Tell, WorkDirs
+from headstone.pipeline.transfers import Transfer, run_transfers
+from headstone.storage.places import ObjectPlace, Place, children, object_place, place, store_of
+from headstone.storage.uploads import copy_whole, write_whole
+
+LOCK = ".headstone-lock"
+COPIES_AT_ONCE = 8
+
+
+class NewObjects:
+    def __init__(self, out: ObjectPlace, *, clean: bool) -> None:
+        """`clean`: what another run has left is removed even if it may still be at work."""
+        self._out = object_place(str(out), out.access)
+        self._store = store_of(out.bucket, out.access)
+        self._book = CheckpointBook(self._out)
+        self._take_over = clean
+        self._clean_stop = False
+        self._copied: dict[Place, Place] = {}
+
+    def hold(
+        self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
+    ) -> None:
+        del wanted
+        self._lock(tell)
+        stack.callback(self._store.delete, [(self._out / LOCK).key])
+        there = self._listed()
+        self._remove_leftovers(there, tell)
+        refuse_existing(self._listed(), everything)
+        before = [child for child in children(there) if child.is_dir()]
+        stopped = all(was_stopped_cleanly(log_dir) for log_dir in {directory.log_dir for directory in everything})
+        self._clean_stop = stopped and (not before or was_stopped_cleanly(there))
+        if not self._clean_stop and was_stopped_cleanly(there):
+            self._store.delete([(self._out / checkpoints.CLEAN_SHUTDOWN).key])
+        self._book = CheckpointBook(there)
+
+    def _listed(self) -> ObjectPlace:
+        there = place(str(self._out), self._out.access)
+        assert isinstance(there, ObjectPlace)
+        return there
+
+    def _lock(self, tell: Tell) -> None:
+        mine = json.dumps({"host": socket.gethostname(), "process": os.getpid(), "run": secrets.token_hex(8)}).encode()
+        key = (self._out / LOCK).key
+        if self._store.put(key, mine, create=True):
+            return
+        holder = json.loads(self._store.read(key, 0, self._store.size(key)))
+        if not self._take_over and not _is_dead(holder):
+            raise UsageError(
+                f"{self._out}: process {holder['process']} on {holder['host']} is writing there; if it was killed, pass "
+                "--clean, which removes what it has left"
+            )
+        tell(f"{self._out}: process {holder['process']} on {holder['host']} was killed here; going on in its place")
+        self._store.put(key, mine)
+
+    def _remove_leftovers(self, there: ObjectPlace, tell: Tell) -> None:
+        """Of runs that were killed: what tasks uploaded, and partitions that were not finished."""
+        garbage = [child for child in children(there) if child.name.startswith(WORK_PREFIX)]
+        garbage += [child for child in children(there) if (child / UNFINISHED).exists()]
+        for folder in garbage:
+            tell(f"{folder} was left by a run that was killed: removed")
+            assert isinstance(folder, ObjectPlace)
+            self._remove(folder)
+
+    def _remove(self, folder: ObjectPlace) -> None:
+        """The sign of a partition that is unfinished goes last."""
+        keys = [entry.path for entry in self._store.entries(folder.key)]
+        self._store.delete(sorted(keys, key=lambda key: key.endswith(UNFINISHED)))
+
+    @contextmanager
+    def work_dirs(self, wave: Sequence[Candidate]) -> Iterator[WorkDirs]:
+        job = self._out / (WORK_PREFIX + secrets.token_hex(6))
+        try:
+            yield {c.directory.path: job / c.directory.name for c in wave}
+        finally:
+            self._remove(job)
+
+    def transfers(self, done: Finished, work_dir: Place) -> list[Transfer]:
+        """What another store or a disk has is uploaded by tasks; the store copies its own at the commit."""
+        gone = set(deleted_by_retention(done))
+        checks = {segment.file.path: segment.file for segment in done.carried}
+        tasks = [Transfer(check=file) for file in checks.values()]
+        for file in carried_files(done):
+            if not self._is_ours(file) and int(file.name[:20]) not in gone:
+                tasks.append(Transfer(source=file, target=work_dir / file.name))
+                self._copied[file] = work_dir / file.name
+        return tasks
+
+    def _is_ours(self, file: Place) -> bool:
+        return isinstance(file, ObjectPlace) and (file.bucket, file.access) == (self._out.bucket, self._out.access)
+
+    def commit(self, done: Finished, work_dir: Place, *, chosen: bool) -> int:
+        del chosen
+        folder = self._out / done.found.directory.name
+        gone = set(deleted_by_retention(done))
+        copies: list[tuple[Place, ObjectPlace]] = [
+            (attempt_path(work_dir, output.base, suffix, output.attempt), folder / numbered(output.base, suffix))
+            for output in done.outputs
+            for suffix in output.suffixes
+            if output.base not in gone
+        ]
+        copies += [
+            (self._copied.get(file, file), folder / file.name)
+            for file in carried_files(done)
+            if int(file.name[:20]) not in gone
+        ]
+        rest = accompanying_files(done)
+        copies += [(file, folder / file.name) for file in rest]
+        with self._unfinished(folder):
+            self._copy_all(copies)
+            snapshot = numbered(done.found.survey.log_end, SNAPSHOT)
+            entries = done.found.survey.producers.entries()
+            if entries and snapshot not in {file.name for file in rest}:
+                write_whole(folder / snapshot, snapshot_bytes(entries))
+            if len(gone) == len(done.bases):
+                for suffix in (INDEX, TIME_INDEX, LOG):
+                    write_whole(folder / numbered(done.found.survey.log_end, suffix), b"")
+        start = start_after(done, sorted(gone))
+        note_new(self._book, done, start)
+        return start
+
+    @contextmanager
+    def _unfinished(self, folder: ObjectPlace) -> Iterator[None]:
+        """The sign stays if the block does not end well: the next run removes all of it."""
+        write_whole(folder / UNFINISHED, b"")
+        yield
+        self._store.delete([(folder / UNFINISHED).key])
+
+    def _copy_all(self, copies: Sequence[tuple[Place, ObjectPlace]]) -> None:
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            list(pool.map(lambda copy: copy_whole(*copy), copies))
+
+    def settle(self) -> None:
+        self._book.write()
+
+    def complete(
+        self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
+    ) -> None:
+        if failed:
+            return
+        for directory in left:
+            folder = self._out / directory.name
+            with self._unfinished(folder):
+                files = _files_below(directory.path)
+                for error in run_transfers(
+                    [Transfer(source=file, target=folder / name) for name, file in files], engine
+                ):
+                    if error is not None:
+                        raise error
+        note_untouched(self._book, left)
+        names = [checkpoints.META_PROPERTIES, checkpoints.BOOTSTRAP]
+        names += [checkpoints.CLEAN_SHUTDOWN] if self._clean_stop else []
+        for log_dir in sorted({directory.log_dir for directory in everything}, key=str):
+            self._copy_all([(log_dir / name, self._out / name) for name in names if (log_dir / name).exists()])
+
+
+def _files_below(folder: Place, prefix: str = "") -> Iterator[tuple[str, Place]]:
+    for child in children(folder):
+        if child.name.startswith(WORK_PREFIX):
+            continue
+        if child.is_dir():
+            yield from _files_below(child, f"{prefix}{child.name}/")
+        else:
+            yield prefix + child.name, child
+
+
+def _is_dead(holder: dict[str, object], alive: Callable[[int], bool] | None = None) -> bool:
+    """A process of this machine that is no more; of others nothing is known."""
+    if holder.get("host") != socket.gethostname():
+        return False
+    return not (alive or _is_alive)(int(str(holder.get("process"))))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,206 @@
+"""The port to where new logs go, and the two sinks on a disk: in place, by Kafka's own swap, and a new log directory.
+
+Tasks write new segments below the work directory of their partition, under names of their attempts. A sink commits in the
+driver, once per partition; until then the old log stands. Checkpoints follow when a wave is done (`settle`), what a broker
+looks for beside partitions when all are (`complete`). Into an object store: `new_objects.py`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from headstone.errors import UsageError
+from headstone.log.directory import PartitionDir, exclusive, is_broker_directory, was_stopped_cleanly
+from headstone.log.ownership import refuse_foreign
+from headstone.log.swap import recover
+from headstone.pipeline.commit import (
+    WORK_PREFIX,
+    CheckpointBook,
+    Finished,
+    changes,
+    commit_in_place,
+    commit_to,
+    copy_broker_files,
+    copy_untouched,
+    is_clean_with,
+    note_cleaned,
+    note_new,
+    own_as,
+    refuse_existing,
+    refuse_keyless,
+    remove_work_dir,
+    remove_work_dirs,
+)
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.planning import Candidate
+from headstone.pipeline.transfers import Transfer
+from headstone.storage.places import Place, local
+
+Tell = Callable[[str], None]
+WorkDirs = dict[Place, Place]
+"""By the path of the partition."""
+
+
+class Sink(Protocol):
+    def hold(
+        self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
+    ) -> None:
+        """Makes sure that nobody else writes there until the stack ends, and removes what a killed run has left."""
+        ...
+
+    def work_dirs(self, wave: Sequence[Candidate]) -> AbstractContextManager[WorkDirs]:
+        """Where tasks write; gone afterwards, whatever happens."""
+        ...
+
+    def transfers(self, done: Finished, work_dir: Place) -> list[Transfer]:
+        """What tasks must read, check or copy before the commit, beside what they have rewritten."""
+        ...
+
+    def commit(self, done: Finished, work_dir: Place, *, chosen: bool) -> int:
+        """The partition's log start offset afterwards."""
+        ...
+
+    def settle(self) -> None:
+        """Writes down what was committed since the last time."""
+        ...
+
+    def complete(
+        self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
+    ) -> None:
+        """After the last partition. `left` are those that are not compacted."""
+        ...
+
+
+class InPlace:
+    """Swaps new segments in. Retention and checkpoint resets concern also what was not chosen."""
+
+    def __init__(self, *, force_offline: bool, drop_keyless: bool) -> None:
+        self._force_offline = force_offline
+        self._drop_keyless = drop_keyless
+        self._books: dict[Place, CheckpointBook] = {}
+
+    def hold(
+        self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
+    ) -> None:
+        """Locks each log directory, refuses one whose broker did not stop cleanly, finishes interrupted swaps."""
+        del everything
+        for log_dir in sorted({local(directory.log_dir) for directory in wanted}):
+            self._hold_directory(log_dir, stack, tell)
+            self._books[log_dir] = CheckpointBook(log_dir)
+        for directory in wanted:
+            path = local(directory.path)
+            for line in recover(path):
+                tell(f"{directory.name}: recovered an interrupted swap: {line}")
+            remove_work_dirs(path)
+
+    def _hold_directory(self, log_dir: Path, stack: ExitStack, tell: Tell) -> None:
+        broker = is_broker_directory(log_dir)
+        if broker:
+            refuse_foreign(log_dir)
+        stack.enter_context(exclusive(log_dir))
+        if broker and not was_stopped_cleanly(log_dir):
+            if not self._force_offline:
+                raise UsageError(
+                    f"{log_dir}: the broker of this directory did not stop cleanly (no .kafka_cleanshutdown); start and "
+                    "stop it once, or pass --force-offline if you are sure that it is down and its log is whole"
+                )
+            tell(f"warning: {log_dir}: no clean shutdown; going on because of --force-offline")
+
+    @contextmanager
+    def work_dirs(self, wave: Sequence[Candidate]) -> Iterator[WorkDirs]:
+        job = WORK_PREFIX + secrets.token_hex(6)
+        places = {c.directory.path: local(c.directory.path) / job for c in wave}
+        with _made(list(places.values())):
+            yield dict(places)
+
+    def transfers(self, done: Finished, work_dir: Place) -> list[Transfer]:
+        del work_dir
+        return [Transfer(check=segment.file) for segment in done.carried]
+
+    def commit(self, done: Finished, work_dir: Place, *, chosen: bool) -> int:
+        del work_dir
+        if not self._drop_keyless:
+            refuse_keyless(done)
+        if not chosen and not changes(done):
+            return done.found.survey.log_start
+        start = commit_in_place(done)
+        note_cleaned(self._books[done.found.directory.log_dir], done, start)
+        return start
+
+    def settle(self) -> None:
+        for book in self._books.values():
+            book.write()
+
+    def complete(
+        self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
+    ) -> None:
+        """All is in its place already."""
+
+
+class NewDirectory:
+    """A log directory from which a broker starts. A partition's folder appears by one rename."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._book = CheckpointBook(out)
+        self._clean = False
+
+    def hold(
+        self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
+    ) -> None:
+        del wanted, tell
+        refuse_existing(self._out, everything)
+        sources = _log_dirs(everything)
+        if not self._out.exists():
+            self._out.mkdir(parents=True)
+            own_as(self._out, sources[0])
+        stack.enter_context(exclusive(self._out))
+        remove_work_dirs(self._out)
+        self._clean = is_clean_with(self._out, sources)
+
+    @contextmanager
+    def work_dirs(self, wave: Sequence[Candidate]) -> Iterator[WorkDirs]:
+        job = self._out / (WORK_PREFIX + secrets.token_hex(6))
+        places: WorkDirs = {c.directory.path: job / c.directory.name for c in wave}
+        with _made([job, *map(local, places.values())]):
+            yield places
+
+    def transfers(self, done: Finished, work_dir: Place) -> list[Transfer]:
+        del work_dir
+        return [Transfer(check=segment.file) for segment in done.carried]
+
+    def commit(self, done: Finished, work_dir: Place, *, chosen: bool) -> int:
+        del chosen
+        start = commit_to(self._out, done, local(work_dir))
+        note_new(self._book, done, start)
+        return start
+
+    def settle(self) -> None:
+        self._book.write()
+
+    def complete(
+        self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
+    ) -> None:
+        """What a broker looks for beside partitions; without it none starts on an output that lacks one."""
+        if not failed:
+            copy_untouched(left, self._out)
+            copy_broker_files(_log_dirs(everything), self._out, clean=self._clean)
+
+
+def _log_dirs(directories: Sequence[PartitionDir]) -> list[Place]:
+    return sorted({directory.log_dir for directory in directories}, key=str)
+
+
+@contextmanager
+def _made(places: Sequence[Path]) -> Iterator[None]:
+    try:
+        for place in places:
+            place.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for place in places:
+            remove_work_dir(place)

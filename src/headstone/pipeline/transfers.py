@@ -1,0 +1,66 @@
+"""What a task does with files that are not rewritten: checks every batch of a segment, and copies it where that is wanted.
+
+Headers decide also where nothing is rewritten, so checksums must be right there too. Within a store, the store copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from headstone.errors import CorruptLog, HeadstoneError
+from headstone.log.reading import SegmentFile, verify_segment
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.progress import Meter
+from headstone.storage.places import ObjectPlace, Place
+from headstone.storage.stores import is_remote
+from headstone.storage.uploads import copy_whole
+
+THREADS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """`check`: a segment whose batches must be right. Then it is copied from `source` to `target`, if there are such."""
+
+    check: SegmentFile | None = None
+    source: Place | None = None
+    target: Place | None = None
+
+    @property
+    def is_far(self) -> bool:
+        ends = (self.source, self.target)
+        return any(isinstance(end, ObjectPlace) for end in ends) or (
+            self.check is not None and is_remote(self.check.path)
+        )
+
+
+def transfer(task: Transfer, meter: Meter) -> None:
+    """The body of a task."""
+    if task.check is not None:
+        verify_segment(task.check)
+        meter.add(task.check.size, 0)
+    if task.source is not None and task.target is not None:
+        copy_whole(task.source, task.target)
+
+
+def run_transfers(tasks: Sequence[Transfer], engine: Engine) -> list[Exception | None]:
+    """In the order of the tasks: what went wrong. On a disk by threads of the driver, else wherever the engine works."""
+    far = [task for task in tasks if task.is_far]
+    near = [task for task in tasks if not task.is_far]
+    with ThreadPoolExecutor(THREADS) as pool:
+        outcomes = dict(zip(map(id, near), pool.map(_tried(transfer), near), strict=True))
+    outcomes.update(zip(map(id, far), engine.outcomes(transfer, far, None), strict=True))
+    return [outcomes[id(task)] for task in tasks]
+
+
+def _tried(body: Callable[[Transfer, Meter], None]) -> Callable[[Transfer], Exception | None]:
+    def run(task: Transfer) -> Exception | None:
+        try:
+            body(task, Meter())
+        except (CorruptLog, HeadstoneError, OSError) as error:
+            return error
+        return None
+
+    return run
