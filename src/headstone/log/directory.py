@@ -157,7 +157,7 @@ def _link_places(path: Path) -> list[Path]:
     return places
 
 
-def find_partitions(paths: Sequence[str | Path], access: Access = FROM_ENVIRONMENT) -> list[PartitionDir]:
+def find_partitions(paths: Sequence[str | Place], access: Access = FROM_ENVIRONMENT) -> list[PartitionDir]:
     """The partitions that each path is (a partition directory) or holds (a log directory), local or in an object store."""
     found: dict[Place, PartitionDir] = {}
     for given in paths:

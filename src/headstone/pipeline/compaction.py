@@ -50,13 +50,12 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRequest:
-    paths: tuple[str, ...]
-    """Local directories, or prefixes of object stores."""
+    paths: tuple[str | Place, ...]
+    """Local directories, or prefixes of object stores; those that are named by a URL are reached by `access`."""
     out: Place | None
     """None: in place."""
     policy: Policy
     access: Access = FROM_ENVIRONMENT
-    """To the object stores among the paths."""
     clean: bool = False
     """Take over an output in an object store from a run that may still be at work."""
     dirty_from: int | None = None
@@ -99,7 +98,8 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
     """Raises what the first partition met if none could be compacted; else those that could not are in the result."""
     started = time.monotonic()
     everything = find_partitions(request.paths, request.access)
-    selection = select(everything, paths=request.paths, topics=request.topics, all_topics=request.all_topics, tell=tell)
+    paths = tuple(map(str, request.paths))
+    selection = select(everything, paths=paths, topics=request.topics, all_topics=request.all_topics, tell=tell)
     result = CompactionResult()
     sink = sink_of(request)
     with ExitStack() as stack:

@@ -153,11 +153,11 @@ SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
 """Those that obstore knows, and that of its store in memory."""
 
 
-def place(text: str | Path, access: Access = FROM_ENVIRONMENT) -> Place:
+def place(given: str | Place, access: Access = FROM_ENVIRONMENT) -> Place:
     """By its path or URL. What is in an object store is listed now, everything below it."""
-    if isinstance(text, Path) or not is_remote(str(text)):
-        return Path(str(text).removeprefix("file://"))
-    found = object_place(str(text), access)
+    if isinstance(given, Path) or not is_remote(str(given)):
+        return Path(str(given).removeprefix("file://"))
+    found = object_place(str(given), given.access if isinstance(given, ObjectPlace) else access)
     found._tree.list_below(found.key)
     return found
 
