@@ -55,7 +55,7 @@ class LogSelection:
 
     def directories(self) -> list[PartitionDir]:
         places = [found for path in self.paths for found in matching(path, self.access)]
-        found = find_partitions(places)  # type: ignore[arg-type]
+        found = find_partitions(places)
         require_topics(self.topics, {directory.topic for directory in found})
         found = [directory for directory in found if not self.topics or directory.topic in self.topics]
         require_partitions(self.partitions, {directory.partition for directory in found})
