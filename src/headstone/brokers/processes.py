@@ -24,6 +24,7 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 STARTED = "Kafka Server started"
 START_SECONDS_MAX = 180
 STOP_SECONDS_MAX = 60
+STOPS_MAX = 3
 TAIL_LINES = 40
 POLL_SECONDS = 0.1
 HOST = "127.0.0.1"
@@ -215,18 +216,28 @@ class Cluster:
 
     def start(self) -> None:
         """All that do not run, at the same time."""
-        waiting = [broker for broker in self.brokers.values() if not broker.running]
-        for broker in waiting:
+        self._start([broker for broker in self.brokers.values() if not broker.running])
+
+    def _start(self, brokers: Sequence[Broker]) -> None:
+        for broker in brokers:
             broker.start(wait=False)
-        for broker in waiting:
+        for broker in brokers:
             broker.wait_started()
 
     def stop(self) -> None:
-        """Cleanly, all at once: each needs a quorum of controllers to be let go, and they are the controllers."""
-        for broker in self.brokers.values():
-            broker.ask_to_stop()
-        for broker in self.brokers.values():
-            broker.wait_stopped()
+        """Cleanly, all at once: each needs a quorum of controllers to be let go, and they are the controllers. One that was
+        too slow waits for a quorum that has gone, and is killed: then all start and stop once more."""
+        running = [broker for broker in self.brokers.values() if broker.running]
+        for _ in range(STOPS_MAX):
+            for broker in running:
+                broker.ask_to_stop()
+            for broker in running:
+                broker.wait_stopped()
+            if all(broker.stopped_cleanly for broker in running):
+                return
+            self._start(running)
+        self.kill()
+        raise Unfinished(f"brokers did not stop cleanly in {STOPS_MAX} tries")
 
     def kill(self) -> None:
         for broker in self.brokers.values():
