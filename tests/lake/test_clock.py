@@ -23,6 +23,10 @@ def ahead(ms: int) -> Clock:
     return lambda: wall_clock() + ms
 
 
+with_a_clock_of_its_own = pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)
+"""SQLite goes by that of whoever opens it."""
+
+
 @pytest.fixture
 def opened(metastore_url: str) -> Iterator[Callable[[int], Metastore]]:
     """The same lake, which goes by its database's clock, as hosts see it that are ahead by so many milliseconds."""
@@ -72,27 +76,24 @@ def test_times_that_callers_give_do_not_count(opened: Callable[[int], Metastore]
     assert [end_as_of(store, moment) for moment in (before_ms - 60_000, after_ms)] == [0, 2]
 
 
+@with_a_clock_of_its_own
 @pytest.mark.parametrize("ahead_ms", [HOUR_MS, -HOUR_MS])
 def test_a_host_far_from_the_databases_clock_is_refused(opened: Callable[[int], Metastore], ahead_ms: int) -> None:
-    if not on_postgres(opened(0)):
-        pytest.skip("SQLite has no clock of its own")
     with pytest.raises(SkewedClock, match="ms apart, over 10000; set the clocks right"):
         opened(ahead_ms)
     opened(ahead_ms // HOUR_MS * (SKEW_MS_MAX - 5000))
 
 
+@with_a_clock_of_its_own
 def test_a_host_a_little_off_goes_by_the_databases_clock(opened: Callable[[int], Metastore]) -> None:
     store = opened(-5000)
-    if not on_postgres(store):
-        pytest.skip("SQLite has no clock of its own")
     append(store)
     assert abs(store.clock() - wall_clock()) < 2500
 
 
+@pytest.mark.parametrize("metastore_url", ["sqlite"], indirect=True)
 def test_a_lake_on_sqlite_never_goes_back_behind_what_it_has_seen(opened: Callable[[int], Metastore]) -> None:
     store = opened(5000)
-    if on_postgres(store):
-        pytest.skip("PostgreSQL has its own clock")
     seen_ms = append(store)
     behind = opened(0)
     assert behind.clock() >= seen_ms
