@@ -10,7 +10,7 @@ import pytest
 
 from headstone.brokers.client import JavaClient
 from headstone.brokers.distribution import Distribution
-from testbed.maven import VERSIONS, KafkaUnavailable, kafka
+from testbed.maven import VERSIONS, KafkaUnavailable, kafka, spark_connector
 
 ON_TRIAL = VERSIONS[-1:] if os.environ.get("KAFKA_HOME") else VERSIONS
 
@@ -43,3 +43,13 @@ def java(distribution: Distribution, tmp_path_factory: pytest.TempPathFactory) -
 def work(tmp_path: Path) -> Path:
     """For the settings of Kafka's tools."""
     return tmp_path / "tools"
+
+
+@pytest.fixture(scope="session")
+def connector() -> str:
+    try:
+        return spark_connector()
+    except KafkaUnavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI demands Spark's Kafka source: {error}")
+        pytest.skip(f"no Kafka source for Spark: {error}")

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,24 +20,14 @@ from headstone.lake.lake import Lake, metastore_url, open_lake
 from headstone.lake.reading import records, table
 from headstone.log.topic_partition import TopicPartition
 from testbed.consuming import consume, tables
-from testbed.maven import VERSIONS, KafkaUnavailable, spark_connector
+from testbed.maven import VERSIONS
 from testbed.workloads import second_client, segment_bytes
+from tests.brokers.ingesting import ingesting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 TOPIC = "orders"
 PARTITIONS = 3
 NAMES = [f"{TOPIC}-{number}" for number in range(PARTITIONS)]
 KILLS = 2
-
-
-@pytest.fixture(scope="module")
-def connector() -> str:
-    try:
-        return spark_connector()
-    except KafkaUnavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI demands Spark's Kafka source: {error}")
-        pytest.skip(f"no Kafka source for Spark: {error}")
 
 
 class Load:
@@ -115,22 +101,6 @@ class Load:
             self.errors.append(error.str())
 
 
-@contextmanager
-def ingesting(
-    lake_dir: Path, bootstrap: str, connector: str, *more: str, topic: str = TOPIC
-) -> Iterator[subprocess.Popen[str]]:
-    command = [
-        sys.executable, "-m", "headstone.cli.main", "lake", "ingest", str(lake_dir), "--bootstrap", bootstrap, "--topic", topic,
-        "--spark-conf", f"spark.jars={connector}", "--master", "local[2]", "--output", "json", *more,
-    ]  # fmt: skip
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
 def ingested(lake: Lake) -> int:
     return sum(lake.metastore.partition(TopicPartition(TOPIC, n)).next_offset for n in range(PARTITIONS))
 
@@ -161,7 +131,7 @@ def test_a_topic_under_load_with_kills_into_the_lake_and_back(
         with Load(cluster.bootstrap) as load:
             for kill in range(KILLS):
                 slow = ("--continuous", "--every-ms", "50", "--offsets-per-batch", "1500")
-                with ingesting(lake_dir, cluster.bootstrap, connector, *slow) as child:
+                with ingesting(lake_dir, cluster.bootstrap, TOPIC, connector, *slow) as child:
                     before = ingested(lake) if TOPIC in lake.metastore.topics() else 0
                     wait_until(partial(grown, lake, child, before + 800), "the lake grows", seconds_max=120)
                     assert child.poll() is None, child.communicate()
@@ -169,7 +139,7 @@ def test_a_topic_under_load_with_kills_into_the_lake_and_back(
                     cluster.brokers[1].kill()
                     cluster.brokers[1].start()
         assert (load.errors, load.transactions > 20) == ([], True)
-        with ingesting(lake_dir, cluster.bootstrap, connector) as child:
+        with ingesting(lake_dir, cluster.bootstrap, TOPIC, connector) as child:
             printed, said = child.communicate(timeout=180)
             assert child.returncode == 0, said
             assert sum(row["records"] for row in json.loads(printed)["partitions"]) > 0
@@ -242,7 +212,7 @@ def test_a_topic_that_is_not_compacted_grows_and_is_created_again(
         settings = {"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": "2000000"}
         admin.create_topics([NewTopic(EVENTS, 1, 1, config=settings)])[EVENTS].result(60)
         produce(cluster.bootstrap, [(0, b"a", b"1"), (0, b"a", b"2"), (0, None, b"3")])
-        with ingesting(lake_dir, cluster.bootstrap, connector, "--continuous", *elsewhere, topic=EVENTS) as child:
+        with ingesting(lake_dir, cluster.bootstrap, EVENTS, connector, "--continuous", *elsewhere) as child:
             wait_until(partial(landed, lake, child, 0, 3), "the lake has the first records", seconds_max=300)
             admin.create_partitions([NewPartitions(EVENTS, 2)])[EVENTS].result(60)
             produce(cluster.bootstrap, [(1, b"b", b"4")])

@@ -1,4 +1,4 @@
-"""Replicas read over the wire from running brokers: under load, one of them out of sync or off, and with TLS and SASL."""
+"""Replicas read over the wire from running brokers: under load, one of them out of sync or off."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 from headstone.brokers.distribution import Distribution
-from headstone.brokers.processes import Cluster, free_ports, wait_until
+from headstone.brokers.processes import Cluster, wait_until
 from headstone.cli.main import main
 from testbed.maven import VERSIONS
 from testbed.workloads import second_client
-from tests.cluster.certificates import self_signed
-
-USER, PASSWORD = "auditor", "se,cr=et"
-JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
 
 def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> Any:
@@ -119,94 +115,3 @@ def test_a_cluster_under_load_is_clean_and_a_broker_that_is_off_is_not_covered(
         assert "topic nothing" in capsys.readouterr().err
     assert main(["audit", "--bootstrap", cluster.bootstrap]) == 3
     assert "can't be reached" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("distribution", VERSIONS[-1:], indirect=True)
-def test_tls_and_sasl(distribution: Distribution, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    authority, _, store = self_signed(tmp_path)
-    secure = {
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:ANONYMOUS",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN", "ssl.keystore.type": "PKCS12", "ssl.keystore.location": store,
-        "ssl.keystore.password": "changeit", "ssl.key.password": "changeit",
-        "listener.name.secure.scram-sha-512.sasl.jaas.config": f"{JAAS};",
-        "listener.name.secure.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-        f'user_{USER}="{PASSWORD}";',
-    }  # fmt: skip
-    cluster = Cluster(distribution, tmp_path / "cluster", brokers=2, settings=secure)
-    ports = dict(zip(cluster.brokers, free_ports(2), strict=True))
-    for number, broker in cluster.brokers.items():
-        broker.settings["listeners"] = f"{broker.settings['listeners']},SECURE://127.0.0.1:{ports[number]}"
-        plain = broker.settings["advertised.listeners"]
-        broker.settings["advertised.listeners"] = f"{plain},SECURE://127.0.0.1:{ports[number]}"
-    with cluster:
-        create(cluster.bootstrap, "orders", 2)
-        from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        secret = UserScramCredentialUpsertion(
-            USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode()
-        )
-        admin.alter_user_scram_credentials([secret])[USER].result(60)
-        producer = second_client(cluster.bootstrap)
-        producer.produce("orders", partition=0, key=b"k", value=b"v")
-        assert producer.flush(60) == 0
-        where = ["--bootstrap", f"127.0.0.1:{ports[1]}", "--kafka-conf", "security.protocol=SASL_SSL", "--kafka-conf",
-                 f"ssl.ca.location={authority}", "--kafka-conf", f"sasl.username={USER}"]  # fmt: skip
-        right = ["--kafka-conf", f"sasl.password={PASSWORD}"]
-        _without_permission(admin, [*where, *right, "--kafka-conf", "sasl.mechanism=PLAIN"], capsys)
-        for mechanism in ("SCRAM-SHA-512", "PLAIN"):
-            one = told(capsys, 0, *where, *right, "--kafka-conf", f"sasl.mechanism={mechanism}")
-            assert [part["replicas"][0]["records"] for part in one["partitions"]] == [1, 0]
-            wrong = [*where, "--kafka-conf", "sasl.password=no", "--kafka-conf", f"sasl.mechanism={mechanism}"]
-            assert main(["audit", *wrong]) == 3
-            assert "refused the login" in capsys.readouterr().err
-        assert main(["audit", *where[:2], "--kafka-conf", "security.protocol=SSL"]) == 3
-        assert "certificate" in capsys.readouterr().err.lower()
-        assert main(["audit", *where[:2]]) == 3
-        assert "plain Kafka was spoken, it speaks TLS" in capsys.readouterr().err
-        assert main(["audit", "--bootstrap", cluster.bootstrap, *where[2:4]]) == 2
-        for mistaken, said in (
-            ("SSL", "TLS was spoken, it speaks plain Kafka"), ("SASL_PLAINTEXT", "asks for no login"),
-        ):  # fmt: skip
-            login = ("--kafka-conf", "sasl.mechanism=PLAIN", *where[6:], *right) if mistaken != "SSL" else ()
-            asked = ["audit", "--bootstrap", cluster.bootstrap, "--kafka-conf", f"security.protocol={mistaken}", *login]
-            assert main(asked) == 3
-            assert said in capsys.readouterr().err
-
-
-def _without_permission(admin: Any, where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A user who may see nothing, then one who may describe a topic; in the end one who may read it. Never clean too early."""
-    from confluent_kafka.admin import (
-        AclBinding,
-        AclOperation,
-        AclPermissionType,
-        ResourcePatternType,
-        ResourceType,
-    )
-
-    def allow(operation: AclOperation) -> None:
-        acl = AclBinding(
-            ResourceType.TOPIC,
-            "orders",
-            ResourcePatternType.LITERAL,
-            f"User:{USER}",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        admin.create_acls([acl])[acl].result(60)
-
-    def said(*codes: int, more: tuple[str, ...] = ()) -> str:
-        capsys.readouterr()
-        assert main(["audit", *where, *more, "--in-process"]) in codes
-        shown = capsys.readouterr()
-        return shown.out + shown.err
-
-    assert "topic orders: TOPIC_AUTHORIZATION_FAILED" in said(2, more=("--topic", "orders"))
-    assert "shows no topic" in said(3)
-    allow(AclOperation.DESCRIBE)
-    denied = "the replica on broker 1 was not read: TOPIC_AUTHORIZATION_FAILED"
-    wait_until(lambda: denied in said(3), "the permission to describe", seconds_max=60)
-    allow(AclOperation.READ)
-    wait_until(lambda: "clean" in said(0, 3), "the permission to read", seconds_max=60)

@@ -1,4 +1,4 @@
-"""The parts of ingest from a cluster that need none: what a task writes, how a batch is tiled, settings for two clients."""
+"""The parts of ingest from a cluster that need none: what a task writes, how a batch is tiled."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from headstone.errors import UsageError
-from headstone.lake.cluster import prepare, spark_source_options
 from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, LakeAddress, create_lake
 from headstone.lake.landing import Landed, LandTask, first_offsets
+from headstone.lake.live import prepare
 from headstone.lake.reading import records
 from headstone.lake.topics import TopicFacts
 from headstone.log import codecs
@@ -176,22 +176,3 @@ def test_offsets_far_apart_are_extents_of_their_own(lake: Lake, address: LakeAdd
     found = lake.metastore.partition(TopicPartition("t", 0)).extents
     assert [tuple(one.span) for one in found] == [(0, 1), (1, (1 << 31) + 1), ((1 << 31) + 1, (1 << 32) + 8)]
     assert {one.oldest_timestamp_ms == one.max_timestamp_ms for one in found} == {True}
-
-
-def test_settings_are_translated_for_the_java_client() -> None:
-    given = {
-        "bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": "u", "sasl.password": 'p"q', "ssl.ca.location": "/ca.pem", "kafka.request.timeout.ms": "5",
-    }  # fmt: skip
-    assert spark_source_options(given) == {
-        "kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL", "kafka.request.timeout.ms": "5",
-        "kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": "/ca.pem",
-        "kafka.sasl.jaas.config": 'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" '
-        'password="p\\"q";',
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["ssl.key.location", "sasl.mechanism"])
-def test_a_setting_that_can_not_be_translated_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=name.split(".", maxsplit=1)[0]):
-        spark_source_options({"bootstrap.servers": "h:1", name: "GSSAPI"})

@@ -28,6 +28,7 @@ from headstone.cli.options import (
 from headstone.errors import Unfinished, UsageError
 
 if TYPE_CHECKING:
+    from headstone.cluster.connection import Connection
     from headstone.lake.lake import Lake
     from headstone.log.directory import PartitionDir
     from headstone.log.topic_partition import TopicPartition
@@ -123,8 +124,10 @@ def _of_topics(arguments: argparse.Namespace, directories: Sequence[PartitionDir
 
 
 def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    from headstone.lake.cluster import describe, expect_ids, prepare, spark_source_options
+    from headstone.cluster.connection import spark_source_options
+    from headstone.cluster.live import LiveCluster
     from headstone.lake.lake import LakeAddress
+    from headstone.lake.live import expect_ids, facts_of, prepare
     from headstone.log import codecs
     from headstone.spark.lake_stream import StreamOptions, stream
     from headstone.spark.session import spark_session, with_package
@@ -134,10 +137,11 @@ def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         raise UsageError("name the topics with --topic; it may be repeated")
     if arguments.spark_remote:
         raise UsageError("ingest from a cluster commits from the driver, which must be this process: use --master")
-    settings = kafka_settings(arguments)
-    source = spark_source_options(settings)
+    connection = kafka_connection(arguments)
+    source = spark_source_options(connection)
+    cluster = LiveCluster(connection, beside_spark=True)
     lake = open_named(arguments)
-    facts = describe(settings, arguments.topic)
+    facts = facts_of(cluster, arguments.topic)
     given = _topic_settings(arguments.topic_conf, facts)
     facts = {topic: replace(one, settings={**one.settings, **given.get(topic, {})}) for topic, one in facts.items()}
     prepare(lake, facts, policy=arguments.cleanup_policy, tell=tell)
@@ -147,7 +151,7 @@ def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         source=source, continuous=arguments.continuous, every_ms=arguments.every_ms,
         offsets_per_batch=arguments.offsets_per_batch, codec=codecs.NAMES.index(arguments.codec),
         stop=_stop_on_signal() if arguments.continuous else threading.Event(),
-        before_commit=lambda: expect_ids(settings, {topic: one.kafka_id for topic, one in facts.items()}),
+        before_commit=lambda: expect_ids(cluster, {topic: one.kafka_id for topic, one in facts.items()}),
     )  # fmt: skip
     with spark_session(
         app_name="headstone lake ingest", master=arguments.master, remote=arguments.spark_remote,
@@ -174,11 +178,13 @@ def _stop_on_signal() -> threading.Event:
     return stop
 
 
-def kafka_settings(arguments: argparse.Namespace) -> dict[str, str]:
+def kafka_connection(arguments: argparse.Namespace) -> Connection:
+    from headstone.cluster.connection import Connection
+
     pairs = [item.partition("=") for item in arguments.kafka_conf]
     if any(not equals for _, equals, _ in pairs):
         raise UsageError("--kafka-conf wants K=V, such as security.protocol=SASL_SSL")
-    return {"bootstrap.servers": arguments.bootstrap, **{name: value for name, _, value in pairs}}
+    return Connection.parse(arguments.bootstrap, {name: value for name, _, value in pairs})
 
 
 def _topic_settings(items: list[str], topics: Collection[str]) -> dict[str, dict[str, object]]:
@@ -287,12 +293,14 @@ def _key(arguments: argparse.Namespace) -> bytes:
 
 
 def restore(arguments: argparse.Namespace) -> int:
+    from headstone.cluster.live import LiveCluster
     from headstone.lake.restore import restore as restore_topic
 
+    cluster = LiveCluster(kafka_connection(arguments))
     lake = open_named(arguments)
     done = restore_topic(
-        lake, arguments.topic, arguments.to_topic or arguments.topic, kafka_settings(arguments),
-        as_of_ms=arguments.as_of_ms, verify=not arguments.no_verify, copies=arguments.replication_factor, tell=tell,
+        lake, arguments.topic, arguments.to_topic or arguments.topic, cluster, as_of_ms=arguments.as_of_ms,
+        verify=not arguments.no_verify, copies=arguments.replication_factor, tell=tell,
     )  # fmt: skip
     lake.close()
     if arguments.output == "json":

@@ -9,21 +9,17 @@ not empty: the next one refuses it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from headstone.errors import Unfinished, UsageError
-from headstone.lake.cluster import SECONDS_MAX, client_settings, rdkafka
 from headstone.lake.lake import Lake
+from headstone.lake.live import LiveCluster
 from headstone.lake.reading import records
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
 
-FLUSH_SECONDS_MAX = 120.0
-QUIET_SECONDS = 30.0
-"""A consumer that gets nothing for so long, with more to come, is stuck."""
 TOLD_EVERY = 500_000
 
 Tell = Callable[[str], None]
@@ -67,134 +63,72 @@ class Restored:
 
 
 def restore(
-    lake: Lake, topic: str, to_topic: str, settings: Mapping[str, str], *, as_of_ms: int | None = None,
-    verify: bool = True, copies: int = 1, tell: Tell = lambda text: None,
+    lake: Lake, topic: str, to_topic: str, cluster: LiveCluster, *, as_of_ms: int | None = None, verify: bool = True,
+    copies: int = 1, tell: Tell = lambda text: None,
 ) -> list[Restored]:  # fmt: skip
-    """`settings` are librdkafka's. A topic that is not there is made, with the lake's number of partitions."""
-    rd = rdkafka()
-    given = {**client_settings(settings), "log_level": 0}
-    partitions = [at for at in lake.metastore.partitions() if at.topic == topic]
+    """A topic that is not there is made, with the lake's number of partitions."""
+    partitions = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
     if not partitions:
         raise UsageError(f"the lake has no topic {topic}")
-    try:
-        topic_settings = lake.metastore.topics()[topic]
-        whole = not_compacted(topic_settings) is not None
-        _make_or_check(rd, given, to_topic, len(partitions), topic_settings, copies)
-        done = []
-        for at in partitions:
-            sent = _send(rd, given, to_topic, at, records(lake, at, as_of_ms=as_of_ms), tell)
-            if verify:
-                tell(f"{at}: verifying {sent.records:,} records")
-                _verify(rd, given, to_topic, at, sent, whole=whole)
-            done.append(
-                Restored(
-                    at=at, records=sent.records, tombstones=sent.tombstones, keys=len(sent.table), verified=verify
-                )
-            )  # fmt: skip
-        return done
-    except rd.KafkaException as error:
-        raise Unfinished(f"{settings.get('bootstrap.servers')}: {error.args[0].str()}") from error
+    settings = lake.metastore.topics()[topic]
+    whole = not_compacted(settings) is not None
+    _make_or_check(cluster, to_topic, len(partitions), settings, copies)
+    done = []
+    for partition in partitions:
+        target, sent = TopicPartition(to_topic, partition.number), Contents()
+        cluster.send(target, _noted(records(lake, partition, as_of_ms=as_of_ms), sent, partition, tell))
+        if verify:
+            tell(f"{partition}: verifying {sent.records:,} records")
+            _verify(cluster, target, sent, whole=whole)
+        done.append(
+            Restored(
+                at=partition, records=sent.records, tombstones=sent.tombstones, keys=len(sent.table), verified=verify
+            )
+        )
+    return done
 
 
 def _make_or_check(
-    rd: Any, given: Mapping[str, object], topic: str, partitions: int, settings: Mapping[str, object], copies: int
+    cluster: LiveCluster, topic: str, partitions: int, settings: Mapping[str, object], copies: int
 ) -> None:
-    admin = rd.admin.AdminClient(given)
-    known = admin.list_topics(timeout=SECONDS_MAX).topics.get(topic)
-    if known is None:
+    live = cluster.describe([topic]).get(topic)
+    if live is None:
         config = {POLICY: "compact"} | {name: str(value) for name, value in settings.items()}
         if config[POLICY] == POLICY_UNKNOWN:
             raise UsageError(f"{not_compacted(settings)}; or make the topic {topic} yourself, then restore into it")
-        made = rd.admin.NewTopic(topic, num_partitions=partitions, replication_factor=copies, config=config)
-        admin.create_topics([made])[topic].result(SECONDS_MAX)
+        cluster.create_topic(topic, partitions=partitions, copies=copies, settings=config)
         return
-    if len(known.partitions) != partitions:
-        raise UsageError(f"topic {topic} has {len(known.partitions)} partitions, the lake's has {partitions}")
-    consumer = _consumer(rd, given)
-    try:
-        for number in range(partitions):
-            low, high = consumer.get_watermark_offsets(rd.TopicPartition(topic, number), timeout=SECONDS_MAX)
-            if low != high:
-                raise UsageError(f"{topic}-{number} is not empty ([{low}, {high})): restore into a new topic")
-    finally:
-        consumer.close()
+    if len(live.starts) != partitions:
+        raise UsageError(f"topic {topic} has {len(live.starts)} partitions, the lake's has {partitions}")
+    for number, (start, end) in enumerate(zip(live.starts, live.ends, strict=True)):
+        if start != end:
+            target = TopicPartition(topic, number)
+            raise UsageError(f"{target} is not empty ([{start}, {end})): restore into a new topic")
 
 
-def _send(
-    rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition, entries: Iterable[RecordEntry], tell: Tell
-) -> Contents:
-    producer = rd.Producer({**given, "enable.idempotence": True, "linger.ms": 20, "compression.type": "lz4"})
-    failures: list[str] = []
-
-    def delivered(error: Any, message: Any) -> None:
-        if error is not None:
-            failures.append(error.str())
-
-    sent = Contents()
+def _noted(
+    entries: Iterable[RecordEntry], sent: Contents, partition: TopicPartition, tell: Tell
+) -> Iterator[RecordEntry]:
     for entry in entries:
-        while True:
-            try:
-                producer.produce(
-                    topic, partition=at.number, key=entry.key, value=entry.value, headers=list(entry.headers),
-                    timestamp=max(entry.timestamp_ms, 0), on_delivery=delivered,
-                )  # fmt: skip
-                break
-            except BufferError:
-                producer.poll(0.5)
-        producer.poll(0)
+        yield entry
         sent.put(entry.key, entry.value)
-        if failures:
-            break
         if sent.records % TOLD_EVERY == 0:
-            tell(f"{at}: {sent.records:,} records sent")
-    left = producer.flush(FLUSH_SECONDS_MAX)
-    if failures or left:
-        raise Unfinished(
-            f"{at}: {failures[0] if failures else f'{left} records were not acknowledged'}; use a new topic"
-        )
-    return sent
+            tell(f"{partition}: {sent.records:,} records sent")
 
 
-def _verify(
-    rd: Any, given: Mapping[str, object], topic: str, at: TopicPartition, expected: Contents, *, whole: bool
-) -> None:
+def _verify(cluster: LiveCluster, target: TopicPartition, expected: Contents, *, whole: bool) -> None:
     """The table that a consumer of the restored partition sees is the lake's, whatever the cluster has cleaned meanwhile.
 
     `whole`: a topic that is not compacted has every record, one after the other."""
-    consumer = _consumer(rd, given)
-    try:
-        where = rd.TopicPartition(topic, at.number)
-        _, end = consumer.get_watermark_offsets(where, timeout=SECONDS_MAX)
-        consumer.assign([rd.TopicPartition(topic, at.number, 0)])
-        found = Contents()
-        position = 0
-        while position < end:
-            message = consumer.poll(QUIET_SECONDS)
-            if message is None:
-                raise Unfinished(f"{topic}-{at.number}: nothing came behind offset {position}, the log ends at {end}")
-            error = message.error()
-            if error is None:
-                found.put(message.key(), message.value())
-                position = message.offset() + 1
-            elif error.code() == rd.KafkaError._PARTITION_EOF:
-                break
-            else:
-                raise rd.KafkaException(error)
-    finally:
-        consumer.close()
-    ours, theirs = expected.table, found.table
+    consumed = Contents()
+    for key, value in cluster.consume(target):
+        consumed.put(key, value)
+    ours, theirs = expected.table, consumed.table
     if theirs != ours:
         wrong = sum(theirs.get(key) != value for key, value in ours.items()) + len(theirs.keys() - ours.keys())
-        raise Unfinished(f"{topic}-{at.number}: {wrong} keys are not as in the lake; do not use this topic")
-    if whole and found.order != expected.order:
+        raise Unfinished(f"{target}: {wrong} keys are not as in the lake; do not use this topic")
+    if whole and consumed.order != expected.order:
         raise Unfinished(
-            f"{topic}-{at.number}: {found.records} records are there, {expected.records} were sent, and they are not the same; "
+            f"{target}: {consumed.records} records are there, {expected.records} were sent, and they are not the same; "
             "if retention.ms has taken some already, restore into a topic that keeps them"
         )
-
-
-def _consumer(rd: Any, given: Mapping[str, object]) -> Any:
-    return rd.Consumer({
-        **given, "group.id": "headstone-lake", "enable.auto.commit": False, "auto.offset.reset": "earliest",
-        "isolation.level": "read_committed", "enable.partition.eof": True,
-    })  # fmt: skip

@@ -1,0 +1,81 @@
+"""librdkafka's clients, for what our own does not do: settings of topics, writing, consuming. The extra `headstone[kafka]`.
+
+The only file that imports it. What its clients raise becomes an error of ours, with the address and the reason that librdkafka
+tells only aside, and without secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from headstone.cluster.connection import SECONDS_MAX, Connection, librdkafka_settings
+from headstone.errors import Unfinished, UsageError
+
+GROUP = "headstone-lake"
+"""Consumers have to name a group; none of ours joins one or commits an offset."""
+
+
+def rdkafka() -> Any:
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError as error:
+        raise UsageError("Kafka clusters need librdkafka: pip install 'headstone[kafka]'") from error
+    return confluent_kafka
+
+
+class Clients:
+    """Of one cluster, made when they are needed."""
+
+    def __init__(self, connection: Connection, *, beside_spark: bool = False) -> None:
+        self.connection = connection
+        self.module = rdkafka()
+        self._given = {"log_level": "0", **librdkafka_settings(connection, beside_spark=beside_spark)}
+        self._aside = ""
+
+    def admin(self) -> Any:
+        return self._made(self.module.admin.AdminClient, {}, {})
+
+    def producer(self) -> Any:
+        """Records arrive once, and in order."""
+        usual = {"linger.ms": "20", "compression.type": "lz4"}
+        return self._made(self.module.Producer, usual, {"enable.idempotence": "true"})
+
+    @contextmanager
+    def consumer(self) -> Iterator[Any]:
+        """Of committed records, from the first; it commits no offset."""
+        needed = {
+            "enable.auto.commit": "false", "auto.offset.reset": "earliest", "isolation.level": "read_committed",
+            "enable.partition.eof": "true",
+        }  # fmt: skip
+        consumer = self._made(self.module.Consumer, {"group.id": GROUP}, needed)
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _made(self, kind: Any, usual: Mapping[str, str], needed: Mapping[str, str]) -> Any:
+        for name, value in needed.items():
+            if self._given.get(name, value) != value:
+                raise UsageError(f"--kafka-conf {name}: this command needs {value}; leave it out")
+        try:
+            return kind({**usual, **self._given, **needed, "error_cb": self._heard})
+        except self.module.KafkaException as error:
+            raise UsageError(f"--kafka-conf: {self.connection.hide(error.args[0].str())}") from error
+
+    def _heard(self, error: Any) -> None:
+        if error.code() != self.module.KafkaError._ALL_BROKERS_DOWN:
+            self._aside = error.str()
+
+    @contextmanager
+    def telling(self, client: Any, what: str = "") -> Iterator[None]:
+        """`client` was asked inside; what it heard from brokers is delivered when it is polled."""
+        try:
+            yield
+        except (self.module.KafkaException, TimeoutError) as error:
+            client.poll(0)
+            told = f"no answer in {SECONDS_MAX:g} s" if isinstance(error, TimeoutError) else error.args[0].str()
+            text = f"{what}{told}" + (f" ({self._aside})" if self._aside else "")
+            raise Unfinished(f"{self.connection.address}: {self.connection.hide(text)}") from error

@@ -1,0 +1,57 @@
+"""A running cluster as the lake asks for it (`lake/live.py` has the port), by librdkafka.
+
+Before the first question our own client looks whether somebody answers: it says why not, where librdkafka says that it waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from headstone.cluster import records, topics
+from headstone.cluster.connection import Connection, wire_settings
+from headstone.cluster.librdkafka import Clients
+from headstone.cluster.wire import ask_cluster
+from headstone.log.listing import RecordEntry
+from headstone.log.topic_partition import TopicPartition
+
+SECURITY = ("sasl.", "ssl.", "enable.ssl.")
+
+
+class LiveCluster:
+    """`beside_spark`: Spark reads from the same cluster, and gets the settings that are Java's."""
+
+    def __init__(self, connection: Connection, *, beside_spark: bool = False) -> None:
+        self._connection = connection
+        self._clients = Clients(connection, beside_spark=beside_spark)
+        self._reached = False
+
+    def describe(self, names: Sequence[str]) -> dict[str, topics.Topic]:
+        return topics.describe(self._reach(), names)
+
+    def topic_ids(self, names: Sequence[str]) -> dict[str, str | None]:
+        return topics.topic_ids(self._reach(), names)
+
+    def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None:
+        topics.create_topic(self._reach(), topic, partitions=partitions, copies=copies, settings=settings)
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry]) -> None:
+        records.send(self._reach(), partition, entries)
+
+    def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
+        return records.consume(self._reach(), partition)
+
+    def _reach(self) -> Clients:
+        if not self._reached:
+            reach(self._connection)
+            self._reached = True
+        return self._clients
+
+
+def reach(connection: Connection) -> None:
+    """Somebody answers there, and lets us in; else Unfinished, with the address and the reason.
+
+    Where only librdkafka knows how to be let in, it has to find out itself."""
+    if any(name.startswith(SECURITY) for name in connection.for_librdkafka):
+        return
+    ask_cluster(connection, wire_settings(replace(connection, for_librdkafka={}, for_java={})), [])

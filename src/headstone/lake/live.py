@@ -1,0 +1,115 @@
+"""What the lake asks of a running Kafka cluster, and what it makes of the answers. The port; `cluster/live.py` has the plug.
+
+Which settings of a topic are taken over, whether what the cluster has goes on where the lake ends, whether it is still the same
+topic. Knows no client, no address and no credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from headstone.errors import UsageError
+from headstone.lake.lake import Lake
+from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
+from headstone.lake.topics import Tell, TopicFacts, adopt
+from headstone.log.listing import RecordEntry
+from headstone.log.topic_partition import TopicPartition
+
+COPIED_SETTINGS = (
+    POLICY, "delete.retention.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms",
+)  # fmt: skip
+"""As they are in force, whoever has set them: compaction in the lake goes by them."""
+COPIED_IF_SET = ("retention.ms", "retention.bytes", "max.message.bytes", "compression.type")
+"""As far as they were set for the topic itself: a topic that is restored gets them back."""
+
+
+class LiveTopic(Protocol):
+    """A topic as the cluster has it now."""
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where the log of each partition begins."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where it ends: its high watermark."""
+
+    @property
+    def kafka_id(self) -> str | None:
+        """As Kafka writes it; None from a cluster that gives none."""
+
+    @property
+    def settings(self) -> Mapping[str, str] | None:
+        """All that are in force; None: whoever asks may not know them."""
+
+    @property
+    def settings_of_its_own(self) -> Collection[str]:
+        """Names of those that were set for the topic itself."""
+
+
+class LiveCluster(Protocol):
+    """Every question is answered, or ends with Unfinished: where, and why."""
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, LiveTopic]:
+        """Those of them that are there."""
+
+    def topic_ids(self, names: Sequence[str]) -> Mapping[str, str | None]: ...
+    def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None: ...
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry]) -> None:
+        """In this order, with their keys, values, headers and timestamps; returns when all are acknowledged."""
+
+    def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Key and value of each committed record, from the first to what is the end when it is called."""
+
+
+def facts_of(cluster: LiveCluster, topics: Sequence[str]) -> dict[str, TopicFacts]:
+    found = cluster.describe(topics)
+    missing = sorted(set(topics) - set(found))
+    if missing:
+        raise UsageError(f"the cluster has no topic {', '.join(missing)}")
+    return {
+        topic: TopicFacts(
+            partitions=len(live.starts), settings=_copied(live), kafka_id=live.kafka_id, starts=live.starts, ends=live.ends
+        )
+        for topic, live in found.items()
+    }  # fmt: skip
+
+
+def _copied(live: LiveTopic) -> dict[str, object]:
+    if live.settings is None:  # may read, may not describe: what it is must be said by somebody else
+        return {POLICY: POLICY_UNKNOWN}
+    names = (*COPIED_SETTINGS, *(name for name in COPIED_IF_SET if name in live.settings_of_its_own))
+    return {name: live.settings[name] for name in names if name in live.settings}
+
+
+def prepare(
+    lake: Lake, facts: Mapping[str, TopicFacts], *, policy: str | None = None, tell: Tell = lambda text: None
+) -> dict[str, int]:
+    """Topics and partitions that the lake does not have yet are made; what does not go on where the lake ends is refused."""
+    for topic, live in facts.items():
+        adopt(lake, topic, live, policy=policy, tell=tell)
+        for number, (start, end) in enumerate(zip(live.starts, live.ends, strict=True)):
+            partition = TopicPartition(topic, number)
+            next_offset = lake.metastore.partition(partition).next_offset
+            if 0 < next_offset < start:
+                raise UsageError(
+                    f"{partition}: the lake ends at {next_offset}, Kafka's log begins at {start}: what lies between is "
+                    "missing; make a new lake"
+                )
+            if end < next_offset:
+                raise UsageError(
+                    f"{partition}: the lake ends at {next_offset}, Kafka's log at {end}: it has lost what the lake holds, "
+                    "or it is another topic of the same name; make a new lake, or restore this one's into a new topic"
+                )
+    return {topic: live.partitions for topic, live in facts.items()}
+
+
+def expect_ids(cluster: LiveCluster, ids: Mapping[str, str | None]) -> None:
+    """What was read under these names since they were described is of these topics: an id does not come back."""
+    for topic, now in cluster.topic_ids(sorted(ids)).items():
+        if now != ids[topic]:
+            raise UsageError(
+                f"{topic} was deleted and created again while it was read (its id was {ids[topic]}, it is {now}): nothing of "
+                "the new one was taken; ingest it into a new lake"
+            )

@@ -1,0 +1,43 @@
+"""What the lake takes over from a running cluster, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstone.errors import UsageError
+from headstone.lake.live import expect_ids, facts_of
+from headstone.lake.topics import TopicFacts
+from tests.lake.twin import TwinCluster, TwinTopic
+
+
+def test_settings_that_compaction_goes_by_are_taken_over_and_others_if_they_are_the_topics_own() -> None:
+    settings = {
+        "cleanup.policy": "compact", "delete.retention.ms": "5", "retention.ms": "6", "retention.bytes": "7",
+        "segment.bytes": "8",
+    }  # fmt: skip
+    topic = TwinTopic(
+        logs=[[], []], first=3, settings=settings, settings_of_its_own=frozenset({"retention.bytes", "segment.bytes"})
+    )
+    assert facts_of(TwinCluster({"t": topic, "other": topic}), ["t"]) == {
+        "t": TopicFacts(
+            partitions=2, starts=(3, 3), ends=(3, 3), kafka_id="id",
+            settings={"cleanup.policy": "compact", "delete.retention.ms": "5", "retention.bytes": "7"},
+        )
+    }  # fmt: skip
+
+
+def test_of_a_topic_whose_settings_may_not_be_read_the_policy_is_unknown() -> None:
+    facts = facts_of(TwinCluster({"t": TwinTopic(logs=[[]], settings=None)}), ["t"])
+    assert facts["t"].settings == {"cleanup.policy": "unknown"}
+
+
+def test_topics_that_are_not_there_are_named() -> None:
+    with pytest.raises(UsageError, match="the cluster has no topic a, c"):
+        facts_of(TwinCluster({"b": TwinTopic(logs=[[]])}), ["c", "b", "a"])
+
+
+def test_a_topic_that_was_created_again_while_it_was_read_is_refused() -> None:
+    cluster = TwinCluster({"t": TwinTopic(logs=[[]], kafka_id="new"), "none": TwinTopic(logs=[[]], kafka_id=None)})
+    expect_ids(cluster, {"t": "new", "none": None})
+    with pytest.raises(UsageError, match=r"t was deleted and created again .*its id was old, it is new"):
+        expect_ids(cluster, {"t": "old", "none": None})

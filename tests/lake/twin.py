@@ -1,0 +1,56 @@
+"""A Kafka cluster in memory, for what the lake asks of one: the twin of `cluster/live.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headstone.log.listing import RecordEntry
+from headstone.log.topic_partition import TopicPartition
+
+
+@dataclass
+class TwinTopic:
+    logs: list[list[RecordEntry]]
+    kafka_id: str | None = "id"
+    settings: Mapping[str, str] | None = field(default_factory=dict)
+    settings_of_its_own: frozenset[str] = frozenset()
+    first: int = 0
+    """Where the log of each partition begins."""
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        return tuple(self.first for _ in self.logs)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return tuple(self.first + len(log) for log in self.logs)
+
+
+class TwinCluster:
+    """`broken`: partitions that lose the last record sent to them."""
+
+    def __init__(self, topics: Mapping[str, TwinTopic] | None = None, *, broken: Sequence[TopicPartition] = ()) -> None:
+        self.topics = dict(topics or {})
+        self.copies: dict[str, int] = {}
+        self._broken = broken
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, TwinTopic]:
+        return {name: self.topics[name] for name in names if name in self.topics}
+
+    def topic_ids(self, names: Sequence[str]) -> Mapping[str, str | None]:
+        return {name: self.topics[name].kafka_id for name in names}
+
+    def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None:
+        self.topics[topic] = TwinTopic(logs=[[] for _ in range(partitions)], settings=settings)
+        self.copies[topic] = copies
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry]) -> None:
+        log = self.topics[partition.topic].logs[partition.number]
+        log.extend(entries)
+        if partition in self._broken:
+            log.pop()
+
+    def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
+        for entry in self.topics[partition.topic].logs[partition.number]:
+            yield entry.key, entry.value
