@@ -15,11 +15,10 @@ from tests.oracle.notation import History
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Two log directories; one has a partition that a broker is about to delete."""
-    history = History()
-    history.append("N[a]")
     for name in ("b1/orders-0", "b1/orders-1", "b1/payments-0", "b2/orders-2", f"b1/orders-3.{'0' * 32}-delete"):
         folder, partition = name.split("/")
-        history._unwritten = {0}
+        history = History()
+        history.append("N[a]")
         history.write_partition(tmp_path / folder, partition)
     (tmp_path / "b1" / "orders-notes.txt").write_text("not a directory")
     (tmp_path / "empty").mkdir()

@@ -121,6 +121,23 @@ def test_a_compaction_while_a_batch_is_read_loses_and_repeats_nothing(
     assert len(seen) == len(set(seen))
 
 
+def test_a_segment_that_is_written_over_while_it_is_read_is_read_on_where_it_was_left(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a copy tool does, or an object that is replaced between two requests."""
+    monkeypatch.setattr("headstone.retention.survey.CHUNK_BYTES", 1)
+    log.append("N[a] N[b] N[c] N[d]")
+    other = Log(tmp_path / "other")
+    other.append("+1 N[b]/zstd N[c] N[d]")
+    reader = stream(log.root)
+    (part,) = reader.partitions({"t-0": 0}, {"t-0": 4})
+    rows = (offset for batch in reader.read(part) for offset in batch.column("offset").to_pylist())
+    seen = [next(rows), next(rows)]
+    name = f"t-0/{0:020d}.log"
+    (log.root / name).write_bytes((other.root / name).read_bytes())
+    assert [*seen, *rows] == [0, 1, 2, 3]
+
+
 def test_partitions_that_come_later_are_read_from_their_beginning(log: Log, tmp_path: Path) -> None:
     log.append("N[a]")
     reader = stream(tmp_path / "*")

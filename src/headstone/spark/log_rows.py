@@ -26,10 +26,10 @@ from headstone.log.columns import (
     header_column,
 )
 from headstone.log.layout import LOG_APPEND_TIME, TRANSACTIONAL
-from headstone.log.reading import Batches, Bytes, Ints, Payloads
+from headstone.log.reading import Batches, Bytes, Ints, Payloads, SegmentFile
 from headstone.retention.passes import PieceReader
 from headstone.retention.rewrite import changed
-from headstone.retention.survey import SegmentSurvey, seals, walk_file
+from headstone.retention.survey import SegmentSurvey, seals, survey_partition, walk_file
 from headstone.retention.transactions import Roles
 from headstone.spark.record_columns import arrow_schema, timestamps
 from headstone.storage.stores import is_remote
@@ -87,6 +87,12 @@ def parts_of(
             offset_start=max(start, int(offsets[here])), offset_end=min(end, int(offsets[there])),
         )  # fmt: skip
         here = there
+
+
+def segment_alone(file: SegmentFile) -> SegmentSurvey:
+    """Without its neighbours: which of its records are visible is not known."""
+    survey = survey_partition([file], log_start=None, high_watermark=None, snapshot=None, indexed_aborted=())
+    return survey.segments[0]
 
 
 def headers_tell(columns: Sequence[str]) -> bool:

@@ -6,10 +6,9 @@ Owns what these options mean. Looks for directories each time it is asked, becau
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from headstone.errors import UsageError
 from headstone.log.directory import PartitionDir, as_partition, find_partitions
@@ -23,8 +22,7 @@ from headstone.spark.source_options import (
     topic_names,
 )
 from headstone.storage.access import FROM_ENVIRONMENT, Access
-from headstone.storage.places import Place, place
-from headstone.storage.stores import is_remote
+from headstone.storage.places import Place, children, place
 
 OPTIONS = ("offsets", "partitions", "path", "paths", "store.NAME", "topic")
 WILDCARDS = frozenset("*?[")
@@ -74,8 +72,9 @@ def matching(path: str, access: Access = FROM_ENVIRONMENT) -> list[Place]:
     """The place of this name, or the partition and log directories that a pattern such as `logs/*/orders-*` matches."""
     names = path.split("/")
     plain = next((number for number, name in enumerate(names) if WILDCARDS & set(name)), len(names))
-    if plain == len(names) or (not is_remote(path) and Path(path).exists()):
-        return [place(path, access)]
+    whole = place(path, access)
+    if plain == len(names) or whole.is_dir():
+        return [whole]
     root = place("/".join(names[:plain]) or ("/" if path.startswith("/") else "."), access)
     found = [root] if root.is_dir() else []
     for name in filter(None, names[plain:]):
@@ -88,8 +87,7 @@ def matching(path: str, access: Access = FROM_ENVIRONMENT) -> list[Place]:
 
 
 def _folders(folder: Place) -> list[Place]:
-    children: Iterable[Place] = folder.iterdir()
-    return sorted((child for child in children if child.is_dir()), key=str)
+    return [child for child in children(folder) if child.is_dir()]
 
 
 def _is_log(folder: Place) -> bool:

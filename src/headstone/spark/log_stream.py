@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from headstone.retention.survey import PartitionSurvey
 from headstone.spark.log_rows import LogPart, parts_of, rows_of_records
 from headstone.spark.log_selection import LogSelection
 from headstone.spark.source_options import one_of, positive, truth
+from headstone.storage.places import ObjectPlace, place
 from headstone.storage.stores import MissingObject
 
 try:
@@ -50,7 +50,6 @@ ATTEMPTS = 3
 Offsets = Mapping[str, int]
 """By partition, as its directory is called: the next offset to read."""
 Found = Mapping[str, tuple[PartitionDir, PartitionSurvey]]
-Clock = Callable[[], float]
 
 _IN_MOTION = (CorruptLog, UsageError, FileNotFoundError, MissingObject)
 """What a log looks like while somebody swaps segments, or is in the middle of an append."""
@@ -143,7 +142,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except _IN_MOTION:
                 if attempt + 1 == ATTEMPTS:
                     raise
-            survey = settled(lambda: survey_directory(directory)[0])
+            survey = settled(listed_anew(directory), lambda found: survey_directory(found)[0])
             self._require_whole(directory.name, survey, start, end)
             parts = list(_range_of(directory, survey, start, end))
 
@@ -156,7 +155,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise UsageError(
                     f"{name} is in {found[name][0].path} and in {directory.path}; a stream reads one of them"
                 )
-            found[name] = directory, settled(partial(self._survey, directory))
+            found[name] = directory, settled(directory, self._survey)
         return found
 
     def _survey(self, directory: PartitionDir) -> PartitionSurvey:
@@ -213,16 +212,25 @@ def limited(begins: Offsets, ends: Offsets, offsets_max: int) -> dict[str, int]:
     return chosen
 
 
-def settled(look: Callable[[], PartitionSurvey], *, clock: Clock = time.monotonic) -> PartitionSurvey:
+def settled(directory: PartitionDir, look: Callable[[PartitionDir], PartitionSurvey]) -> PartitionSurvey:
     """What is in motion is looked at again until it is whole, for some seconds."""
-    deadline = clock() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return look()
+            return look(directory)
         except _IN_MOTION:
-            if clock() >= deadline:
+            if time.monotonic() >= deadline:
                 raise
             time.sleep(POLL_SECONDS)
+        directory = listed_anew(directory)
+
+
+def listed_anew(directory: PartitionDir) -> PartitionDir:
+    """What is in an object store was listed when it was found."""
+    log_dir = directory.log_dir
+    if not isinstance(log_dir, ObjectPlace):
+        return directory
+    return replace(directory, path=place(str(log_dir), log_dir.access) / directory.name)
 
 
 def _state(directory: PartitionDir) -> object:

@@ -20,22 +20,45 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from headstone.pipeline.planning import survey_all
+from headstone.log.directory import PartitionDir, list_segments
+from headstone.log.reading import SegmentFile
+from headstone.pipeline.planning import survey_all, survey_directory
+from headstone.retention.policy import NO_LIMIT
 from headstone.spark import log_selection, log_stream
-from headstone.spark.log_rows import SPLIT_BYTES, LogPart, headers_tell, parts_of, rows_of
+from headstone.spark.log_rows import SPLIT_BYTES, LogPart, headers_tell, parts_of, rows_of, segment_alone
 from headstone.spark.log_selection import LogSelection
 from headstone.spark.log_stream import KafkaLogStream, StreamSettings
 from headstone.spark.record_columns import SCHEMA, chosen_columns
 from headstone.spark.source_options import refuse_unknown
+from headstone.storage.places import ObjectPlace
 
 NAME = "kafka-log"
-SEGMENT_BYTES_MAX = 1 << 31
-"""Kafka's own limit: its indexes have positions of 32 bits."""
+NO_SPLIT = 1 << 31
+"""Kafka's own limit of a segment: its indexes have positions of 32 bits."""
 
 
 @dataclass
 class QueryPart(InputPartition):
     part: LogPart
+
+
+@dataclass
+class FarPart(InputPartition):
+    """In an object store, where a header costs the bytes around it: the task surveys what it reads, the driver only lists.
+
+    One segment; or, where visibility is asked for, which other segments decide, all of the partition (`file` is None)."""
+
+    directory: PartitionDir
+    file: SegmentFile | None
+    offset_start: int
+    offset_end: int
+
+    def parts(self) -> Iterator[LogPart]:
+        survey = survey_directory(self.directory)[0].segments if self.file is None else (segment_alone(self.file),)
+        for segment in survey:
+            yield from parts_of(
+                self.directory.topic, self.directory.partition, segment, self.offset_start, self.offset_end, NO_SPLIT
+            )
 
 
 class KafkaLogSource(DataSource):
@@ -62,15 +85,32 @@ class KafkaLogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         directories = self._selection.directories()
+        far = [directory for directory in directories if isinstance(directory.path, ObjectPlace)]
+        near = [directory for directory in directories if not isinstance(directory.path, ObjectPlace)]
+        return [*self._near(near), *(part for directory in far for part in self._far(directory))]
+
+    def _near(self, directories: Sequence[PartitionDir]) -> Iterator[InputPartition]:
         start, end = self._selection.offset_start, self._selection.offset_end
-        split_bytes = SEGMENT_BYTES_MAX if headers_tell(self._columns) else SPLIT_BYTES
-        return [
-            QueryPart(part)
-            for directory, (survey, _) in zip(directories, survey_all(directories), strict=True)
-            for segment in survey.segments
-            for part in parts_of(directory.topic, directory.partition, segment, start, end, split_bytes)
-        ]
+        split_bytes = NO_SPLIT if headers_tell(self._columns) else SPLIT_BYTES
+        for directory, (survey, _) in zip(directories, survey_all(directories), strict=True):
+            for segment in survey.segments:
+                for part in parts_of(directory.topic, directory.partition, segment, start, end, split_bytes):
+                    yield QueryPart(part)
+
+    def _far(self, directory: PartitionDir) -> Iterator[InputPartition]:
+        start, end = self._selection.offset_start, self._selection.offset_end
+        if "visibility" in self._columns:
+            yield FarPart(directory, None, start, end)
+            return
+        files = list_segments(directory)
+        following = [*(file.base for file in files[1:]), NO_LIMIT]
+        for file, next_base in zip(files, following, strict=True):
+            if file.base < end and next_base > start:
+                yield FarPart(directory, file, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, QueryPart):  # or what Spark makes of an empty list of partitions
+        if isinstance(partition, QueryPart):
             yield from rows_of(partition.part, self._columns)
+        elif isinstance(partition, FarPart):  # or what Spark makes of an empty list of partitions
+            for part in partition.parts():
+                yield from rows_of(part, self._columns)

@@ -1,0 +1,110 @@
+"""`kafka-log` over an object store: the same rows as over the directory that was copied there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+from headstone.spark.log_stream import KafkaLogStream
+from headstone.spark.record_columns import SCHEMA
+from headstone.spark.source import FarPart, KafkaLogSource
+from headstone.storage.access import FROM_ENVIRONMENT
+from headstone.storage.places import store_of
+from tests.oracle.notation import History
+
+BUCKET = "memory://kafka-log"
+LOG = "N[a,b,~c] P1[a,b]/zstd P2[x]/lz4 A1 | I3[k]@5000 P1[c]/gzip C2 N[_]/snappy C1 | P2[q] N[z]/lat"
+
+
+def copy(root: Path, prefix: str) -> str:
+    """As a plain copy tool would: files with their names."""
+    store = store_of(BUCKET, FROM_ENVIRONMENT)
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        store.put(f"{prefix}/{path.relative_to(root)}", path.read_bytes())
+    return f"{BUCKET}/{prefix}"
+
+
+@pytest.fixture
+def history() -> History:
+    history = History()
+    history.append(LOG)
+    return history
+
+
+@pytest.fixture
+def url(history: History, tmp_path: Path) -> Iterator[str]:
+    history.write_partition(tmp_path / "logs", "t-0")
+    other = History()
+    other.append("N[a] P1[b] C1")
+    other.write_partition(tmp_path / "logs", "t-1")
+    prefix = uuid.uuid4().hex
+    yield copy(tmp_path / "logs", prefix)
+    store = store_of(BUCKET, FROM_ENVIRONMENT)
+    store.delete(store.list(prefix))
+
+
+def source(path: str | Path, **options: str) -> KafkaLogSource:
+    return KafkaLogSource(CaseInsensitiveDict({"path": str(path), **options}))
+
+
+def rows(path: str | Path, *columns: str, **options: str) -> list[dict[str, object]]:
+    schema = StructType([field for name in columns for field in SCHEMA.fields if field.name == name])
+    reader = source(path, **options).reader(schema)
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ([], {}),
+        ([], {"offsets": "4:9"}),
+        (["offset", "key"], {}),
+        (["offset", "value"], {"offsets": "8:9"}),
+        (["partition", "segment"], {}),
+        (["partition", "visibility"], {}),
+    ],
+)
+def test_rows_are_those_of_the_copied_directory(
+    url: str, tmp_path: Path, columns: list[str], options: dict[str, str]
+) -> None:
+    here = rows(tmp_path / "logs", *columns, topic="t", **options)
+    assert rows(url, *columns, topic="t", **options) == here
+    assert rows(f"{url}/t-*", *columns, **options) == here
+    assert here
+
+
+def test_the_driver_lists_and_tasks_get_segments_unless_visibility_is_asked_for(url: str) -> None:
+    def files(*columns: str, **options: str) -> list[str | None]:
+        schema = StructType([field for field in SCHEMA.fields if field.name in columns])
+        parts = source(f"{url}/t-0", **options).reader(schema).partitions()
+        found = [part.file for part in parts if isinstance(part, FarPart)]
+        return [None if file is None else file.path.rpartition("/")[2] for file in found]
+
+    assert files("offset") == [f"{base:020d}.log" for base in (0, 7, 12)]
+    assert files("offset", offsets="7:12") == [f"{7:020d}.log"]
+    assert files("offset", "visibility", offsets="7:12") == [None]
+
+
+def test_a_stream_follows_objects_that_are_copied_again(url: str, history: History, tmp_path: Path) -> None:
+    reader = source(url, partitions="0").streamReader(StructType())
+    assert isinstance(reader, KafkaLogStream)
+    first = reader.latestOffset(reader.initialOffset())
+    planned = list(reader.partitions(reader.initialOffset(), first))
+    history.append("C2 N[m] | N[n]")
+    history.write_partition(tmp_path / "logs", "t-0")
+    copy(tmp_path / "logs", url.removeprefix(f"{BUCKET}/"))
+    second = reader.latestOffset(first)
+
+    def offsets(parts: list[object]) -> list[int]:
+        return [
+            offset for part in parts for batch in reader.read(part) for offset in batch.column("offset").to_pylist()
+        ]  # type: ignore[arg-type]
+
+    assert (first, second) == ({"t-0": 12}, {"t-0": 17})
+    assert offsets(list(planned)) == list(range(12)), "of segments that have grown since they were planned"
+    assert offsets(list(reader.partitions(first, second))) == list(range(12, 17))
