@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
@@ -15,6 +16,9 @@ from headstone.spark.record_columns import SCHEMA
 from headstone.spark.source import FarPart, KafkaLogSource
 from headstone.storage.access import FROM_ENVIRONMENT
 from headstone.storage.places import store_of
+from headstone.storage.stores import Store
+from testbed.s3 import BUCKET as BUCKET_ON_S3
+from testbed.s3 import s3
 from tests.oracle.notation import History
 
 BUCKET = "memory://kafka-log"
@@ -22,10 +26,13 @@ LOG = "N[a,b,~c] P1[a,b]/zstd P2[x]/lz4 A1 | I3[k]@5000 P1[c]/gzip C2 N[_]/snapp
 
 
 def copy(root: Path, prefix: str) -> str:
-    """As a plain copy tool would: files with their names."""
+    """As a plain copy tool would: files with their names, those that are new or have another size."""
     store = store_of(BUCKET, FROM_ENVIRONMENT)
+    there = {name: store.size(name) for name in store.list(prefix)}
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
-        store.put(f"{prefix}/{path.relative_to(root)}", path.read_bytes())
+        name = f"{prefix}/{path.relative_to(root)}"
+        if there.get(name) != path.stat().st_size:
+            store.put(name, path.read_bytes())
     return f"{BUCKET}/{prefix}"
 
 
@@ -108,3 +115,50 @@ def test_a_stream_follows_objects_that_are_copied_again(url: str, history: Histo
     assert (first, second) == ({"t-0": 12}, {"t-0": 17})
     assert offsets(list(planned)) == list(range(12)), "of segments that have grown since they were planned"
     assert offsets(list(reader.partitions(first, second))) == list(range(12, 17))
+
+
+def test_a_stream_reads_headers_of_what_is_new_and_a_count_reads_once(tmp_path: Path) -> None:
+    history = History()
+    history.append("N[a,b,c] " * 50 + "| N[d]")
+    prefix = uuid.uuid4().hex
+    store = store_of(BUCKET, FROM_ENVIRONMENT)
+
+    def read_by(action: Callable[[], object]) -> int:
+        before = store.traffic.bytes_read
+        action()
+        return store.traffic.bytes_read - before
+
+    def copied() -> list[int]:
+        history.write_partition(tmp_path, "t-0")
+        copy(tmp_path, prefix)
+        return [path.stat().st_size for path in sorted((tmp_path / "t-0").glob("*.log"))]
+
+    sizes = copied()
+    reader = source(f"{BUCKET}/{prefix}").streamReader(StructType())
+    assert isinstance(reader, KafkaLogStream)
+    assert read_by(reader.latestOffset) == sum(sizes)
+    assert read_by(reader.latestOffset) == 0
+    history.append("| N[e]")
+    assert read_by(lambda: (copied(), reader.latestOffset())) < sizes[0]
+    assert reader.latestOffset() == {"t-0": 152}
+    assert read_by(lambda: rows(f"{BUCKET}/{prefix}", "partition")) == sum(copied())
+
+
+def test_spark_reads_and_streams_a_bucket(spark: SparkSession, history: History, tmp_path: Path) -> None:
+    """Settings of the store travel as options: no task has them in its environment."""
+    history.write_partition(tmp_path / "logs" / "broker-1", "t-0")
+    with s3() as settings:
+        url = f"s3://{BUCKET_ON_S3}/{uuid.uuid4().hex}"
+        store = Store.open(url, settings)
+        for path in (path for path in (tmp_path / "logs").rglob("*") if path.is_file()):
+            store.put(str(path.relative_to(tmp_path / "logs")), path.read_bytes())
+        options = {f"store.{name}": value for name, value in settings.items()}
+        frame = spark.read.format("kafka-log").options(**options).load(f"{url}/*/t-*")
+        here = spark.read.format("kafka-log").load(str(tmp_path / "logs" / "broker-1"))
+        assert frame.orderBy("offset").collect() == here.orderBy("offset").collect()
+        stream = spark.readStream.format("kafka-log").options(**options).load(f"{url}/broker-1")
+        query = stream.writeStream.format("memory").queryName("bucket").trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert sorted(row.offset for row in spark.table("bucket").collect()) == list(range(12)), (
+            "up to the open transaction"
+        )

@@ -143,11 +143,11 @@ def survey_far(task: SurveyTask, meter: Meter) -> Surveyed:
     return run_survey(task)
 
 
-def run_survey(task: SurveyTask) -> Surveyed:
+def run_survey(task: SurveyTask, walk: Walk | None = None) -> Surveyed:
     """The survey of a partition directory with what its neighbours tell: checkpoints, snapshots, `.txnindex`."""
     directory = task.directory
     files = list_segments(directory)
-    walk = Remembered() if task.is_far else walk_file
+    walk = walk or (Remembered() if task.is_far else walk_file)
     snapshot, notes = _newest_snapshot(directory, files, walk)
     try:
         survey = survey_partition(
@@ -170,15 +170,17 @@ def run_survey(task: SurveyTask) -> Surveyed:
 
 
 class Remembered:
-    """A walk that keeps the headers of files that are far away: a second walk reads nothing again, up to a limit."""
+    """A walk that keeps the headers of files that are far away: a second walk reads nothing again, up to a limit.
+
+    A file that has another size or time is another file."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, list[Batches]] = {}
+        self._tables: dict[SegmentFile, list[Batches]] = {}
         self._bytes = 0
 
     def __call__(self, file: SegmentFile, previous: int) -> Iterator[Batches]:
-        if file.path in self._tables:
-            yield from self._tables[file.path]
+        if file in self._tables:
+            yield from self._tables[file]
             return
         tables: list[Batches] | None = []
         for table in walk_file(file, previous):
@@ -189,7 +191,11 @@ class Remembered:
                 tables = None
             yield table
         if tables is not None:
-            self._tables[file.path] = tables
+            self._tables[file] = tables
+
+    def keep_only(self, files: Sequence[SegmentFile]) -> None:
+        self._tables = {file: self._tables[file] for file in files if file in self._tables}
+        self._bytes = sum(table.nbytes for tables in self._tables.values() for table in tables)
 
 
 def _newest_snapshot(

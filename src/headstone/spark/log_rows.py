@@ -29,7 +29,7 @@ from headstone.log.layout import LOG_APPEND_TIME, TRANSACTIONAL
 from headstone.log.reading import Batches, Bytes, Ints, Payloads, SegmentFile
 from headstone.retention.passes import PieceReader
 from headstone.retention.rewrite import changed
-from headstone.retention.survey import SegmentSurvey, seals, survey_partition, walk_file
+from headstone.retention.survey import SegmentSurvey, Walk, seals, survey_partition, walk_file
 from headstone.retention.transactions import Roles
 from headstone.spark.record_columns import arrow_schema, timestamps
 from headstone.storage.stores import is_remote
@@ -89,9 +89,9 @@ def parts_of(
         here = there
 
 
-def segment_alone(file: SegmentFile) -> SegmentSurvey:
+def segment_alone(file: SegmentFile, walk: Walk) -> SegmentSurvey:
     """Without its neighbours: which of its records are visible is not known."""
-    survey = survey_partition([file], log_start=None, high_watermark=None, snapshot=None, indexed_aborted=())
+    survey = survey_partition([file], log_start=None, high_watermark=None, snapshot=None, indexed_aborted=(), walk=walk)
     return survey.segments[0]
 
 
@@ -100,9 +100,9 @@ def headers_tell(columns: Sequence[str]) -> bool:
     return HEADER_COLUMNS.issuperset(columns)
 
 
-def rows_of(part: LogPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def rows_of(part: LogPart, columns: Sequence[str], walk: Walk = walk_file) -> Iterator[pa.RecordBatch]:
     if headers_tell(columns) and _is_whole(part):
-        yield from rows_of_headers(part, columns)
+        yield from rows_of_headers(part, columns, walk)
     else:
         for batch, _ in rows_of_records(part, columns):
             yield batch
@@ -128,11 +128,11 @@ def rows_of_records(part: LogPart, columns: Sequence[str]) -> Iterator[tuple[pa.
             yield pa.RecordBatch.from_arrays([found[name]() for name in columns], schema=schema), following
 
 
-def rows_of_headers(part: LogPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def rows_of_headers(part: LogPart, columns: Sequence[str], walk: Walk) -> Iterator[pa.RecordBatch]:
     """A row per record all the same, but no record is read: a header says how many there are."""
     schema, segment = arrow_schema(columns), part.segment
     roles, seal, done = segment.roles(), 0, 0
-    for table in walk_file(segment.file, segment.base - 1):
+    for table in walk(segment.file, segment.base - 1):
         batches = table[: segment.batches - done]
         seal += int(seals(batches).sum(dtype=np.uint64))
         for first, last in _slices(batches["count"]):

@@ -20,7 +20,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from headstone.errors import CorruptLog, UsageError
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir, list_segments
-from headstone.pipeline.planning import survey_directory
+from headstone.log.reading import SegmentFile
+from headstone.pipeline.planning import Remembered, run_survey, survey_directory, survey_task
 from headstone.retention.survey import PartitionSurvey
 from headstone.spark.log_rows import LogPart, parts_of, rows_of_records
 from headstone.spark.log_selection import LogSelection
@@ -87,7 +88,8 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._selection = selection
         self._columns = columns
         self._settings = settings
-        self._surveys: dict[str, tuple[object, PartitionSurvey]] = {}
+        self._surveys: dict[str, tuple[_State, PartitionSurvey]] = {}
+        self._headers: dict[str, Remembered] = {}
         self._until: Offsets | None = None
 
     def initialOffset(self) -> dict[str, int]:
@@ -162,7 +164,11 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name, state = directory.name, _state(directory)
         known = self._surveys.get(name)
         if known is None or known[0] != state:
-            self._surveys[name] = state, survey_directory(directory)[0]
+            task = survey_task(directory)
+            walk = self._headers.setdefault(name, Remembered()) if task.is_far else None
+            self._surveys[name] = state, run_survey(task, walk)[0]
+            if walk is not None:
+                walk.keep_only(state.files)
         return self._surveys[name][1]
 
     def _firsts(self, found: Found) -> dict[str, int]:
@@ -233,8 +239,21 @@ def listed_anew(directory: PartitionDir) -> PartitionDir:
     return replace(directory, path=place(str(log_dir), log_dir.access) / directory.name)
 
 
-def _state(directory: PartitionDir) -> object:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
     """Equal as long as a survey would be the same."""
-    marks = (checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)
-    known = [checkpoints.read_offsets(directory.log_dir / name).get(directory.topic_partition) for name in marks]
-    return list_segments(directory), known
+
+    files: tuple[SegmentFile, ...]
+    high_watermark: int | None
+    log_start: int | None
+
+
+def _state(directory: PartitionDir) -> _State:
+    def told(name: str) -> int | None:
+        return checkpoints.read_offsets(directory.log_dir / name).get(directory.topic_partition)
+
+    return _State(
+        files=tuple(list_segments(directory)),
+        high_watermark=told(checkpoints.HIGH_WATERMARK),
+        log_start=told(checkpoints.LOG_START),
+    )

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from headstone.log.directory import PartitionDir, list_segments
 from headstone.log.reading import SegmentFile
-from headstone.pipeline.planning import survey_all, survey_directory
+from headstone.pipeline.planning import Remembered, run_survey, survey_all, survey_task
 from headstone.retention.policy import NO_LIMIT
 from headstone.spark import log_selection, log_stream
 from headstone.spark.log_rows import SPLIT_BYTES, LogPart, headers_tell, parts_of, rows_of, segment_alone
@@ -53,12 +53,16 @@ class FarPart(InputPartition):
     offset_start: int
     offset_end: int
 
-    def parts(self) -> Iterator[LogPart]:
-        survey = survey_directory(self.directory)[0].segments if self.file is None else (segment_alone(self.file),)
-        for segment in survey:
-            yield from parts_of(
-                self.directory.topic, self.directory.partition, segment, self.offset_start, self.offset_end, NO_SPLIT
-            )
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        walk = Remembered()
+        if self.file is None:
+            segments = run_survey(survey_task(self.directory), walk)[0].segments
+        else:
+            segments = (segment_alone(self.file, walk),)
+        topic, number = self.directory.topic_partition
+        for segment in segments:
+            for part in parts_of(topic, number, segment, self.offset_start, self.offset_end, NO_SPLIT):
+                yield from rows_of(part, columns, walk)
 
 
 class KafkaLogSource(DataSource):
@@ -112,5 +116,4 @@ class KafkaLogReader(DataSourceReader):
         if isinstance(partition, QueryPart):
             yield from rows_of(partition.part, self._columns)
         elif isinstance(partition, FarPart):  # or what Spark makes of an empty list of partitions
-            for part in partition.parts():
-                yield from rows_of(part, self._columns)
+            yield from partition.rows(self._columns)
