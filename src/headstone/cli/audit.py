@@ -178,7 +178,7 @@ def _ask_producers(connection: Connection, found: list[PartitionAudit]) -> None:
         for frozen in (frozen for result in one.results for frozen in result.frozen):
             directory, name = one.replicas[0].directory, frozen.replica
             if name not in one.producers:
-                said = ask_producers(connection, directory.topic, directory.partition, int(name))
+                said = ask_producers(connection, directory.topic_partition, int(name))
                 if said is not None:
                     one.producers[name] = said
 

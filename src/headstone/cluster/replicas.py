@@ -21,6 +21,7 @@ from headstone.cluster.wire import (
     READ_UNCOMMITTED,
     BrokerConnection,
     ClusterMetadata,
+    PartitionMetadata,
     ask_cluster,
     error_name,
 )
@@ -67,98 +68,105 @@ class Copied:
     problems: dict[str, list[str]] = field(default_factory=dict)
 
 
+class _Brokers:
+    """Connections to the brokers of a cluster, one each; a broker that could not be reached is not asked again."""
+
+    def __init__(self, metadata: ClusterMetadata, settings: WireSettings, stack: ExitStack) -> None:
+        self._metadata = metadata
+        self._settings = settings
+        self._stack = stack
+        self._reached: dict[int, BrokerConnection | str] = {}
+
+    def reach(self, number: int) -> BrokerConnection:
+        if number not in self._reached:
+            try:
+                self._reached[number] = self._stack.enter_context(self._connect(number))
+            except Unfinished as error:
+                self._reached[number] = str(error)
+        broker = self._reached[number]
+        if isinstance(broker, str):
+            raise Unfinished(broker)
+        return broker
+
+    def _connect(self, number: int) -> BrokerConnection:
+        node = self._metadata.nodes.get(number)
+        if node is None:
+            raise Unfinished("the cluster does not know where it is: it is off")
+        return BrokerConnection(Host(node.host, node.port), self._settings)
+
+
 def copy_replicas(
     connection: Connection, topics: Sequence[str], to: Path, *, bytes_per_second: int, tell: Tell
 ) -> Copied:
     """topics: none named is every topic that is not internal."""
     settings = wire_settings(connection)
     metadata = ask_cluster(connection, settings, list(topics) or None)
-    wanted = {name: found for name, found in metadata.topics.items() if topics or not name.startswith("__")}
+    wanted = {name: states for name, states in metadata.topics.items() if topics or not name.startswith("__")}
     _refuse_unknown(wanted, topics)
     if not wanted:
         raise Unfinished(f"{connection.address} shows no topic: there is none, or this user may describe none")
     copied = Copied(directories={})
     pace = Pace(bytes_per_second)
     with ExitStack() as stack:
-        brokers: dict[int, BrokerConnection | str] = {}
+        brokers = _Brokers(metadata, settings, stack)
         for topic, partitions in sorted(wanted.items()):
             for number, state in sorted(partitions.items()):
-                name = f"{topic}-{number}"
-                tell(f"{name}: reading {len(state.replicas)} replicas")
-                try:
-                    start = _connected(brokers, stack, metadata, state.leader, settings).earliest(topic, number)
-                except Unfinished as error:
-                    copied.problems.setdefault(name, []).append(
-                        f"its leader does not say where the log begins: {error}"
-                    )
-                    continue
-                for broker in state.replicas:
-                    try:
-                        reached = _connected(brokers, stack, metadata, broker, settings)
-                        lso = _copy(reached, topic, number, start, to / str(broker), pace)
-                        copied.stable[name, broker] = lso
-                        copied.directories[broker] = to / str(broker)
-                    except (Unfinished, CorruptLog) as error:
-                        copied.problems.setdefault(name, []).append(
-                            f"the replica on broker {broker} was not read: {error}"
-                        )
+                partition = TopicPartition(topic, number)
+                tell(f"{partition}: reading {len(state.replicas)} replicas")
+                _copy_partition(brokers, partition, state, to, pace, copied)
     return copied
 
 
-def ask_producers(connection: Connection, topic: str, number: int, broker: int) -> tuple[ProducerSaid, ...] | None:
+def _copy_partition(
+    brokers: _Brokers, partition: TopicPartition, state: PartitionMetadata, to: Path, pace: Pace, copied: Copied
+) -> None:
+    name = str(partition)
+    try:
+        start = brokers.reach(state.leader).earliest(partition)
+    except Unfinished as error:
+        copied.problems.setdefault(name, []).append(f"its leader does not say where the log begins: {error}")
+        return
+    for broker in state.replicas:
+        try:
+            copied.stable[name, broker] = _copy(brokers.reach(broker), partition, start, to / str(broker), pace)
+            copied.directories[broker] = to / str(broker)
+        except (Unfinished, CorruptLog) as error:
+            problem = f"the replica on broker {broker} was not read: {error}"
+            copied.problems.setdefault(name, []).append(problem)
+
+
+def ask_producers(connection: Connection, partition: TopicPartition, broker: int) -> tuple[ProducerSaid, ...] | None:
     """What the broker says of producers on its replica; None if it does not: before 2.8 it does not know the question."""
     try:
         settings = wire_settings(connection)
-        node = ask_cluster(connection, settings, [topic]).nodes[broker]
+        node = ask_cluster(connection, settings, [partition.topic]).nodes[broker]
         with BrokerConnection(Host(node.host, node.port), settings) as reached:
-            return reached.producers(topic, number)
+            return reached.producers(partition)
     except (Unfinished, KeyError, struct.error):
         return None
 
 
-def _refuse_unknown(found: Mapping[str, Mapping[int, object]], topics: Sequence[str]) -> None:
-    for topic in topics or found:
-        state = found.get(topic, {}).get(-1)
-        if topic not in found or state is not None:
+def _refuse_unknown(described: Mapping[str, Mapping[int, object]], topics: Sequence[str]) -> None:
+    for topic in topics or described:
+        state = described.get(topic, {}).get(-1)
+        if topic not in described or state is not None:
             why = error_name(state[0]) if isinstance(state, tuple) else "no such topic"
             raise UsageError(f"topic {topic}: {why}")
 
 
-def _connected(
-    brokers: dict[int, BrokerConnection | str],
-    stack: ExitStack,
-    metadata: ClusterMetadata,
-    broker: int,
-    settings: WireSettings,
-) -> BrokerConnection:
-    """One per broker; one that could not be reached is not asked again."""
-    if broker not in brokers:
-        node = metadata.nodes.get(broker)
-        try:
-            if node is None:
-                raise Unfinished("the cluster does not know where it is: it is off")
-            brokers[broker] = stack.enter_context(BrokerConnection(Host(node.host, node.port), settings))
-        except Unfinished as error:
-            brokers[broker] = str(error)
-    reached = brokers[broker]
-    if isinstance(reached, str):
-        raise Unfinished(reached)
-    return reached
-
-
-def _copy(connection: BrokerConnection, topic: str, number: int, start: int, log_dir: Path, pace: Pace) -> int:
+def _copy(broker: BrokerConnection, partition: TopicPartition, start: int, log_dir: Path, pace: Pace) -> int:
     """The replica from `start` to the high watermark that it had when the copy began; its last stable offset.
 
     As read_committed as far as that goes, because then the broker tells which transactions it takes for aborted."""
-    first = connection.fetch(topic, number, start, bytes_max=FETCH_BYTES, isolation=READ_COMMITTED)
+    first = broker.fetch(partition, start, bytes_max=FETCH_BYTES, isolation=READ_COMMITTED)
     if first.error == OUT_OF_RANGE:
         raise Unfinished(f"offset {start}, where its leader's log begins, is out of its range")
     if first.error:
         raise Unfinished(error_name(first.error))
-    partition = log_dir / f"{topic}-{number}"
-    partition.mkdir(parents=True)
+    directory = log_dir / str(partition)
+    directory.mkdir(parents=True)
     end, stable = first.high_watermark, min(first.last_stable_offset, first.high_watermark)
-    log = partition / numbered(start, LOG)
+    log = directory / numbered(start, LOG)
     aborted = set(first.aborted)
     offset, answer, isolation = start, first, READ_COMMITTED
     with open(log, "wb") as file:
@@ -173,12 +181,12 @@ def _copy(connection: BrokerConnection, topic: str, number: int, start: int, log
             if stuck and isolation == READ_UNCOMMITTED:
                 raise Unfinished(f"nothing came behind offset {offset}, though it has records up to {end}")
             offset, isolation = following, READ_UNCOMMITTED if stuck or following >= stable else READ_COMMITTED
-            answer = connection.fetch(topic, number, offset, bytes_max=FETCH_BYTES, isolation=isolation)
+            answer = broker.fetch(partition, offset, bytes_max=FETCH_BYTES, isolation=isolation)
             if answer.error:
                 raise Unfinished(f"offset {offset}: {error_name(answer.error)}")
     write_aborted_index(log, start, aborted)
-    write_partition_offset(log_dir / HIGH_WATERMARK, TopicPartition(topic, number), end)
-    write_partition_offset(log_dir / LOG_START, TopicPartition(topic, number), max(first.log_start, start))
+    write_partition_offset(log_dir / HIGH_WATERMARK, partition, end)
+    write_partition_offset(log_dir / LOG_START, partition, max(first.log_start, start))
     return stable
 
 
@@ -196,10 +204,12 @@ def write_aborted_index(log: Path, base: int, aborted: set[tuple[int, int]]) -> 
     entries = []
     for producer_id, first_offset in sorted(aborted, key=lambda txn: txn[1]):
         ends = markers.get(producer_id, [])
-        at = bisect.bisect_left(ends, first_offset)
-        if at < len(ends):
+        nearest = bisect.bisect_left(ends, first_offset)
+        if nearest < len(ends):
             entries.append(
-                AbortedTxn(last_offset=ends[at], first_offset=first_offset, producer_id=producer_id, lso=first_offset)
+                AbortedTxn(
+                    last_offset=ends[nearest], first_offset=first_offset, producer_id=producer_id, lso=first_offset
+                )
             )
     if entries:
         log.with_suffix(TXN_INDEX).write_bytes(aborted_bytes(entries))
@@ -209,22 +219,22 @@ def whole_batches(data: bytes, offset: int, end: int) -> tuple[bytes, int]:
     """The batches of an answer that are whole and below `end`, and the offset behind them; the last may be cut off.
 
     A batch that begins at `end` or behind it says that there is nothing more before it: cleaning has left a gap there."""
-    at = start = 0
+    position = start = 0
     following = offset
-    while at + LAST_OFFSET_DELTA_AT + LAST_DELTA.size <= len(data):
-        base, length = PREFIX.unpack_from(data, at)
+    while position + LAST_OFFSET_DELTA_AT + LAST_DELTA.size <= len(data):
+        base, length = PREFIX.unpack_from(data, position)
         if length < HEADER_BYTES - PREFIX.size:
             raise Unfinished(f"what it sent behind offset {following} is not a record batch")
-        last = base + LAST_DELTA.unpack_from(data, at + LAST_OFFSET_DELTA_AT)[0]
+        last = base + LAST_DELTA.unpack_from(data, position + LAST_OFFSET_DELTA_AT)[0]
         if last >= end:
-            return data[start:at], end
-        if at + PREFIX.size + length > len(data):
+            return data[start:position], end
+        if position + PREFIX.size + length > len(data):
             break
-        at += PREFIX.size + length
+        position += PREFIX.size + length
         if last < offset:
-            start = at
+            start = position
         following = max(following, last + 1)
-    return data[start:at], following
+    return data[start:position], following
 
 
 def write_partition_offset(path: Path, partition: TopicPartition, offset: int) -> None:

@@ -23,6 +23,7 @@ from headstone.audit.views import ProducerSaid
 from headstone.cluster.connection import SECONDS_MAX, Connection, Host, Login, WireSettings
 from headstone.cluster.listener import PLAIN, TLS, looks_like_tls, spoken
 from headstone.errors import Unfinished
+from headstone.log.topic_partition import TopicPartition
 
 FETCH, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE_PRODUCERS = 1, 2, 3, 17, 36, 61
 VERSIONS = {
@@ -87,12 +88,12 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self._position = 0
 
     def take(self, layout: str) -> tuple[int, ...]:
-        found = struct.unpack_from(">" + layout, self._data, self._at)
-        self._at += struct.calcsize(">" + layout)
-        return found
+        values = struct.unpack_from(">" + layout, self._data, self._position)
+        self._position += struct.calcsize(">" + layout)
+        return values
 
     def one(self, layout: str) -> int:
         return self.take(layout)[0]
@@ -106,19 +107,19 @@ class _Reader:
         return b"" if size < 0 else self._bytes(size)
 
     def _bytes(self, size: int) -> bytes:
-        self._at += size
-        return self._data[self._at - size : self._at]
+        self._position += size
+        return self._data[self._position - size : self._position]
 
     def array(self) -> range:
         return range(max(self.one("i"), 0))
 
     def unsigned(self) -> int:
-        found = shift = 0
+        number = shift = 0
         while True:
             byte = self.one("B")
-            found |= (byte & 0x7F) << shift
+            number |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return found
+                return number
             shift += 7
 
     def compact_array(self) -> range:
@@ -165,8 +166,8 @@ class BrokerConnection:
         self._deadline = None
 
     def _connected(self) -> socket.socket:
-        found = socket.getaddrinfo(self.host.name, self.host.port, type=socket.SOCK_STREAM)
-        return socket.create_connection(self.host, timeout=self._left() / len(found))
+        addresses = socket.getaddrinfo(self.host.name, self.host.port, type=socket.SOCK_STREAM)
+        return socket.create_connection(self.host, timeout=self._left() / len(addresses))
 
     def _open(self) -> None:
         if self._settings.context is not None:
@@ -216,22 +217,23 @@ class BrokerConnection:
             nodes[number] = Node(number, host or "", port)
         answer.text()
         answer.one("i")
-        found: dict[str, dict[int, PartitionMetadata]] = {}
+        described: dict[str, dict[int, PartitionMetadata]] = {}
         for _ in answer.array():
             error, name, _internal = answer.one("h"), answer.text() or "", answer.one("b")
-            found[name] = {}
+            described[name] = {}
             for _ in answer.array():
                 code, number, leader = answer.take("hii")
                 replicas, isr, offline = (tuple(answer.one("i") for _ in answer.array()) for _ in range(3))
                 del offline
-                found[name][number] = PartitionMetadata(error or code, leader, replicas, isr)
+                described[name][number] = PartitionMetadata(error or code, leader, replicas, isr)
             if error:
-                found[name] = {-1: PartitionMetadata(error, -1, (), ())}
-        return ClusterMetadata(nodes=nodes, topics=found)
+                described[name] = {-1: PartitionMetadata(error, -1, (), ())}
+        return ClusterMetadata(nodes=nodes, topics=described)
 
-    def earliest(self, topic: str, partition: int) -> int:
+    def earliest(self, partition: TopicPartition) -> int:
         """Where the log begins; only its leader tells."""
-        body = struct.pack(">ibi", -1, 0, 1) + _text(topic) + struct.pack(">iiiq", 1, partition, -1, EARLIEST)
+        body = struct.pack(">ibi", -1, 0, 1) + _text(partition.topic)
+        body += struct.pack(">iiiq", 1, partition.number, -1, EARLIEST)
         answer = self._ask(LIST_OFFSETS, body)
         answer.take("ii")
         answer.text()
@@ -241,10 +243,11 @@ class BrokerConnection:
             raise Unfinished(f"broker {self.host}: {error_name(error)}")
         return offset
 
-    def fetch(self, topic: str, partition: int, offset: int, *, bytes_max: int, isolation: int) -> Fetched:
+    def fetch(self, partition: TopicPartition, offset: int, *, bytes_max: int, isolation: int) -> Fetched:
         """From this broker's own replica, leader or not."""
         body = struct.pack(">iiiibii", -1, WAIT_MS, 1, bytes_max, isolation, 0, -1)
-        body += struct.pack(">i", 1) + _text(topic) + struct.pack(">iiiqqi", 1, partition, -1, offset, -1, bytes_max)
+        body += struct.pack(">i", 1) + _text(partition.topic)
+        body += struct.pack(">iiiqqi", 1, partition.number, -1, offset, -1, bytes_max)
         answer = self._ask(FETCH, body + struct.pack(">i", 0) + _text(""))
         _, error, _ = answer.take("ihi")
         if error:
@@ -264,9 +267,9 @@ class BrokerConnection:
             records=answer.blob(),
         )
 
-    def producers(self, topic: str, partition: int) -> tuple[ProducerSaid, ...]:
+    def producers(self, partition: TopicPartition) -> tuple[ProducerSaid, ...]:
         """Of this broker's own replica, leader or not."""
-        body = b"\2" + _compact(topic) + b"\2" + struct.pack(">i", partition) + NO_TAGS + NO_TAGS
+        body = b"\2" + _compact(partition.topic) + b"\2" + struct.pack(">i", partition.number) + NO_TAGS + NO_TAGS
         answer = self._ask(DESCRIBE_PRODUCERS, body)
         answer.one("i")
         answer.compact_array()
@@ -276,14 +279,14 @@ class BrokerConnection:
         text = answer.compact_text()
         if error:
             raise Unfinished(f"broker {self.host}: {text or error_name(error)}")
-        found = []
+        producers = []
         for _ in answer.compact_array():
             producer_id, epoch, _, _, _, start = answer.take("qiiqiq")
             answer.tags()
-            found.append(
+            producers.append(
                 ProducerSaid(producer_id=producer_id, epoch=epoch, transaction_start=start if start >= 0 else None)
             )
-        return tuple(found)
+        return tuple(producers)
 
     def _ask(self, key: int, body: bytes) -> _Reader:
         self._correlation += 1
