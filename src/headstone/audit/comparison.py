@@ -46,19 +46,20 @@ class _Newest:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Told:
+class _Findings:
     """Of each class, replica and key the first difference that was found: the surest is looked for first."""
 
-    found: dict[tuple[str, str, int, int], Difference] = field(default_factory=dict)
-    known: set[tuple[str, int, int]] = field(default_factory=set)
+    first: dict[tuple[str, str, int, int], Difference] = field(default_factory=dict)
+    misled: set[tuple[str, int, int]] = field(default_factory=set)
     """Replicas and keys that readers are misled about: once is enough."""
     unexplained: int = 0
 
     def add(self, differences: Sequence[Difference]) -> None:
-        new = [one for one in differences if (one.replica, one.key, one.key_high) not in self.known]
-        for one in new:
-            self.found.setdefault((one.kind, one.replica, one.key, one.key_high), one)
-        self.known.update((one.replica, one.key, one.key_high) for one in new if one.misleads)
+        new = [each for each in differences if (each.replica, each.key, each.key_high) not in self.misled]
+        for difference in new:
+            place = (difference.kind, difference.replica, difference.key, difference.key_high)
+            self.first.setdefault(place, difference)
+        self.misled.update((each.replica, each.key, each.key_high) for each in new if each.misleads)
 
 
 # Which differences mean something.
@@ -90,19 +91,19 @@ def compare(replicas: Sequence[ReplicaRows]) -> Compared:
     First below the stable ends, which read_committed consumers get; then below the ends that read_uncommitted ones get;
     then records whose transaction a replica has misread without any reader being misled."""
     decisions = Decisions([replica.facts for replica in replicas])
-    told = _Told()
-    torn, misread = _compare_records(replicas, decisions, told)
+    findings = _Findings()
+    torn, misread = _compare_records(replicas, decisions, findings)
     stable = _levels(replicas, [replica.facts.stable_end for replica in replicas])
     beyond = _levels(replicas, [replica.facts.trusted_end for replica in replicas])
     keys = 0
     for end, some in [*stable, *(level for level in beyond if level not in stable)]:
-        keys = max(keys, _compare_below(replicas, some, end, decisions, told, torn))
+        keys = max(keys, _compare_below(replicas, some, end, decisions, findings, torn))
     for replica in replicas:
         trusted = replica.rows["offset"] < replica.facts.trusted_end
         misread |= _keys_of(replica.rows[decisions.contradicted(replica.rows) & trusted])
     for key, key_high in sorted(misread - torn)[:EXPLAINED_MAX]:
-        told.add(Case(replicas, replicas, decisions, key, key_high, below=NO_LIMIT).misread())
-    return Compared(differences=list(told.found.values()), keys=keys, unexplained=told.unexplained)
+        findings.add(Case(replicas, replicas, decisions, key, key_high, below=NO_LIMIT).misread())
+    return Compared(differences=list(findings.first.values()), keys=keys, unexplained=findings.unexplained)
 
 
 def _keys_of(rows: Rows) -> set[Key]:
@@ -119,34 +120,36 @@ def _levels(replicas: Sequence[ReplicaRows], ends: Sequence[int]) -> list[tuple[
 
 
 def _compare_records(
-    replicas: Sequence[ReplicaRows], decisions: Decisions, told: _Told
+    replicas: Sequence[ReplicaRows], decisions: Decisions, findings: _Findings
 ) -> tuple[set[Key], set[Key]]:  # fmt: skip
-    """The same offset on two replicas: keys of which the bytes differ (told), and keys of which the decision does."""
+    """The same offset on two replicas: keys whose bytes differ, which become findings, and keys whose decision does."""
     torn_keys: set[Key] = set()
     misread: set[Key] = set()
-    for one, other in itertools.combinations(replicas, 2):
-        end = min(one.facts.trusted_end, other.facts.trusted_end)
-        at = np.searchsorted(other.offsets, one.offsets)
-        common = np.flatnonzero(at < other.offsets.size)
-        common = common[other.offsets[at[common]] == one.offsets[common]]
-        mine, theirs = one.places[common], other.places[at[common]]
-        torn = one.rows["content"][mine] != other.rows["content"][theirs]
-        torn |= one.rows["key"][mine] != other.rows["key"][theirs]
-        ours, others = one.rows["role"][mine], other.rows["role"][theirs]
-        twice = (ours == ABORTED) & np.isin(others, SEEN) | (others == ABORTED) & np.isin(ours, SEEN)
-        below = one.offsets[common] < end
-        rows = one.rows[mine[torn & below]]
-        told.unexplained += max(rows.size - EXPLAINED_MAX, 0)
+    for left, right in itertools.combinations(replicas, 2):
+        end = min(left.facts.trusted_end, right.facts.trusted_end)
+        places = np.searchsorted(right.offsets, left.offsets)
+        common = np.flatnonzero(places < right.offsets.size)
+        common = common[right.offsets[places[common]] == left.offsets[common]]
+        left_rows, right_rows = left.places[common], right.places[places[common]]
+        torn = left.rows["content"][left_rows] != right.rows["content"][right_rows]
+        torn |= left.rows["key"][left_rows] != right.rows["key"][right_rows]
+        left_roles, right_roles = left.rows["role"][left_rows], right.rows["role"][right_rows]
+        twice = (left_roles == ABORTED) & np.isin(right_roles, SEEN) | (right_roles == ABORTED) & np.isin(
+            left_roles, SEEN
+        )
+        below = left.offsets[common] < end
+        rows = left.rows[left_rows[torn & below]]
+        findings.unexplained += max(rows.size - EXPLAINED_MAX, 0)
         for row in rows[:EXPLAINED_MAX]:
             case = Case(replicas, replicas, decisions, int(row["key"]), int(row["key_high"]), below=end)
-            told.add([case.torn(one.facts.name, other.facts.name, row)])
-        torn_keys |= _keys_of(rows) | _keys_of(other.rows[theirs[torn & below]])
-        misread |= _keys_of(one.rows[mine[twice & ~torn & below]])
+            findings.add([case.torn(left.facts.name, right.facts.name, row)])
+        torn_keys |= _keys_of(rows) | _keys_of(right.rows[right_rows[torn & below]])
+        misread |= _keys_of(left.rows[left_rows[twice & ~torn & below]])
     return torn_keys, misread
 
 
 def _compare_below(
-    replicas: Sequence[ReplicaRows], members: Sequence[ReplicaRows], below: int, decisions: Decisions, told: _Told,
+    replicas: Sequence[ReplicaRows], members: Sequence[ReplicaRows], below: int, decisions: Decisions, findings: _Findings,
     torn: set[Key],
 ) -> int:  # fmt: skip
     """How many keys there are. Where the records themselves differ, a key that is missing is no news."""
@@ -163,8 +166,8 @@ def _compare_below(
         talking = [replica for i, replica in enumerate(members) if not silent[i, k]]
         for high in sorted({int(row["key_high"]) for r in talking for row in _rows_of(r.rows, everything[k])}):
             if (int(everything[k]), high) not in torn:
-                told.add(Case(replicas, talking, decisions, int(everything[k]), high, below=below).explain())
-    told.unexplained = max(told.unexplained, candidates.size - EXPLAINED_MAX)
+                findings.add(Case(replicas, talking, decisions, int(everything[k]), high, below=below).explain())
+    findings.unexplained = max(findings.unexplained, candidates.size - EXPLAINED_MAX)
     return int(everything.size)
 
 
@@ -186,15 +189,15 @@ def _unequal(values: npt.NDArray[np.int64], silent: npt.NDArray[np.bool_]) -> np
 
 def _newest(replica: ReplicaRows, keys: npt.NDArray[np.uint64], below: int) -> _Newest:
     rows = replica.rows
-    mine = np.flatnonzero(visible(rows, below))
+    shown = np.flatnonzero(visible(rows, below))
     # Sorted by key, then offset: the last of each key is the newest.
-    key = rows["key"][mine]
-    last = mine[np.append(key[1:] != key[:-1], True)] if mine.size else mine
-    at = np.searchsorted(keys, rows["key"][last])
+    key = rows["key"][shown]
+    last = shown[np.append(key[1:] != key[:-1], True)] if shown.size else shown
+    places = np.searchsorted(keys, rows["key"][last])
     offsets = np.full(keys.size, ABSENT, dtype=np.int64)
     live = np.zeros(keys.size, dtype=np.bool_)
-    offsets[at] = rows["offset"][last]
-    live[at] = rows["tombstone"][last] == 0
+    offsets[places] = rows["offset"][last]
+    live[places] = rows["tombstone"][last] == 0
     # What lies beyond may be why something below is gone: then this replica has nothing to say about the key.
     # So may a transaction that this replica has not seen the end of.
     beyond = _distinct(rows["key"][(rows["offset"] >= below) & visible(rows, NO_LIMIT) | (rows["role"] == OPEN)])

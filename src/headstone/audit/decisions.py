@@ -54,12 +54,12 @@ class Endings:
         """Of records: the index of the first ending of their producer behind them; -1 if there is none."""
         if not self.rows.size:
             return np.full(len(offsets), -1, dtype=np.int64)
-        at = np.searchsorted(
+        places = np.searchsorted(
             self._ranks, self._rank(producer_ids, np.searchsorted(self._offsets, offsets, side="right"))
         )
-        at = np.minimum(at, self.rows.size - 1)
-        ours = (self.rows["producer_id"][at] == producer_ids) & (self.rows["offset"][at] > offsets)
-        return np.where(ours, at, -1)
+        places = np.minimum(places, self.rows.size - 1)
+        ours = (self.rows["producer_id"][places] == producer_ids) & (self.rows["offset"][places] > offsets)
+        return np.where(ours, places, -1)
 
     def after(self, producer_id: int, offset: int) -> Any | None:
         (at,) = self.behind(np.array([producer_id]), np.array([offset]))
@@ -110,20 +110,20 @@ class Decisions:
         end = self.everywhere.after(producer, offset)
         if end is None or self._lost_between(producer, offset, int(end["offset"]), epoch, int(end["epoch"])):
             return RealEnd(at=None, kind=UNKNOWN, linked=False)
-        at, kind = int(end["offset"]), int(end["kind"])
-        entries = self._indexed.get((producer, at), {})
+        ending, kind = int(end["offset"]), int(end["kind"])
+        entries = self._indexed.get((producer, ending), {})
         begun = set().union(*(names for first, names in entries.items() if first <= offset))
         later = set().union(*(names for first, names in entries.items() if first > offset))
         if len(later - {judged}) > len(begun - {judged}):
             # By those who saw it, that transaction began behind the record, whose own marker is gone then.
             return RealEnd(at=None, kind=UNKNOWN, linked=False)
         having = (name for name, facts in self._replicas.items() if name in holders or facts.has_data(producer, offset))
-        agreeing = {name for name in having if self._ends(name, producer, offset) == at} | begun
+        agreeing = {name for name in having if self._ends(name, producer, offset) == ending} | begun
         # One that reads it so itself proves nothing, and others may have lost the same: then it takes a majority.
         enough = len(self._replicas) // 2 + 1 if judged in agreeing else 1
         exact = int(end["epoch"]) == epoch + 1 and not self._ends_in_own_epoch(producer, epoch)
         linked = exact or len(agreeing) >= enough
-        return RealEnd(at=at, kind=kind, linked=linked)
+        return RealEnd(at=ending, kind=kind, linked=linked)
 
     def doubt(self, name: str, row: Any, kind: int, *, holders: Sequence[str]) -> Doubt:
         """May the transaction of this record really have ended with `kind`, though replica `name` reads the other one?"""
@@ -182,26 +182,28 @@ class Decisions:
                 return True
         return False
 
-    def misread_before(self, name: str, kind: int, *, known: bool = False) -> int:
+    def misread_before(self, name: str, kind: int, *, others_only: bool = False) -> int:
         """Before which offset the replica may have read a transaction as ended by `kind` that ended otherwise; -1: none.
 
         For every ending that reads so, or may: the last place before it at which another one was missed, on this replica
         (known from others) or on all (offsets that nobody has). It must lie behind the marker before, which decided what
-        was there, and behind the first offset of the transaction by the abort index. known: only what others know of."""
-        if (name, kind, known) not in self._misread:
-            self._misread[name, kind, known] = self._last_misread(name, kind, others_only=known)
-        return self._misread[name, kind, known]
+        was there, and behind the first offset of the transaction by the abort index. others_only: what others know of."""
+        if (name, kind, others_only) not in self._misread:
+            self._misread[name, kind, others_only] = self._last_misread(name, kind, others_only=others_only)
+        return self._misread[name, kind, others_only]
 
     def _last_misread(self, name: str, kind: int, *, others_only: bool) -> int:
         rows = self.everywhere.rows
         own = self.own[name]
-        at = own.behind(rows["producer_id"], rows["offset"] - 1)
-        known = (
-            (at >= 0) & (own.rows["offset"][at] == rows["offset"]) if own.rows.size else np.zeros(rows.size, np.bool_)
+        places = own.behind(rows["producer_id"], rows["offset"] - 1)
+        agreeing = (
+            (places >= 0) & (own.rows["offset"][places] == rows["offset"])
+            if own.rows.size
+            else np.zeros(rows.size, np.bool_)
         )
-        missed = _previous(rows, ~known & (rows["kind"] != kind))
+        missed = _previous(rows, ~agreeing & (rows["kind"] != kind))
         limit = missed if others_only else np.maximum(missed, self._last_unseen(rows["offset"]))
-        floor = _previous(rows, known)
+        floor = _previous(rows, agreeing)
         if kind == ABORT:
             firsts, agreed = self._indexed_firsts(name)
             floor = np.maximum(floor, firsts)
@@ -212,9 +214,9 @@ class Decisions:
     def _last_unseen(self, offsets: Any) -> npt.NDArray[np.int64]:
         """The last offset before each that no replica has a batch over; -1 if all before it are covered."""
         starts, ends = self._covered
-        at = np.searchsorted(starts, offsets - 1, side="right") - 1
-        inside = (at >= 0) & (ends[at] >= offsets - 1)
-        return np.where(inside, np.where(at > 0, starts[at] - 1, -1), offsets - 1)
+        places = np.searchsorted(starts, offsets - 1, side="right") - 1
+        inside = (places >= 0) & (ends[places] >= offsets - 1)
+        return np.where(inside, np.where(places > 0, starts[places] - 1, -1), offsets - 1)
 
     def _indexed_firsts(self, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Of every ending: where its transaction begins by this replica's abort index (-1: no entry), and whether that is
@@ -228,27 +230,29 @@ class Decisions:
             np.array([getattr(entry, field) for entry in entries], dtype=np.int64)
             for field in ("producer_id", "last_offset", "first_offset")
         )
-        at = self.everywhere.behind(ids, lasts - 1)
-        firsts[at] = begins
+        places = self.everywhere.behind(ids, lasts - 1)
+        firsts[places] = begins
         half = len(self._replicas) / 2
-        agreed[at] = [
+        agreed[places] = [
             len(self._indexed[i, last][first]) > half
             for i, last, first in zip(*map(np.ndarray.tolist, (ids, lasts, begins)), strict=True)
         ]
         batch = np.minimum(np.searchsorted(facts.spans["base"], begins), facts.spans.size - 1)
-        agreed[at] |= (facts.spans["base"][batch] == begins) & (facts.spans["epoch"][batch] + 1 == rows["epoch"][at])
+        agreed[places] |= (facts.spans["base"][batch] == begins) & (
+            facts.spans["epoch"][batch] + 1 == rows["epoch"][places]
+        )
         return firsts, agreed
 
     @cached_property
     def _indexed(self) -> dict[tuple[int, int], dict[int, set[str]]]:
         """(producer, ABORT's offset) to first offsets, and the replicas whose abort index says so."""
-        found: dict[tuple[int, int], dict[int, set[str]]] = {}
+        indexed: dict[tuple[int, int], dict[int, set[str]]] = {}
         for name, facts in self._replicas.items():
             for entry in facts.aborted:
                 if entry.last_offset < facts.trusted_end:
-                    firsts = found.setdefault((entry.producer_id, entry.last_offset), {})
+                    firsts = indexed.setdefault((entry.producer_id, entry.last_offset), {})
                     firsts.setdefault(entry.first_offset, set()).add(name)
-        return found
+        return indexed
 
     @cached_property
     def _data(self) -> Rows:

@@ -123,25 +123,25 @@ class Case:
         best = readings[0]
         rival = next((one for one in readings[1:] if one.possible and self._as_good(best, one)), None)
         doubtful = tuple(sorted({*best.wrong, *(rival.wrong if rival else ()), *self._misread}))
-        found = []
+        differences = []
         for name in self._misread:
             misleads = _live(self._newest[name]) != best.truth and name not in best.wrong
-            found += self._misreadings(name, doubtful, misleads=misleads)
+            differences += self._misreadings(name, doubtful, misleads=misleads)
         for name, ways in best.wrong.items():
             # Two mistakes may make it right for readers, by chance.
             if _live(self._newest[name]) != best.truth:
-                found.append(self._told(name, ways, best, rival, readings, doubtful))
-        return found
+                differences.append(self._told(name, ways, best, rival, readings, doubtful))
+        return differences
 
     def misread(self) -> list[Difference]:
         """Only what the decisions show, where all replicas serve the same in the end."""
-        found = []
+        differences = []
         for name in self._misread:
             rows, served = self._corrected[name], _live(self._newest[name])
             alone = all(_live(row) != served for other, row in self._newest.items() if other != name)
             misleads = alone and served != _live(_last(rows[visible(rows, self._below)]))
-            found += self._misreadings(name, tuple(sorted(self._misread)), misleads=misleads)
-        return found
+            differences += self._misreadings(name, tuple(sorted(self._misread)), misleads=misleads)
+        return differences
 
     def _misreadings(self, name: str, doubtful: tuple[str, ...], *, misleads: bool) -> list[Difference]:
         """Of each class the newest. Only what no record behind it replaces, rightly served, can mislead."""
@@ -155,15 +155,15 @@ class Case:
 
     def torn(self, name: str, other: str, row: Any) -> Difference:
         """Two replicas have different records at the same offset."""
-        at = int(row["offset"])
+        offset = int(row["offset"])
         way = Way(kind=OTHER, grade=SURE, row=row, marker=None, why=f"{other} has another record at this offset")
-        found = self._difference(name, way, CERTAIN, tuple(sorted((name, other))))
+        difference = self._difference(name, way, CERTAIN, tuple(sorted((name, other))))
         notes = {
-            name: f"; its record at {at} is not that of {other}",
-            other: f"; its record at {at} is not that of {name}",
+            name: f"; its record at {offset} is not that of {other}",
+            other: f"; its record at {offset} is not that of {name}",
         }
-        served = tuple(replace(one, note=notes.get(one.replica, "")) for one in found.served)
-        return replace(found, served=served)
+        served = tuple(replace(one, note=notes.get(one.replica, "")) for one in difference.served)
+        return replace(difference, served=served)
 
     def _as_good(self, best: Reading, other: Reading) -> bool:
         """A majority decides, unless all that speaks for it is that nothing excludes it."""
@@ -253,12 +253,12 @@ class Case:
         """All of `shown` would have to be aborted."""
         doubts = [self._doubt(name, row, ABORT) for row in shown]
         grade = min(doubt.grade for doubt in doubts)
-        at = doubts[-1].at
+        ending = doubts[-1].at
         why = "others have cleaned it away; the COMMIT that counts here may be that of a later transaction of the producer"
         if grade >= EVIDENT:
-            ended = "before that, by the epochs" if at is None else f"at {at}, which is no marker here"
+            ended = "before that, by the epochs" if ending is None else f"at {ending}, which is no marker here"
             why = f"others have cleaned it away; its transaction ended {ended}, and the COMMIT that counts here is not its own"
-        return Way(kind=ABORTED_SERVED, grade=grade, row=shown[-1], marker=at, why=why)
+        return Way(kind=ABORTED_SERVED, grade=grade, row=shown[-1], marker=ending, why=why)
 
     def _hidden(self, name: str, row: Any) -> Way:
         doubt = self._doubt(name, row, COMMIT)
@@ -271,13 +271,13 @@ class Case:
         """The replica has cleaned the record away because it took it for aborted."""
         producer, offset = int(record["producer_id"]), int(record["offset"])
         end = self._decisions.everywhere.after(producer, offset)
-        mine = self._decisions.own[name].after(producer, offset)
-        known = end is not None and mine is not None and int(mine["offset"]) == int(end["offset"])
+        own = self._decisions.own[name].after(producer, offset)
+        known = end is not None and own is not None and int(own["offset"]) == int(end["offset"])
         missed = not known and self._decisions.misread_before(name, ABORT) > offset
         took = (
-            mine is not None
-            and mine["kind"] == ABORT
-            and not self._decisions.began_behind(name, producer, offset, int(mine["offset"]))
+            own is not None
+            and own["kind"] == ABORT
+            and not self._decisions.began_behind(name, producer, offset, int(own["offset"]))
         )
         grade = IMPOSSIBLE if not missed else EVIDENT if took else POSSIBLE
         why = f"the record at {offset} is gone here, as if its transaction had been aborted"
@@ -308,7 +308,7 @@ class Case:
             return Way(kind=HIDDEN, grade=max(best[0].grade, LIKELIER), row=best[1], marker=best[0].at, why=why)
         row = _at(rows, value)
         missed = self._decisions.misread_before(name, ABORT) > value
-        told = self._decisions.misread_before(name, ABORT, known=True) > value
+        told = self._decisions.misread_before(name, ABORT, others_only=True) > value
         # A marker that others have speaks louder than an offset that nobody has.
         early = missed and self._decisions.began_too_early(name, value)
         grade = EVIDENT if early else LIKELIER if told else REMOTE if missed else IMPOSSIBLE
@@ -343,14 +343,14 @@ class Case:
     def served(self, offset: int) -> tuple[Served, ...]:
         """With the decision about the record at `offset`, where replicas that have it do not agree on that."""
         roles = {name: _at(self.rows[name], offset)["role"] for name in self._holders.get(offset, ())}
-        told = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open", DATA: "plain"}
+        words = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open", DATA: "plain"}
         states = {_live(row) for row in self._newest.values()}
         apart = len(states) == 1 or len({role == ABORTED for role in roles.values()}) > 1
         return tuple(
             Served(
                 replica=name, offset=ABSENT if row is None else int(row["offset"]),
                 deleted=row is not None and bool(row["tombstone"]),
-                note=f"; the record at {offset} is {told[int(roles[name])]} here" if apart and name in roles else "",
+                note=f"; the record at {offset} is {words[int(roles[name])]} here" if apart and name in roles else "",
             )
             for name, row in self._newest.items()
         )  # fmt: skip

@@ -25,11 +25,11 @@ class Frozen:
 
 def frozen_transactions(replicas: Sequence[ReplicaFacts]) -> list[Frozen]:
     return [
-        found
+        frozen
         for facts in replicas
         for txn in facts.open_txns
         if txn.first_offset < facts.trusted_end
-        if (found := _frozen(facts, txn, [other for other in replicas if other is not facts])) is not None
+        if (frozen := _frozen(facts, txn, [other for other in replicas if other is not facts])) is not None
     ]
 
 

@@ -90,11 +90,11 @@ def of_difference(difference: Difference, key: bytes, file: str) -> Finding:
 def of_frozen(frozen: Frozen, states: Sequence[ProducerSaid] | None) -> Finding:
     """states: what the replica's own broker says of its producers, if it was asked."""
     cleaned = "and everything of it is cleaned away there"
-    at = cleaned if frozen.marker is None else f"at {frozen.marker}, which never came here"
+    end = cleaned if frozen.marker is None else f"at {frozen.marker}, which never came here"
     said, epoch = _said(frozen, states)
     return Finding(
         kind=FROZEN, replica=frozen.replica, key=None, offset=frozen.offset, sure=CERTAIN,
-        why=f"the transaction of producer {frozen.producer_id} never ends here; it has ended on {frozen.ended_on} {at}{said}",
+        why=f"the transaction of producer {frozen.producer_id} never ends here; it has ended on {frozen.ended_on} {end}{said}",
         file=None, position=None, producer_id=frozen.producer_id, producer_epoch=epoch, marker=frozen.marker, served={},
         isolation="read_committed", misleads=True, or_kind=None, or_replica=None,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def with_repairs(findings: Sequence[Finding], doubtful: set[str], placement: Pla
     suspects = {*doubtful, *(finding.replica for finding in findings), *placement.unread}
     sources = [name for name in placement.brokers if name not in suspects]
     numbers = [broker for broker in placement.brokers.values() if broker is not None]
-    found = []
+    verdicts = []
     for finding in findings:
         wrong = placement.brokers[finding.replica]
         steps: tuple[str, ...] = ()
@@ -123,8 +123,8 @@ def with_repairs(findings: Sequence[Finding], doubtful: set[str], placement: Pla
             doubted = [placement.brokers[name] for name in placement.brokers if name in suspects]
             steps = commands(placement.partition, numbers, wrong, [b for b in doubted if b is not None])
         todo = repair(finding.kind, finding.replica, str(placement.partition), sources, undecided=undecided)
-        found.append(replace(finding, repair=todo, commands=steps))
-    return sorted(found, key=lambda one: (one.kind, one.replica, one.offset))
+        verdicts.append(replace(finding, repair=todo, commands=steps))
+    return sorted(verdicts, key=lambda one: (one.kind, one.replica, one.offset))
 
 
 def grouped(findings: Sequence[Finding]) -> list[Group]:

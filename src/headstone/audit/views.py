@@ -146,12 +146,12 @@ class ReplicaRows:
 
 @kernel
 def fill_rows(
-    content: Any, found: Any, batches: Any, roles: Any, file: Any, position: Any, k0: Any, k1: Any, rows: Any
+    content: Any, payloads: Any, batches: Any, roles: Any, file: Any, position: Any, k0: Any, k1: Any, rows: Any
 ) -> Any:
     """A row for each decoded record (`found`, spans of `content`) that has a key; how many. `position`: of the chunk."""
     n = 0
-    for i in range(found.shape[0]):
-        span = found[i]
+    for i in range(payloads.shape[0]):
+        span = payloads[i]
         if span[KEY_SIZE] < 0:
             continue
         batch = batches[span[BATCH_INDEX]]

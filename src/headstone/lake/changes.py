@@ -26,21 +26,22 @@ ROWS_AT_ONCE = 500
 class Locked:
     """A partition that nobody else changes before the transaction ends. `moment_ms` is when it is changed, if it is."""
 
-    at: TopicPartition
+    topic_partition: TopicPartition
     partition_id: int
     moment_ms: int
     before: Partition
 
 
 def locked(
-    connection: Connection, at: TopicPartition, clock: Callable[[], int], *, with_extents: bool = True
+    connection: Connection, topic_partition: TopicPartition, clock: Callable[[], int], *, with_extents: bool = True
 ) -> Locked:
     """The clock is read under the lock. An append looks at no old extent."""
     schema.expect_version(connection)
-    partition_id, row = located(connection, at, lock=True)
+    partition_id, row = located(connection, topic_partition, lock=True)
     before = loaded(connection, partition_id, row, with_extents=with_extents)
     return Locked(
-        at=at, partition_id=partition_id, before=before, moment_ms=follow(clock(), row.changed_ms, str(at))
+        topic_partition=topic_partition, partition_id=partition_id, before=before,
+        moment_ms=follow(clock(), row.changed_ms, str(topic_partition)),
     )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
             for found in after.tombstones
         ]  # fmt: skip
         _rewrite(connection, schema.tombstones, partition_id, rows)
-    return {object_id for extent in gone for object_id, _ in places(partition.at, extent)}
+    return {object_id for extent in gone for object_id, _ in places(partition.topic_partition, extent)}
 
 
 def _retire(connection: Connection, partition_id: int, starts: Sequence[int], moment_ms: int) -> None:
@@ -90,12 +91,12 @@ def _retire(connection: Connection, partition_id: int, starts: Sequence[int], mo
 def forget_past(connection: Connection, object_ids: Sequence[str]) -> None:
     """What pointed at collected objects; from then on the past before that can't be read any more."""
     past, partitions = schema.past_extents, schema.partitions
-    mine = past.c.object_id.in_(object_ids) | past.c.dead_object.in_(object_ids)
-    latest = select(past.c.partition_id, func.max(past.c.removed_ms)).where(mine).group_by(past.c.partition_id)
+    own = past.c.object_id.in_(object_ids) | past.c.dead_object.in_(object_ids)
+    latest = select(past.c.partition_id, func.max(past.c.removed_ms)).where(own).group_by(past.c.partition_id)
     for partition_id, removed_ms in connection.execute(latest).all():
         later = (partitions.c.partition_id == partition_id) & (partitions.c.known_from_ms < removed_ms)
         connection.execute(update(partitions).where(later).values(known_from_ms=removed_ms))
-    connection.execute(delete(past).where(mine))
+    connection.execute(delete(past).where(own))
 
 
 def _rewrite(connection: Connection, table: Any, partition_id: int, rows: Sequence[Mapping[str, object]]) -> None:

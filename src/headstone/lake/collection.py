@@ -39,9 +39,9 @@ def garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int
 def collect(lake: Lake, found: Garbage) -> list[str]:
     """What was deleted. Condemned first, so that no commit uses what is about to go; an interrupted one is finished later."""
     gone = list(found.orphans)
-    for at in range(0, len(found.rows), BATCH):
+    for start in range(0, len(found.rows), BATCH):
         some = lake.metastore.condemn(
-            [row.object_id for row in found.rows[at : at + BATCH]],
+            [row.object_id for row in found.rows[start : start + BATCH]],
             unreferenced_before_ms=found.unreferenced_before_ms, registered_before_ms=found.registered_before_ms,
         )  # fmt: skip
         if some:

@@ -72,7 +72,7 @@ class _Job:
     """A compaction that is under way."""
 
     lake: Lake
-    at: TopicPartition
+    topic_partition: TopicPartition
     partition: Partition
     """As it was when the job began."""
     plan: Plan
@@ -87,27 +87,28 @@ class _Job:
 
 
 def compact_partition(
-    lake: Lake, at: TopicPartition, engine: Engine, *, now_ms: int, options: JobOptions | None = None
+    lake: Lake, topic_partition: TopicPartition, engine: Engine, *, now_ms: int, options: JobOptions | None = None
 ) -> Compacted:
     """Raises CommitRefused if another worker was faster; parts that were committed before stay, without a claim."""
     options = options or JobOptions()
-    partition = lake.metastore.partition(at)
-    if not_compacted(lake.metastore.topics()[at.topic]):
-        return _idle(at, partition)
+    partition = lake.metastore.partition(topic_partition)
+    if not_compacted(lake.metastore.topics()[topic_partition.topic]):
+        return _idle(topic_partition, partition)
     _refuse_keyless(
-        at, sum(extent.records + extent.dead - extent.keys for extent in partition.extents if extent.keys >= 0)
+        topic_partition,
+        sum(extent.records + extent.dead - extent.keys for extent in partition.extents if extent.keys >= 0),
     )
-    plan = plan_job(lake, at, partition, now_ms, options)
+    plan = plan_job(lake, topic_partition, partition, now_ms, options)
     if plan is None:
-        return _idle(at, partition)
+        return _idle(topic_partition, partition)
     with scratch_directory("lake") as work:
         job = _Job(
-            lake=lake, at=at, partition=partition, plan=plan, clock=options.clock or (lambda: now_ms), options=options,
-            directory=work / str(at),
-            bytes_read=plan.choice.bytes_read, epoch=partition.compaction_epoch,
+            lake=lake, topic_partition=topic_partition, partition=partition, plan=plan,
+            clock=options.clock or (lambda: now_ms), options=options,
+            directory=work / str(topic_partition), bytes_read=plan.choice.bytes_read, epoch=partition.compaction_epoch,
         )  # fmt: skip
         fetched = plan.choice.fetched
-        options.tell(f"{at}: reading {len(fetched)} of {len(partition.extents)} extents")
+        options.tell(f"{topic_partition}: reading {len(fetched)} of {len(partition.extents)} extents")
         _fetch(job)
         request = CompactionRequest(
             paths=(str(job.directory),), out=None, policy=plan.policy, dirty_from=plan.index.start, progress=False,
@@ -115,7 +116,7 @@ def compact_partition(
         )  # fmt: skip
         options.check()
         report = compact(request, engine, lambda text: None).partitions[0]
-        _refuse_keyless(at, report.reasons.get(REASONS[BY_KEYLESS], 0))
+        _refuse_keyless(topic_partition, report.reasons.get(REASONS[BY_KEYLESS], 0))
         facts = {extent.span.start: _facts(files_of(job.directory, extent.span)) for extent in fetched}
         claim = None
         if report.dirty_end > plan.index.start:  # a full map may end before what was planned
@@ -126,18 +127,19 @@ def compact_partition(
         ]
         changes = sorted([*changes, *plan.choice.marks], key=lambda change: _extent_of(change).span)
         if claim is None and not changes:
-            return _idle(at, partition)
+            return _idle(topic_partition, partition)
         _commit_parts(job, facts, changes, claim)
     return _summary(job)
 
 
-def _refuse_keyless(at: TopicPartition, lost: int) -> None:
+def _refuse_keyless(topic_partition: TopicPartition, lost: int) -> None:
     """Compaction drops records without a key. A compacted topic has none: whoever has some did not mean to lose them.
 
     Lists of keys tell before anything is read; where there are none, the pass does."""
     if lost:
         raise UsageError(
-            f"{at}: {lost} records have no key and would be lost, so this is not a compacted topic; nothing was changed"
+            f"{topic_partition}: {lost} records have no key and would be lost, so this is not a compacted topic; "
+            "nothing was changed"
         )
 
 
@@ -171,13 +173,16 @@ def _commit_parts(
         job.options.before_commit()
         last = i == len(parts) - 1
         job.lake.metastore.replace(
-            job.at, job.epoch, extents, claim if last else None, sizes, tombstones_below=job.plan.policy.tombstones_below,
+            job.topic_partition, job.epoch, extents, claim if last else None, sizes,
+            tombstones_below=job.plan.policy.tombstones_below,
             now_ms=job.clock,
         )  # fmt: skip
         job.epoch += 1
         job.committed += extents
         if not last:
-            job.options.tell(f"{job.at}: committed up to offset {extents[-1].span.end}, part {i + 1} of {len(parts)}")
+            job.options.tell(
+                f"{job.topic_partition}: committed up to offset {extents[-1].span.end}, part {i + 1} of {len(parts)}"
+            )
 
 
 def _parts(
@@ -209,17 +214,18 @@ def _upload(
     if not part:
         return [], {}
     (object_id,) = job.lake.metastore.register(1, now_ms=job.clock())
-    extents, at, hash_key = [], job.at, job.lake.metastore.hash_key
+    extents, topic_partition, hash_key = [], job.topic_partition, job.lake.metastore.hash_key
     with writing_object(job.lake.store, object_id) as writer:
         for change in part:
             if isinstance(change, Mark):
-                extents.append(writer.mark(at.topic, at.number, change.extent, change.dead))
+                extents.append(writer.mark(topic_partition.topic, topic_partition.number, change.extent, change.dead))
                 continue
-            known, content = facts.get(change.span.start, _Facts()), _content(job.directory, change.span)
+            written, content = facts.get(change.span.start, _Facts()), _content(job.directory, change.span)
             extents.append(
                 writer.add(
-                    at.topic, at.number, change.span, [content] if content else [], records=known.records,
-                    max_timestamp_ms=known.max_timestamp_ms, oldest_timestamp_ms=known.oldest_timestamp_ms,
+                    topic_partition.topic, topic_partition.number, change.span, [content] if content else [],
+                    records=written.records,
+                    max_timestamp_ms=written.max_timestamp_ms, oldest_timestamp_ms=written.oldest_timestamp_ms,
                     keys=keys_in([chunk_of(object_path(object_id), content)], hash_key),
                 )
             )  # fmt: skip
@@ -285,11 +291,12 @@ def _claim(partition: Partition, plan: Plan, facts: Mapping[int, _Facts]) -> Cla
     )  # fmt: skip
 
 
-def _idle(at: TopicPartition, partition: Partition) -> Compacted:
+def _idle(topic_partition: TopicPartition, partition: Partition) -> Compacted:
     extents = partition.extents
     records, size = sum(extent.records for extent in extents), sum(extent.length for extent in extents)
     return Compacted(
-        at=at, committed=False, epoch=partition.compaction_epoch, dirty=(), indexed=None, commits=0, extents=len(extents),
+        at=topic_partition, committed=False, epoch=partition.compaction_epoch, dirty=(), indexed=None, commits=0,
+        extents=len(extents),
         extents_read=0, extents_rewritten=0, extents_marked=0, records_before=records, records_after=records,
         records_dead=sum(extent.dead for extent in extents), bytes_before=size, bytes_after=size, bytes_read=0, bytes_written=0,
     )  # fmt: skip
@@ -300,7 +307,7 @@ def _summary(job: _Job) -> Compacted:
     after = [changed.get(extent.span, extent) for extent in before.extents]
     marked = [extent for extent in job.committed if extent.dead]
     return Compacted(
-        at=job.at, committed=True, epoch=job.epoch, dirty=dirty_spans(before), indexed=job.plan.index,
+        at=job.topic_partition, committed=True, epoch=job.epoch, dirty=dirty_spans(before), indexed=job.plan.index,
         commits=job.epoch - before.compaction_epoch, extents=len(before.extents),
         extents_read=len(job.plan.choice.fetched), extents_rewritten=len(changed) - len(marked), extents_marked=len(marked),
         records_before=sum(extent.records for extent in before.extents),

@@ -29,12 +29,12 @@ class Holds:
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 
-    def hold(self, reader: str, at: TopicPartition, held_from: int, *, expires_ms: int) -> None:
+    def hold(self, reader: str, topic_partition: TopicPartition, held_from: int, *, expires_ms: int) -> None:
         """Takes the place of the reader's last hold on the partition: as it reads on, it holds less."""
         columns = schema.holds.c
         with self._metastore.transaction() as connection:
             # Under the lock that commits take: what is committed from here on has seen the hold.
-            partition_id, _ = located(connection, at, lock=True)
+            partition_id, _ = located(connection, topic_partition, lock=True)
             mine = (columns.reader == reader) & (columns.partition_id == partition_id)
             connection.execute(delete(schema.holds).where(mine))
             row = {"reader": reader, "partition_id": partition_id, "held_from": held_from, "expires_ms": expires_ms}
@@ -45,11 +45,11 @@ class Holds:
         with self._metastore.transaction() as connection:
             return connection.execute(delete(schema.holds).where(schema.holds.c.reader == reader)).rowcount
 
-    def held_from(self, at: TopicPartition, *, now_ms: int) -> int:
+    def held_from(self, topic_partition: TopicPartition, *, now_ms: int) -> int:
         """Tombstones from this offset on stay; NO_LIMIT if nobody holds any."""
         with self._metastore.transaction() as connection:
             lowest = lowest_hold(
-                connection, partition_id_of(connection, at), self._metastore.moment(connection, now_ms)
+                connection, partition_id_of(connection, topic_partition), self._metastore.moment(connection, now_ms)
             )
         return NO_LIMIT if lowest is None else lowest.held_from
 

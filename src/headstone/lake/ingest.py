@@ -65,7 +65,7 @@ class _Taken:
 class _Part:
     """An extent's worth of batches, before it has an object."""
 
-    at: TopicPartition
+    topic_partition: TopicPartition
     span: Span
     chunks: list[bytes] = field(default_factory=list)
     records: int = 0
@@ -100,31 +100,37 @@ def ingest(
         TopicPartition(directory.topic, directory.partition): survey
         for directory, (survey, _) in zip(wanted, survey_all(wanted), strict=True)
     }
-    starts = {at: lake.metastore.partition(at).next_offset for at in surveys}
-    for at, survey in surveys.items():
-        _refuse_gap(at, starts[at], survey)
-    added = {at: Ingested(at=at, start=starts[at], end=starts[at], records=0, bytes=0) for at in surveys}
+    starts = {topic_partition: lake.metastore.partition(topic_partition).next_offset for topic_partition in surveys}
+    for topic_partition, survey in surveys.items():
+        _refuse_gap(topic_partition, starts[topic_partition], survey)
+    added = {
+        topic_partition: Ingested(
+            at=topic_partition, start=starts[topic_partition], end=starts[topic_partition], records=0, bytes=0
+        )
+        for topic_partition in surveys
+    }
     waiting: list[_Part] = []
-    for at in sorted(surveys):
-        for part in _parts(at, surveys[at], starts[at], extent_bytes):
+    for topic_partition in sorted(surveys):
+        for part in _parts(topic_partition, surveys[topic_partition], starts[topic_partition], extent_bytes):
             waiting.append(part)
             if sum(one.size for one in waiting) >= object_bytes:
                 _upload(lake, waiting, added, clock)
-                tell(f"{at}: up to offset {added[at].end}")
+                tell(f"{topic_partition}: up to offset {added[topic_partition].end}")
                 waiting = []
     if waiting:
         _upload(lake, waiting, added, clock)
-    for at, survey in surveys.items():
-        if starts[at] == 0 < min(survey.log_start, added[at].end):
-            lake.metastore.start_at(at, min(survey.log_start, added[at].end), now_ms=clock)
-    return [added[at] for at in sorted(added)]
+    for topic_partition, survey in surveys.items():
+        if starts[topic_partition] == 0 < min(survey.log_start, added[topic_partition].end):
+            lake.metastore.start_at(topic_partition, min(survey.log_start, added[topic_partition].end), now_ms=clock)
+    return [added[topic_partition] for topic_partition in sorted(added)]
 
 
-def _refuse_gap(at: TopicPartition, start: int, survey: PartitionSurvey) -> None:
+def _refuse_gap(topic_partition: TopicPartition, start: int, survey: PartitionSurvey) -> None:
     """A log whose beginning is gone, or a part of a backup: what it lacks may be the deletion of what the lake holds."""
     if 0 < start < survey.log_start:
         raise UsageError(
-            f"{at}: the lake ends at {start}, this log begins at {survey.log_start}: what lies between is missing; "
+            f"{topic_partition}: the lake ends at {start}, this log begins at {survey.log_start}: what lies between "
+            "is missing; "
             "ingest a log or backup that has it, or make a new lake"
         )
 
@@ -136,54 +142,55 @@ def _upload(
     appends: dict[TopicPartition, list[Extent]] = {}
     with writing_object(lake.store, object_id) as writer:
         for part in parts:
-            appends.setdefault(part.at, []).append(_add(writer, part, lake.metastore.hash_key))
+            appends.setdefault(part.topic_partition, []).append(_add(writer, part, lake.metastore.hash_key))
     commits = {
-        at: Append(expected_next=added[at].end, extents=tuple(extents)) for at, extents in appends.items()
+        topic_partition: Append(expected_next=added[topic_partition].end, extents=tuple(extents))
+        for topic_partition, extents in appends.items()
     }  # fmt: skip
     lake.metastore.append(commits, {object_id: writer.size}, now_ms=clock)
-    for at, extents in appends.items():
-        before = added[at]
-        added[at] = Ingested(
-            at=at, start=before.start, end=extents[-1].span.end,
+    for topic_partition, extents in appends.items():
+        before = added[topic_partition]
+        added[topic_partition] = Ingested(
+            at=topic_partition, start=before.start, end=extents[-1].span.end,
             records=before.records + sum(extent.records for extent in extents),
             bytes=before.bytes + sum(extent.length for extent in extents),
         )  # fmt: skip
 
 
 def _add(writer: ObjectWriter, part: _Part, hash_key: HashKey) -> Extent:
-    keys = keys_in((chunk_of(str(part.at), chunk) for chunk in part.chunks), hash_key)
+    keys = keys_in((chunk_of(str(part.topic_partition), chunk) for chunk in part.chunks), hash_key)
     return writer.add(
-        part.at.topic, part.at.number, part.span, part.chunks, records=part.records,
+        part.topic_partition.topic, part.topic_partition.number, part.span, part.chunks, records=part.records,
         max_timestamp_ms=part.max_timestamp_ms, oldest_timestamp_ms=part.oldest_timestamp_ms, keys=keys,
     )  # fmt: skip
 
 
-def _parts(at: TopicPartition, survey: PartitionSurvey, start: int, extent_bytes: int) -> Iterator[_Part]:
+def _parts(topic_partition: TopicPartition, survey: PartitionSurvey, start: int, extent_bytes: int) -> Iterator[_Part]:
     """Extents that tile [start, LSO); the last one reaches up to the LSO, whatever its last record is."""
     end = survey.lso
     if end <= start:
         return
     rewriter, reader = Rewriter(now_ms=0, plain_below=NO_LIMIT), PieceReader()
-    part, looked_at = _Part(at=at, span=Span(start, end)), start
+    part, looked_at = _Part(topic_partition=topic_partition, span=Span(start, end)), start
     for segment in survey.segments:
         if segment.next_offset <= start or segment.base >= end:
             continue
         for piece in reader.pieces(segment, backwards=False):
-            taken = _taken(at, piece, start, end, rewriter)
+            taken = _taken(topic_partition, piece, start, end, rewriter)
             if part.chunks and taken.records and taken.end - part.first > SPREAD_MAX:
                 yield replace(part, span=Span(part.span.start, looked_at))
-                part = _Part(at=at, span=Span(looked_at, end))
+                part = _Part(topic_partition=topic_partition, span=Span(looked_at, end))
             if taken.records:
                 part.take(taken)
             looked_at = max(looked_at, taken.end)
             if part.size >= extent_bytes and looked_at > part.span.start:
                 yield replace(part, span=Span(part.span.start, looked_at))
-                part = _Part(at=at, span=Span(looked_at, end))
+                part = _Part(topic_partition=topic_partition, span=Span(looked_at, end))
     if part.span.start < end:
         yield part
 
 
-def _taken(at: TopicPartition, piece: Piece, start: int, end: int, rewriter: Rewriter) -> _Taken:
+def _taken(topic_partition: TopicPartition, piece: Piece, start: int, end: int, rewriter: Rewriter) -> _Taken:
     """What consumers may read in [start, end)."""
     batches, roles = piece.chunk.batches, piece.roles
     inside = (batches["last_offset"] >= start) & (batches["last_offset"] < end)
@@ -191,7 +198,7 @@ def _taken(at: TopicPartition, piece: Piece, start: int, end: int, rewriter: Rew
     if cut.any():
         row = batches[int(np.argmax(cut))]
         raise UsageError(
-            f"{at}: the lake ends at {start}, inside the batch [{row['base_offset']}, {row['last_offset']}] of "
+            f"{topic_partition}: the lake ends at {start}, inside the batch [{row['base_offset']}, {row['last_offset']}] of "
             f"{piece.chunk.path}: this log and what the lake was filled from are not the same"
         )
     data = inside & (batches["count"] > 0) & (batches["control_type"] == NOT_CONTROL)

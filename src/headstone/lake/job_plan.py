@@ -101,12 +101,14 @@ class JobOptions:
             raise UsageError(f"a map of {self.map_bytes} bytes takes no key: give it {SLOT_BYTES} bytes or more")
 
 
-def plan_job(lake: Lake, at: TopicPartition, partition: Partition, now_ms: int, options: JobOptions) -> Plan | None:
+def plan_job(
+    lake: Lake, topic_partition: TopicPartition, partition: Partition, now_ms: int, options: JobOptions
+) -> Plan | None:
     """None if there is nothing to do."""
-    settings = lake.metastore.topics()[at.topic]
+    settings = lake.metastore.topics()[topic_partition.topic]
     if not_compacted(settings):
         return None
-    held_from = min(options.held_from, Holds(lake.metastore).held_from(at, now_ms=now_ms))
+    held_from = min(options.held_from, Holds(lake.metastore).held_from(topic_partition, now_ms=now_ms))
     dirty = compactable(partition, settings, now_ms=now_ms)
     due = due_tombstones(partition, settings, now_ms=now_ms, held_from=held_from)
     if not dirty and not due:
@@ -198,12 +200,12 @@ def _judged(
         return FETCH
     if extent.keys < 0:
         return FETCH if extent.length else LEAVE
-    mine = lists.halves(extent)
-    if not any_common(mine, halves):
+    own = lists.halves(extent)
+    if not any_common(own, halves):
         return LEAVE
     if newer is None:
         return FETCH
-    known, found = lists.dead(extent), newer.superseded(lists.keys(extent, mine))
+    known, found = lists.dead(extent), newer.superseded(lists.keys(extent, own))
     dead = np.union1d(known, found)
     if dead.size == known.size:
         return LEAVE

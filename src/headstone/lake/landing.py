@@ -110,14 +110,14 @@ class LandTask:
         landed = Landed()
         with writing_object(lake.store, object_id) as writer:
             waiting: list[Written] = []
-            at: TopicPartition | None = None
+            topic_partition: TopicPartition | None = None
             for where, batch in self._new(first, batches):
                 for written in batches_of(batch, codec=self.codec):
-                    if where != at or not _fits(waiting, written, self.extent_bytes):
-                        self._flush(writer, landed, lake.metastore.hash_key, at, waiting)
-                        waiting, at = [], where
+                    if where != topic_partition or not _fits(waiting, written, self.extent_bytes):
+                        self._flush(writer, landed, lake.metastore.hash_key, topic_partition, waiting)
+                        waiting, topic_partition = [], where
                     waiting.append(written)
-            self._flush(writer, landed, lake.metastore.hash_key, at, waiting)
+            self._flush(writer, landed, lake.metastore.hash_key, topic_partition, waiting)
         landed.sizes[object_id] = writer.size
         lake.close()
         if landed.extents:
@@ -135,19 +135,20 @@ class LandTask:
                     yield where, run.slice(known)
 
     def _flush(
-        self, writer: ObjectWriter, landed: Landed, hash_key: HashKey, at: TopicPartition | None, waiting: list[Written]
-    ) -> None:
-        if at is None or not waiting:
+        self, writer: ObjectWriter, landed: Landed, hash_key: HashKey, topic_partition: TopicPartition | None,
+        waiting: list[Written],
+    ) -> None:  # fmt: skip
+        if topic_partition is None or not waiting:
             return
         chunks = [one.data for one in waiting]
-        keys = keys_in((chunk_of(str(at), chunk) for chunk in chunks), hash_key)
+        keys = keys_in((chunk_of(str(topic_partition), chunk) for chunk in chunks), hash_key)
         extent = writer.add(
-            at.topic, at.number, Span(waiting[0].base_offset, waiting[-1].last_offset + 1), chunks,
+            topic_partition.topic, topic_partition.number, Span(waiting[0].base_offset, waiting[-1].last_offset + 1), chunks,
             records=sum(one.records for one in waiting),
             max_timestamp_ms=max(one.max_timestamp_ms for one in waiting),
             oldest_timestamp_ms=oldest(one.max_timestamp_ms for one in waiting), keys=keys,
         )  # fmt: skip
-        landed.extents.append((at, extent))
+        landed.extents.append((topic_partition, extent))
 
 
 def _fits(waiting: Sequence[Written], batch: Written, extent_bytes: int) -> bool:

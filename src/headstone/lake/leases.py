@@ -48,18 +48,18 @@ class Leases:
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 
-    def take(self, at: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
+    def take(self, topic_partition: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
         """True if the partition is ours until now + lease_ms: it was free, expired, or ours already."""
         columns = schema.leases.c
         try:
             with self._metastore.transaction() as connection:
-                partition_id = partition_id_of(connection, at)
+                partition_id = partition_id_of(connection, topic_partition)
                 moment_ms = self._metastore.moment(connection, now_ms)
-                mine = (columns.partition_id == partition_id) & (
+                free_or_ours = (columns.partition_id == partition_id) & (
                     (columns.expires_ms <= moment_ms) | (columns.worker == worker)
                 )
                 taken = connection.execute(
-                    update(schema.leases).where(mine).values(worker=worker, expires_ms=moment_ms + lease_ms)
+                    update(schema.leases).where(free_or_ours).values(worker=worker, expires_ms=moment_ms + lease_ms)
                 )
                 if taken.rowcount == 0 and not _held(connection, partition_id):
                     row = {"partition_id": partition_id, "worker": worker, "expires_ms": moment_ms + lease_ms}
@@ -69,21 +69,21 @@ class Leases:
         except IntegrityError:  # two inserted at once: the other one was first
             return False
 
-    def renew(self, at: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
+    def renew(self, topic_partition: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
         """False if somebody else has taken it over meanwhile."""
         with self._metastore.transaction() as connection:
-            mine = (schema.leases.c.partition_id == partition_id_of(connection, at)) & (
+            ours = (schema.leases.c.partition_id == partition_id_of(connection, topic_partition)) & (
                 schema.leases.c.worker == worker
             )
             expires_ms = self._metastore.moment(connection, now_ms) + lease_ms
-            return connection.execute(update(schema.leases).where(mine).values(expires_ms=expires_ms)).rowcount == 1
+            return connection.execute(update(schema.leases).where(ours).values(expires_ms=expires_ms)).rowcount == 1
 
-    def release(self, at: TopicPartition, worker: str) -> None:
+    def release(self, topic_partition: TopicPartition, worker: str) -> None:
         with self._metastore.transaction() as connection:
-            mine = (schema.leases.c.partition_id == partition_id_of(connection, at)) & (
+            ours = (schema.leases.c.partition_id == partition_id_of(connection, topic_partition)) & (
                 schema.leases.c.worker == worker
             )
-            connection.execute(delete(schema.leases).where(mine))
+            connection.execute(delete(schema.leases).where(ours))
 
     def held(self, *, now_ms: int) -> dict[TopicPartition, str]:
         """Partitions that somebody works on, and who."""
@@ -96,10 +96,10 @@ class Leases:
             ours = joined.where(schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms))
             return {TopicPartition(row.name, row.number): row.worker for row in connection.execute(ours)}
 
-    def request(self, at: TopicPartition, *, now_ms: int) -> None:
+    def request(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
         """Compact this now, whatever its dirty ratio is, and however often it failed."""
         with self._metastore.transaction() as connection:
-            partition_id = partition_id_of(connection, at)
+            partition_id = partition_id_of(connection, topic_partition)
             for table in (schema.requests, schema.setbacks):
                 connection.execute(delete(table).where(table.c.partition_id == partition_id))
             moment_ms = self._metastore.moment(connection, now_ms)
@@ -126,12 +126,13 @@ class Leases:
             return {TopicPartition(row.name, row.number): row.requested_ms for row in connection.execute(joined)}
 
     def done(
-        self, at: TopicPartition, worker: str, outcome: str, told: Mapping[str, object], *, started_ms: int, now_ms: int,
+        self, topic_partition: TopicPartition, worker: str, outcome: str, told: Mapping[str, object], *,
+        started_ms: int, now_ms: int,
         wait_ms: int = WAIT_MS,
     ) -> None:  # fmt: skip
         """Remembers a job. A request that came before the job began is fulfilled, unless the job failed: that has to wait."""
         with self._metastore.transaction() as connection:
-            partition_id = partition_id_of(connection, at)
+            partition_id = partition_id_of(connection, topic_partition)
             moment_ms = self._metastore.moment(connection, now_ms)
             connection.execute(
                 insert(schema.history).values(

@@ -41,7 +41,7 @@ def runs_to_merge(partition: Partition, *, extent_bytes: int = EXTENT_BYTES) -> 
 
     The last run waits until it makes an extent of a healthy size, or every write would copy it once more."""
     dirty = dirty_spans(partition)
-    found: list[list[Extent]] = []
+    runs: list[list[Extent]] = []
     run: list[Extent] = []
     for extent in partition.extents:
         small = extent.length < extent_bytes * SMALL
@@ -51,13 +51,13 @@ def runs_to_merge(partition: Partition, *, extent_bytes: int = EXTENT_BYTES) -> 
             and extent.span.end - (run or [extent])[0].span.start <= SPREAD_MAX
         )
         if not (small and same and fits):
-            found.append(run)
+            runs.append(run)
             run = []
         if small:
             run.append(extent)
     if _size(run) >= extent_bytes * SMALL:
-        found.append(run)
-    return [run for run in found if len(run) > 1]
+        runs.append(run)
+    return [run for run in runs if len(run) > 1]
 
 
 def _size(extents: Sequence[Extent]) -> int:
@@ -65,14 +65,15 @@ def _size(extents: Sequence[Extent]) -> int:
 
 
 def level_partition(
-    lake: Lake, at: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES, purge: bool = False,
+    lake: Lake, topic_partition: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES,
+    purge: bool = False,
     worker: str | None = None,
 ) -> Leveled:  # fmt: skip
     """One commit for each new extent; CommitRefused if a compaction came in between, and what was done before stays.
 
     Also if somebody else than `worker` has the partition's lease: its compaction would no longer fit.
     `purge`: extents with records that nobody is shown are written again without them, merged or not."""
-    partition = lake.metastore.partition(at)
+    partition = lake.metastore.partition(topic_partition)
     runs = runs_to_merge(partition, extent_bytes=extent_bytes)
     merged = {extent.span for run in runs for extent in run}
     purged = [
@@ -80,10 +81,10 @@ def level_partition(
         for extent in partition.extents
         if purge and extent.span not in merged and _purgeable(lake, partition, extent)
     ]
-    rewritten = rewrite_runs(lake, at, partition, [*runs, *purged], clock=clock, worker=worker)
+    rewritten = rewrite_runs(lake, topic_partition, partition, [*runs, *purged], clock=clock, worker=worker)
     before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
     return Leveled(
-        at=at, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged),
+        at=topic_partition, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged),
         bytes_written=rewritten.bytes_written,
     )  # fmt: skip
 
@@ -100,7 +101,8 @@ class Rewritten:
 
 
 def rewrite_runs(
-    lake: Lake, at: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *, clock: Callable[[], int],
+    lake: Lake, topic_partition: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *,
+    clock: Callable[[], int],
     worker: str | None = None,
 ) -> Rewritten:  # fmt: skip
     """Each run becomes one extent in an object of its own, without what nobody is shown; a commit each."""
@@ -110,14 +112,15 @@ def rewrite_runs(
         live = [_live(lake, extent, partition.start_offset) for extent in run]
         with writing_object(lake.store, object_id) as writer:
             made = writer.add(
-                at.topic, at.number, Span(run[0].span.start, run[-1].span.end), [one.data for one in live if one.data],
+                topic_partition.topic, topic_partition.number, Span(run[0].span.start, run[-1].span.end),
+                [one.data for one in live if one.data],
                 records=sum(one.records for one in live),
                 max_timestamp_ms=max(extent.max_timestamp_ms for extent in run),
                 oldest_timestamp_ms=oldest(extent.oldest_timestamp_ms for extent in run),
                 keys=None if any(one.keys is None for one in live) else joined(one.keys for one in live if one.keys),
             )  # fmt: skip
         sizes = {object_id: writer.size}
-        lake.metastore.level(at, partition.compaction_epoch, [made], sizes, worker=worker, now_ms=clock)
+        lake.metastore.level(topic_partition, partition.compaction_epoch, [made], sizes, worker=worker, now_ms=clock)
         written += writer.size
     return Rewritten(extents=sum(map(len, runs)), bytes_written=written)
 

@@ -239,35 +239,37 @@ class Metastore:
             )
             return [TopicPartition(row.name, row.number) for row in rows]
 
-    def partition(self, at: TopicPartition) -> Partition:
+    def partition(self, topic_partition: TopicPartition) -> Partition:
         with self.transaction(snapshot=True) as connection:
-            return loaded(connection, *located(connection, at, lock=False))
+            return loaded(connection, *located(connection, topic_partition, lock=False))
 
-    def partition_as_of(self, at: TopicPartition, moment_ms: int) -> Partition:
+    def partition_as_of(self, topic_partition: TopicPartition, moment_ms: int) -> Partition:
         """What the log was made of then; clean ranges are of no interest to readers and left out."""
         with self.transaction(snapshot=True) as connection:
-            partition_id, row = located(connection, at, lock=False)
+            partition_id, row = located(connection, topic_partition, lock=False)
             refuse_untold(connection, moment_ms, row.changed_ms, self._host)
             if moment_ms < row.known_from_ms:
                 raise UsageError(
-                    f"{at} as of {moment_ms}: what was replaced before {row.known_from_ms} was collected as garbage"
+                    f"{topic_partition} as of {moment_ms}: what was replaced before {row.known_from_ms} was "
+                    "collected as garbage"
                 )
             since_ms = known_since(connection, row.topic_id)
             if moment_ms < since_ms:
                 raise UsageError(
-                    f"{at} as of {moment_ms}: the lake knows nothing of topic {at.topic} before {since_ms}"
+                    f"{topic_partition} as of {moment_ms}: the lake knows nothing of topic "
+                    f"{topic_partition.topic} before {since_ms}"
                 )
             now, past = schema.extents, schema.past_extents
             lived = select(past).where(
                 past.c.partition_id == partition_id, past.c.added_ms <= moment_ms, past.c.removed_ms > moment_ms
             )
             lives = select(now).where(now.c.partition_id == partition_id, now.c.added_ms <= moment_ms)
-            found = [extent_of(one) for query in (lived, lives) for one in connection.execute(query)]
-        found.sort(key=lambda extent: extent.span.start)
-        start = min(row.start_offset, found[0].span.start) if found else 0
-        end = found[-1].span.end if found else 0
+            extents = [extent_of(one) for query in (lived, lives) for one in connection.execute(query)]
+        extents.sort(key=lambda extent: extent.span.start)
+        start = min(row.start_offset, extents[0].span.start) if extents else 0
+        end = extents[-1].span.end if extents else 0
         return Partition(
-            start_offset=start, next_offset=end, compaction_epoch=row.compaction_epoch, extents=tuple(found), cleaned=(),
+            start_offset=start, next_offset=end, compaction_epoch=row.compaction_epoch, extents=tuple(extents), cleaned=(),
             tombstones=(),
         )  # fmt: skip
 
@@ -287,12 +289,12 @@ class Metastore:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, [extent for append in appends.values() for extent in append.extents], sizes, clock)
-            for at, append in sorted(appends.items(), key=lambda item: item[0]):
-                found = locked(connection, at, clock, with_extents=False)
-                write(connection, found, commits.appended(found.before, append.expected_next, append.extents))
+            for topic_partition, append in sorted(appends.items(), key=lambda item: item[0]):
+                partition = locked(connection, topic_partition, clock, with_extents=False)
+                write(connection, partition, commits.appended(partition.before, append.expected_next, append.extents))
 
     def replace(
-        self, at: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,
+        self, topic_partition: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,
         sizes: Mapping[str, int], *, tombstones_below: int = 0, now_ms: Moment | None = None,
     ) -> None:  # fmt: skip
         """A compaction's result; `claim` None is a part of a longer job. Raises the epoch by one.
@@ -301,34 +303,34 @@ class Metastore:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, extents, sizes, clock)
-            found = locked(connection, at, clock)
-            hold = lowest_hold(connection, found.partition_id, found.moment_ms)
+            partition = locked(connection, topic_partition, clock)
+            hold = lowest_hold(connection, partition.partition_id, partition.moment_ms)
             after = commits.replaced(
-                found.before, expected_epoch, extents, claim, tombstones_below=tombstones_below, hold=hold,
-                now_ms=found.moment_ms,
+                partition.before, expected_epoch, extents, claim, tombstones_below=tombstones_below, hold=hold,
+                now_ms=partition.moment_ms,
             )  # fmt: skip
-            release(connection, write(connection, found, after) | set(sizes), clock)
+            release(connection, write(connection, partition, after) | set(sizes), clock)
 
     def level(
-        self, at: TopicPartition, expected_epoch: int, extents: Sequence[Extent], sizes: Mapping[str, int], *,
+        self, topic_partition: TopicPartition, expected_epoch: int, extents: Sequence[Extent], sizes: Mapping[str, int], *,
         worker: str | None = None, now_ms: Moment | None = None,
     ) -> None:  # fmt: skip
         """Merged small extents; checks the epoch without raising it. Refused while another one than `worker` has the lease."""
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, extents, sizes, clock)
-            found = locked(connection, at, clock)
-            holder = lease_of(connection, found.partition_id, found.moment_ms)
+            partition = locked(connection, topic_partition, clock)
+            holder = lease_of(connection, partition.partition_id, partition.moment_ms)
             after = commits.leveled(
-                found.before, expected_epoch, extents, worked_on_by=holder if holder != worker else None
+                partition.before, expected_epoch, extents, worked_on_by=holder if holder != worker else None
             )
-            release(connection, write(connection, found, after) | set(sizes), clock)
+            release(connection, write(connection, partition, after) | set(sizes), clock)
 
-    def start_at(self, at: TopicPartition, start_offset: int, *, now_ms: Moment | None = None) -> None:
+    def start_at(self, topic_partition: TopicPartition, start_offset: int, *, now_ms: Moment | None = None) -> None:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
-            found = locked(connection, at, clock)
-            release(connection, write(connection, found, commits.started_at(found.before, start_offset)), clock)
+            partition = locked(connection, topic_partition, clock)
+            release(connection, write(connection, partition, commits.started_at(partition.before, start_offset)), clock)
 
     def collectable(self, *, unreferenced_before_ms: int, registered_before_ms: int) -> list[ObjectRow]:
         """Objects that nobody can need: no extent points at them since then, or they were registered and never used."""
@@ -366,23 +368,23 @@ class Metastore:
 
     def check(self) -> list[str]:
         """Every invariant over the whole metastore, in one snapshot; what is wrong, in words."""
-        found: list[str] = []
+        violations: list[str] = []
         with self.transaction(snapshot=True) as connection:
             rows = connection.execute(select(schema.objects)).all()
-            known = {row.object_id: ObjectRow(**row._mapping) for row in rows}
+            objects = {row.object_id: ObjectRow(**row._mapping) for row in rows}
             used: dict[str, list[Place]] = {}
             every = select(schema.topics.c.name, schema.partitions).join_from(schema.partitions, schema.topics)
             for row in connection.execute(every).all():
-                at = TopicPartition(row.name, row.number)
+                topic_partition = TopicPartition(row.name, row.number)
                 partition = loaded(connection, row.partition_id, row)
-                found += [f"{at}: {text}" for text in commits.violations(partition)]
+                violations += [f"{topic_partition}: {text}" for text in commits.violations(partition)]
                 for extent in partition.extents:
-                    for object_id, place in places(at, extent):
+                    for object_id, place in places(topic_partition, extent):
                         used.setdefault(object_id, []).append(place)
         for object_id, found_places in sorted(used.items()):
-            found += _object_violations(object_id, known.get(object_id), sorted(found_places))
-        idle = [row for row in known.values() if row.state == COMMITTED and row.object_id not in used]
-        return found + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
+            violations += _object_violations(object_id, objects.get(object_id), sorted(found_places))
+        idle = [row for row in objects.values() if row.state == COMMITTED and row.object_id not in used]
+        return violations + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
 
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
@@ -410,10 +412,10 @@ def _collectable(unreferenced_before_ms: int, registered_before_ms: int) -> Any:
 def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[Place]) -> list[str]:
     if row is None:
         return [f"{places[0].what}: its object {object_id} is unknown"]
-    found = [] if row.state == COMMITTED else [f"{places[0].what}: its object {object_id} is {row.state}"]
+    violations = [] if row.state == COMMITTED else [f"{places[0].what}: its object {object_id} is {row.state}"]
     for before, after in pairwise(places):
         if before.end > after.start:
-            found.append(f"{before.what} and {after.what} share bytes of object {object_id}")
+            violations.append(f"{before.what} and {after.what} share bytes of object {object_id}")
     if places[-1].end > row.size:
-        found.append(f"{places[-1].what} ends behind its object {object_id} of {row.size} bytes")
-    return found
+        violations.append(f"{places[-1].what} ends behind its object {object_id} of {row.size} bytes")
+    return violations

@@ -191,14 +191,14 @@ def read_index(store: Store, object_id: str) -> list[Range]:
     if size < len(MAGIC) + FOOTER.size:
         raise _strange(store, path, size, "too short for an object of a lake")
     length, checksum, magic = FOOTER.unpack(store.read(path, size - FOOTER.size, FOOTER.size))
-    at = size - FOOTER.size - length
-    if magic != MAGIC or at < len(MAGIC):
+    index_start = size - FOOTER.size - length
+    if magic != MAGIC or index_start < len(MAGIC):
         raise _strange(
             store, path, size, "no footer of this version: this is not an object of a lake, or one of another version"
         )
-    index = store.read(path, at, length)
+    index = store.read(path, index_start, length)
     if google_crc32c.value(index) != checksum:
-        raise _strange(store, path, at, "wrong CRC-32C of the index")
+        raise _strange(store, path, index_start, "wrong CRC-32C of the index")
     return [_range(object_id, entry) for entry in json.loads(index)]
 
 
@@ -206,13 +206,13 @@ def _strange(store: Store, path: str, position: int, found: str) -> CorruptLog:
     return CorruptLog(file=f"{store.url}/{path}", position=position, offset=-1, found=found)
 
 
-def _entry(found: Range) -> list[object]:
+def _entry(listed: Range) -> list[object]:
     """One field after the other, as `_range` reads them; a list of dead records has some more."""
-    extent = found.extent
+    extent = listed.extent
     place = [extent.position, extent.length, extent.records, extent.max_timestamp_ms, extent.checksum, extent.keys]
     place.append(extent.oldest_timestamp_ms)
     dead = [extent.object_id, extent.dead, extent.dead_position] if extent.dead else []
-    return [found.topic, found.partition, extent.span.start, extent.span.end, *place, *dead]
+    return [listed.topic, listed.partition, extent.span.start, extent.span.end, *place, *dead]
 
 
 def _range(object_id: str, entry: list[Any]) -> Range:

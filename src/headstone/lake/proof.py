@@ -107,13 +107,13 @@ def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> N
         data = lake.store.read(path, 0, lake.store.size(path))
         ranges = read_index(lake.store, object_id)
         _expect_all_told(path, object_id, data, ranges)
-        mine = [found for found in ranges if found.topic == proof.topic and found.extent.object_id == object_id]
+        parts = [part for part in ranges if part.topic == proof.topic and part.extent.object_id == object_id]
         sightings, records, digests = [], 0, 0
-        for found in mine:
-            hits, count = _records_of(path, data, found, proof.key)
-            sightings += [(found, offset, tombstone) for offset, tombstone in hits]
+        for part in parts:
+            hits, count = _records_of(path, data, part, proof.key)
+            sightings += [(part, offset, tombstone) for offset, tombstone in hits]
             records += count
-            digests += _digests_of(path, data, found, proof.key, lake.metastore.hash_key)
+            digests += _digests_of(path, data, part, proof.key, lake.metastore.hash_key)
     except MissingObject:
         return  # collected since it was listed
     except CorruptLog as error:
@@ -131,21 +131,21 @@ def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> N
 def _expect_all_told(path: str, object_id: str, data: bytes, ranges: list[Range]) -> None:
     """No byte in front of the index that it does not tell about; lists of dead records are what they say."""
     end = len(MAGIC)
-    for found in ranges:
-        start, stop = place_of(found, object_id)
+    for part in ranges:
+        start, stop = place_of(part, object_id)
         if start != end:
             break
         end = stop
-        if found.extent.object_id != object_id and dead_of(data[start:stop]) is None:
+        if part.extent.object_id != object_id and dead_of(data[start:stop]) is None:
             raise CorruptLog(file=path, position=start, offset=-1, found="wrong CRC-32C of a list of dead records")
     index_bytes, *_ = FOOTER.unpack(data[-FOOTER.size :])
     if end != len(data) - FOOTER.size - index_bytes:
         raise CorruptLog(file=path, position=end, offset=-1, found="bytes that its index does not tell about")
 
 
-def _records_of(path: str, data: bytes, found: Range, key: bytes) -> tuple[list[tuple[int, bool]], int]:
+def _records_of(path: str, data: bytes, part: Range, key: bytes) -> tuple[list[tuple[int, bool]], int]:
     """(offset, is it a tombstone) of the key's records in one range, and how many records there are in all."""
-    extent, hash_key, payloads = found.extent, HashKey.random(), Payloads()
+    extent, hash_key, payloads = part.extent, HashKey.random(), Payloads()
     if not extent.length:
         return [], 0
     chunk = chunk_of(path, data[extent.position : extent.position + extent.length])
@@ -153,16 +153,16 @@ def _records_of(path: str, data: bytes, found: Range, key: bytes) -> tuple[list[
     for arena, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
         same = spans[spans[:, KEY_SIZE] == len(key)]
         digests = siphash_spans(arena, same[:, KEY_AT], same[:, KEY_SIZE], hash_key)
-        mine = same[(digests == _digest(key, hash_key)).all(axis=1)]
-        hits += [(int(row[OFFSET]), bool(row[VALUE_SIZE] < 0)) for row in mine]
+        matching = same[(digests == _digest(key, hash_key)).all(axis=1)]
+        hits += [(int(row[OFFSET]), bool(row[VALUE_SIZE] < 0)) for row in matching]
     return hits, int(chunk.batches["count"].sum(dtype=np.int64))
 
 
-def _digests_of(path: str, data: bytes, found: Range, key: bytes, hash_key: HashKey) -> int:
-    extent = found.extent
+def _digests_of(path: str, data: bytes, part: Range, key: bytes, hash_key: HashKey) -> int:
+    extent = part.extent
     if extent.keys < 0:
         return 0
-    start, end = extent.position + extent.length, place_of(found, extent.object_id)[1]
+    start, end = extent.position + extent.length, place_of(part, extent.object_id)[1]
     border = start + halves_bytes(extent.keys)
     halves = halves_of(data[start:border])
     keys = keys_of(halves, data[border:end]) if halves is not None else None

@@ -40,11 +40,11 @@ def evacuate(
     `working_on`: has the lease of a partition for `worker` while it is changed."""
     left = objects_to_leave(lake, topics)
     extents = written = 0
-    for at in lake.metastore.partitions() if left else ():
-        with working_on(at):
-            partition = lake.metastore.partition(at)
+    for topic_partition in lake.metastore.partitions() if left else ():
+        with working_on(topic_partition):
+            partition = lake.metastore.partition(topic_partition)
             runs = [[extent] for extent in partition.extents if {extent.object_id, extent.dead_object} & left]
-            rewritten = rewrite_runs(lake, at, partition, runs, clock=clock, worker=worker)
+            rewritten = rewrite_runs(lake, topic_partition, partition, runs, clock=clock, worker=worker)
         extents, written = extents + rewritten.extents, written + rewritten.bytes_written
     return Evacuated(objects=tuple(sorted(left)), extents=extents, bytes_written=written)
 
@@ -54,9 +54,9 @@ def objects_to_leave(lake: Lake, topics: Collection[str]) -> set[str]:
 
     One whose index can't be read may hold anything. Lists of dead records are offsets: nobody's key or value is in them."""
     used: dict[str, set[int]] = {}
-    for at in lake.metastore.partitions():
-        for extent in lake.metastore.partition(at).extents:
-            for object_id, place in places(at, extent):
+    for topic_partition in lake.metastore.partitions():
+        for extent in lake.metastore.partition(topic_partition).extents:
+            for object_id, place in places(topic_partition, extent):
                 used.setdefault(object_id, set()).add(place.start)
 
     def holds_more(object_id: str) -> bool:

@@ -52,16 +52,20 @@ BATCHES_AT_ONCE = 16
 TIMESTAMP_TYPES = pa.array(["CreateTime", "LogAppendTime"], pa.string())
 
 
-def snapshot(lake: Lake, at: TopicPartition, as_of_ms: int | None = None) -> Partition:
+def snapshot(lake: Lake, topic_partition: TopicPartition, as_of_ms: int | None = None) -> Partition:
     """What the log is made of, now or at a moment that garbage collection has not passed yet."""
-    return lake.metastore.partition(at) if as_of_ms is None else lake.metastore.partition_as_of(at, as_of_ms)
+    return (
+        lake.metastore.partition(topic_partition)
+        if as_of_ms is None
+        else lake.metastore.partition_as_of(topic_partition, as_of_ms)
+    )
 
 
 def records(
-    lake: Lake, at: TopicPartition, *, offset_start: int = 0, as_of_ms: int | None = None
+    lake: Lake, topic_partition: TopicPartition, *, offset_start: int = 0, as_of_ms: int | None = None
 ) -> Iterator[RecordEntry]:
     """In offset order, from the log start on."""
-    partition = snapshot(lake, at, as_of_ms)
+    partition = snapshot(lake, topic_partition, as_of_ms)
     start = max(partition.start_offset, offset_start)
     payloads = Payloads()
     for chunk, dead in _chunks(lake, partition.extents, start):
@@ -69,25 +73,27 @@ def records(
             yield from record_entries(chunk.batches, data, spans[_shown(spans, start, dead)])
 
 
-def record_batches(lake: Lake, at: TopicPartition, extents: Sequence[Extent], start: int) -> Iterator[pa.RecordBatch]:
+def record_batches(
+    lake: Lake, topic_partition: TopicPartition, extents: Sequence[Extent], start: int
+) -> Iterator[pa.RecordBatch]:
     """The records of these extents from `start` on, in offset order, as Arrow."""
     payloads = Payloads()
     for chunk, dead in _chunks(lake, extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
-            yield _arrow(at, chunk, data, spans[_shown(spans, start, dead)])
+            yield _arrow(topic_partition, chunk, data, spans[_shown(spans, start, dead)])
 
 
-def table_batches(lake: Lake, at: TopicPartition, partition: Partition) -> Iterator[pa.RecordBatch]:
+def table_batches(lake: Lake, topic_partition: TopicPartition, partition: Partition) -> Iterator[pa.RecordBatch]:
     """The newest record of every key that is not deleted, newest extents first: 23 bytes of memory for each record at most."""
-    found = new_table(sum(extent.records for extent in partition.extents))
+    seen = new_table(sum(extent.records for extent in partition.extents))
     hash_key, payloads = HashKey.random(), Payloads()
     for chunk, dead in _chunks(lake, tuple(reversed(partition.extents)), partition.start_offset):
         for data, spans in _newest_first(chunk, payloads):
             keyed = spans[(spans[:, KEY_SIZE] >= 0) & _shown(spans, partition.start_offset, dead)]
             digests = siphash_spans(data, keyed[:, KEY_AT], keyed[:, KEY_SIZE], hash_key)
             states = np.zeros(len(keyed), dtype=np.uint8)
-            mark_newest(found, digests, np.ones(len(keyed), dtype=np.bool_), np.arange(len(keyed)), states)
-            yield _arrow(at, chunk, data, keyed[(states != 0) & (keyed[:, VALUE_SIZE] >= 0)])
+            mark_newest(seen, digests, np.ones(len(keyed), dtype=np.bool_), np.arange(len(keyed)), states)
+            yield _arrow(topic_partition, chunk, data, keyed[(states != 0) & (keyed[:, VALUE_SIZE] >= 0)])
 
 
 def _newest_first(chunk: Chunk, payloads: Payloads) -> Iterator[tuple[Any, Any]]:
@@ -102,9 +108,9 @@ def _newest_first(chunk: Chunk, payloads: Payloads) -> Iterator[tuple[Any, Any]]
         yield from reversed([(data.copy(), spans) for data, spans in decode(chunk, some, payloads)])
 
 
-def table(lake: Lake, at: TopicPartition, *, as_of_ms: int | None = None) -> dict[bytes, RecordEntry]:
+def table(lake: Lake, topic_partition: TopicPartition, *, as_of_ms: int | None = None) -> dict[bytes, RecordEntry]:
     """The same for a person or a test, by key."""
-    newest = {entry.key: entry for entry in records(lake, at, as_of_ms=as_of_ms) if entry.key is not None}
+    newest = {entry.key: entry for entry in records(lake, topic_partition, as_of_ms=as_of_ms) if entry.key is not None}
     return {key: entry for key, entry in newest.items() if entry.value is not None}
 
 
@@ -121,12 +127,12 @@ def _shown(spans: Any, start: int, dead: Offsets) -> Any:
     return (spans[:, OFFSET] >= start) & is_live(spans[:, OFFSET], dead)
 
 
-def _arrow(at: TopicPartition, chunk: Chunk, data: Any, spans: Any) -> pa.RecordBatch:
+def _arrow(topic_partition: TopicPartition, chunk: Chunk, data: Any, spans: Any) -> pa.RecordBatch:
     columns = np.ascontiguousarray(spans.T)
     appended = chunk.batches["attributes"][columns[BATCH_INDEX]] & LOG_APPEND_TIME != 0
     arrays = [
-        pa.repeat(pa.scalar(at.topic, pa.string()), len(spans)),
-        pa.repeat(pa.scalar(at.number, pa.int32()), len(spans)),
+        pa.repeat(pa.scalar(topic_partition.topic, pa.string()), len(spans)),
+        pa.repeat(pa.scalar(topic_partition.number, pa.int32()), len(spans)),
         pa.array(columns[OFFSET]),
         pa.array(columns[TIMESTAMP]),
         TIMESTAMP_TYPES.take(pa.array(appended.astype(np.int8))),

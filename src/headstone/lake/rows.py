@@ -19,21 +19,21 @@ from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
 
 
-def located(connection: Connection, at: TopicPartition, *, lock: bool) -> tuple[int, Any]:
+def located(connection: Connection, topic_partition: TopicPartition, *, lock: bool) -> tuple[int, Any]:
     query = (
         select(schema.partitions)
         .join_from(schema.partitions, schema.topics)
-        .where(schema.topics.c.name == at.topic, schema.partitions.c.number == at.number)
+        .where(schema.topics.c.name == topic_partition.topic, schema.partitions.c.number == topic_partition.number)
     )
     row = connection.execute(query.with_for_update(of=schema.partitions) if lock else query).first()
     if row is None:
-        raise UsageError(f"the lake has no partition {at}")
+        raise UsageError(f"the lake has no partition {topic_partition}")
     return row.partition_id, row
 
 
-def partition_id_of(connection: Connection, at: TopicPartition) -> int:
+def partition_id_of(connection: Connection, topic_partition: TopicPartition) -> int:
     """The row id of a partition."""
-    return located(connection, at, lock=False)[0]
+    return located(connection, topic_partition, lock=False)[0]
 
 
 def loaded(connection: Connection, partition_id: int, row: Any, *, with_extents: bool = True) -> Partition:
@@ -107,10 +107,10 @@ class Place(NamedTuple):
     what: str
 
 
-def places(at: TopicPartition, extent: Extent) -> Iterator[tuple[str, Place]]:
+def places(topic_partition: TopicPartition, extent: Extent) -> Iterator[tuple[str, Place]]:
     """Where an extent's bytes are, by object: its batches and the list of their keys, and the list of dead records."""
     end = extent.position + extent.length + section_bytes(extent.keys)
-    yield extent.object_id, Place(extent.position, end, f"{at} {extent.span}")
+    yield extent.object_id, Place(extent.position, end, f"{topic_partition} {extent.span}")
     if extent.dead_object is not None:
         end = extent.dead_position + dead_bytes(extent.dead)
-        yield extent.dead_object, Place(extent.dead_position, end, f"dead records of {at} {extent.span}")
+        yield extent.dead_object, Place(extent.dead_position, end, f"dead records of {topic_partition} {extent.span}")

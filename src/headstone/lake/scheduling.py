@@ -129,16 +129,20 @@ def ineligible(reason: str, *, requested: bool = False) -> Eligibility:
 
 
 def queue(
-    found: Iterable[tuple[TopicPartition, Eligibility]], *, now_ms: int
+    states: Iterable[tuple[TopicPartition, Eligibility]], *, now_ms: int
 ) -> list[tuple[TopicPartition, Eligibility]]:
     """The eligible ones, most urgent first."""
 
     def urgency(item: tuple[TopicPartition, Eligibility]) -> tuple[int, float, TopicPartition]:
-        at, state = item
+        topic_partition, state = item
         if state.requested:
-            return -1, 0.0, at
+            return -1, 0.0, topic_partition
         if state.deadline_ms is not None and overdue(now_ms, state.deadline_ms):
-            return 0, state.deadline_ms, at
-        return (1, -state.tombstones_due, at) if state.tombstones_due else (2, -state.dirty_ratio, at)
+            return 0, state.deadline_ms, topic_partition
+        return (
+            (1, -state.tombstones_due, topic_partition)
+            if state.tombstones_due
+            else (2, -state.dirty_ratio, topic_partition)
+        )
 
-    return sorted(((at, state) for at, state in found if state.eligible), key=urgency)
+    return sorted(((topic_partition, state) for topic_partition, state in states if state.eligible), key=urgency)

@@ -45,12 +45,12 @@ def without(spans: Iterable[Span], holes: Iterable[Span]) -> Spans:
         start = span.start
         while first < len(cuts) and cuts[first].end <= start:
             first += 1
-        at = first
-        while at < len(cuts) and cuts[at].start < span.end:
-            if start < cuts[at].start:
-                left.append(Span(start, cuts[at].start))
-            start = max(start, cuts[at].end)
-            at += 1
+        i = first
+        while i < len(cuts) and cuts[i].start < span.end:
+            if start < cuts[i].start:
+                left.append(Span(start, cuts[i].start))
+            start = max(start, cuts[i].end)
+            i += 1
         if start < span.end:
             left.append(Span(start, span.end))
     return tuple(left)

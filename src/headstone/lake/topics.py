@@ -36,9 +36,9 @@ def adopt(
     """The topic is in the lake as its source has it. `policy` is what the caller says, whatever the source does.
 
     Of a topic that is there only the policy follows its source: the others are the lake's own."""
-    known = lake.metastore.topics().get(topic)
+    before = lake.metastore.topics().get(topic)
     wanted = policy or facts.settings.get(POLICY)
-    if known is None:
+    if before is None:
         settings = dict(facts.settings) | ({POLICY: policy} if policy else {})
         lake.metastore.create_topic(topic, facts.partitions, settings, kafka_id=facts.kafka_id)
         return
@@ -48,35 +48,35 @@ def adopt(
             "deleted and created again, and its offsets began anew. Ingest it into a new lake; this one stays as it is"
         )
     lake.metastore.add_partitions(topic, facts.partitions)
-    if wanted is not None and wanted != known.get(POLICY) and (policy or wanted != POLICY_UNKNOWN):
+    if wanted is not None and wanted != before.get(POLICY) and (policy or wanted != POLICY_UNKNOWN):
         lake.metastore.configure(topic, {POLICY: wanted})
-        tell(f"{topic}: {POLICY} is {wanted} now, it was {known.get(POLICY, 'compact')}")
+        tell(f"{topic}: {POLICY} is {wanted} now, it was {before.get(POLICY, 'compact')}")
 
 
 def in_directories(directories: Sequence[PartitionDir]) -> dict[str, TopicFacts]:
     """By topic. Partitions of one name with several ids are refused: one of them is a leftover."""
-    found: dict[str, list[PartitionDir]] = {}
+    topics: dict[str, list[PartitionDir]] = {}
     for directory in directories:
-        found.setdefault(directory.topic, []).append(directory)
+        topics.setdefault(directory.topic, []).append(directory)
     return {
         topic: TopicFacts(
             partitions=max(one.partition for one in some) + 1,
             settings=_settings(topic, some),
             kafka_id=_id(topic, some),
         )
-        for topic, some in sorted(found.items())
+        for topic, some in sorted(topics.items())
     }
 
 
 def _id(topic: str, directories: Sequence[PartitionDir]) -> str | None:
     ids = {one.path: checkpoints.read_topic_id(one.path / checkpoints.PARTITION_METADATA) for one in directories}
-    told = {path: kafka_id for path, kafka_id in ids.items() if kafka_id is not None}
-    if len(set(told.values())) > 1:
-        listed = ", ".join(f"{path}: {kafka_id}" for path, kafka_id in sorted(told.items()))
+    identified = {path: kafka_id for path, kafka_id in ids.items() if kafka_id is not None}
+    if len(set(identified.values())) > 1:
+        listed = ", ".join(f"{path}: {kafka_id}" for path, kafka_id in sorted(identified.items()))
         raise UsageError(
             f"{topic}: partitions of different topics that have the same name: {listed}; name the right ones"
         )
-    return next(iter(told.values()), None)
+    return next(iter(identified.values()), None)
 
 
 def _settings(topic: str, directories: Sequence[PartitionDir]) -> dict[str, object]:

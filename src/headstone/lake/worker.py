@@ -40,14 +40,15 @@ def eligibilities(
     metastore, holds = lake.metastore, Holds(lake.metastore)
     settings, requested = metastore.topics(), {*Leases(metastore).requested(), *requested}
     states = {}
-    for at in metastore.partitions():
+    for topic_partition in metastore.partitions():
         try:
-            states[at] = eligibility(
-                metastore.partition(at), settings[at.topic], now_ms=now_ms, requested=at in requested,
-                held_from=holds.held_from(at, now_ms=now_ms),
+            states[topic_partition] = eligibility(
+                metastore.partition(topic_partition), settings[topic_partition.topic], now_ms=now_ms,
+                requested=topic_partition in requested,
+                held_from=holds.held_from(topic_partition, now_ms=now_ms),
             )  # fmt: skip
         except UsageError as error:
-            states[at] = ineligible(str(error))
+            states[topic_partition] = ineligible(str(error))
     return states
 
 
@@ -71,21 +72,23 @@ class Lease:
 
 
 @contextmanager
-def leased(lake: Lake, at: TopicPartition, worker: str, *, lease_ms: int = LEASE_MS) -> Iterator[Lease]:
+def leased(lake: Lake, topic_partition: TopicPartition, worker: str, *, lease_ms: int = LEASE_MS) -> Iterator[Lease]:
     """Has the partition's lease while the block runs; CommitRefused if somebody else has it."""
     leases, clock = Leases(lake.metastore), lake.metastore.clock
-    if not leases.take(at, worker, now_ms=clock(), lease_ms=lease_ms):
-        holder = leases.held(now_ms=clock()).get(at, "another worker")
+    if not leases.take(topic_partition, worker, now_ms=clock(), lease_ms=lease_ms):
+        holder = leases.held(now_ms=clock()).get(topic_partition, "another worker")
         raise CommitRefused(f"{holder} works on it; look again when that has ended")
     try:
-        with beating(leases, at, worker, clock, lease_ms=lease_ms) as lease:
+        with beating(leases, topic_partition, worker, clock, lease_ms=lease_ms) as lease:
             yield lease
     finally:
-        leases.release(at, worker)
+        leases.release(topic_partition, worker)
 
 
 @contextmanager
-def beating(leases: Leases, at: TopicPartition, worker: str, clock: Clock, *, lease_ms: int) -> Iterator[Lease]:
+def beating(
+    leases: Leases, topic_partition: TopicPartition, worker: str, clock: Clock, *, lease_ms: int
+) -> Iterator[Lease]:
     """Renews a lease that was taken. A sign of life that fails is tried again, until a whole lease has gone by without one."""
     lease, over = Lease(), threading.Event()
 
@@ -93,7 +96,7 @@ def beating(leases: Leases, at: TopicPartition, worker: str, clock: Clock, *, le
         alive = time.monotonic()
         while not over.wait(lease_ms / HEARTBEATS / 1000):
             try:
-                ours = leases.renew(at, worker, now_ms=clock(), lease_ms=lease_ms)
+                ours = leases.renew(topic_partition, worker, now_ms=clock(), lease_ms=lease_ms)
             except Exception as error:
                 if (time.monotonic() - alive) * 1000 >= lease_ms:
                     lease.lost = f"no sign of life got through for a whole lease: {_said(error)}"
@@ -147,14 +150,14 @@ class Worker:
         leases, committed = Leases(self.lake.metastore), 0
         refused: set[TopicPartition] = set()
         while self.stop == RUN and leases.seen(self.name, "looking", now_ms=self.clock()):
-            at = self._next(leases, refused)
-            if at is None:
+            topic_partition = self._next(leases, refused)
+            if topic_partition is None:
                 break
-            self.tell(f"compacting {at}")
-            outcome = self._job(leases, at, self._compact)
+            self.tell(f"compacting {topic_partition}")
+            outcome = self._job(leases, topic_partition, self._compact)
             committed += outcome == COMMITTED
             if outcome != COMMITTED:
-                refused.add(at)  # not again at once: somebody else was faster, or it would fail again
+                refused.add(topic_partition)  # not again at once: somebody else was faster, or it would fail again
         if self.stop == RUN:
             self._level(leases)
         return committed
@@ -162,45 +165,63 @@ class Worker:
     def _next(self, leases: Leases, refused: set[TopicPartition]) -> TopicPartition | None:
         now = self.clock()
         requested, waiting = leases.requested(), leases.waiting(now_ms=now)
-        states = {at: state for at, state in eligibilities(self.lake, now_ms=now).items() if at not in refused}
-        for at in requested:
-            if at in states and not states[at].eligible:
-                leases.done(at, self.name, IDLE, {"why": states[at].reason}, started_ms=now, now_ms=now)
-        for at, _ in queue(states.items(), now_ms=now):
-            if at not in waiting and leases.take(at, self.name, now_ms=self.clock(), lease_ms=self.lease_ms):
-                return at
+        states = {
+            topic_partition: state
+            for topic_partition, state in eligibilities(self.lake, now_ms=now).items()
+            if topic_partition not in refused
+        }
+        for topic_partition in requested:
+            if topic_partition in states and not states[topic_partition].eligible:
+                leases.done(
+                    topic_partition,
+                    self.name,
+                    IDLE,
+                    {"why": states[topic_partition].reason},
+                    started_ms=now,
+                    now_ms=now,
+                )
+        for topic_partition, _ in queue(states.items(), now_ms=now):
+            if topic_partition not in waiting and leases.take(
+                topic_partition, self.name, now_ms=self.clock(), lease_ms=self.lease_ms
+            ):
+                return topic_partition
         return None
 
     def _level(self, leases: Leases) -> None:
         """When nothing is due: small extents are merged, one partition after the other."""
         waiting = leases.waiting(now_ms=self.clock())
-        for at in self.lake.metastore.partitions():
-            small = at not in waiting and runs_to_merge(self.lake.metastore.partition(at))
-            if not small or self.stop != RUN or not leases.seen(self.name, f"leveling {at}", now_ms=self.clock()):
+        for topic_partition in self.lake.metastore.partitions():
+            small = topic_partition not in waiting and runs_to_merge(self.lake.metastore.partition(topic_partition))
+            if (
+                not small
+                or self.stop != RUN
+                or not leases.seen(self.name, f"leveling {topic_partition}", now_ms=self.clock())
+            ):
                 continue
-            if leases.take(at, self.name, now_ms=self.clock(), lease_ms=self.lease_ms):
-                self._job(leases, at, self._merge)
+            if leases.take(topic_partition, self.name, now_ms=self.clock(), lease_ms=self.lease_ms):
+                self._job(leases, topic_partition, self._merge)
 
     def _job(
-        self, leases: Leases, at: TopicPartition, body: Callable[[TopicPartition, int], tuple[str, object]]
+        self, leases: Leases, topic_partition: TopicPartition, body: Callable[[TopicPartition, int], tuple[str, object]]
     ) -> str:
         """Under the lease that was taken, which is free afterwards, and the history knows how it ended."""
         started = self.clock()
-        leases.seen(self.name, f"working on {at}", now_ms=started)
-        outcome, told = self._attempt(leases, at, lambda: body(at, started))
+        leases.seen(self.name, f"working on {topic_partition}", now_ms=started)
+        outcome, details = self._attempt(leases, topic_partition, lambda: body(topic_partition, started))
         try:
             leases.done(
-                at, self.name, outcome, {**told, "at": str(at)}, started_ms=started, now_ms=self.clock(), wait_ms=self.wait_ms
+                topic_partition, self.name, outcome, {**details, "at": str(topic_partition)}, started_ms=started,
+                now_ms=self.clock(), wait_ms=self.wait_ms
             )  # fmt: skip
         finally:
-            leases.release(at, self.name)
-        self.tell(f"{at}: {outcome}" + (f": {told['why']}" if "why" in told else ""))
+            leases.release(topic_partition, self.name)
+        self.tell(f"{topic_partition}: {outcome}" + (f": {details['why']}" if "why" in details else ""))
         return outcome
 
     def _attempt(
-        self, leases: Leases, at: TopicPartition, body: Callable[[], tuple[str, object]]
+        self, leases: Leases, topic_partition: TopicPartition, body: Callable[[], tuple[str, object]]
     ) -> tuple[str, dict[str, object]]:
-        with self._heartbeat(leases, at) as self.lease:
+        with self._heartbeat(leases, topic_partition) as self.lease:
             try:
                 outcome, done = body()
                 return outcome, asdict(done)  # type: ignore[call-overload]
@@ -211,16 +232,16 @@ class Worker:
             except Exception as error:
                 return FAILED, {"why": _said(error)}
 
-    def _compact(self, at: TopicPartition, started: int) -> tuple[str, object]:
+    def _compact(self, topic_partition: TopicPartition, started: int) -> tuple[str, object]:
         options = replace(
             self.options, clock=self.clock, check=self._check, before_commit=self._check, tell=self.tell
         )  # fmt: skip
-        done = compact_partition(self.lake, at, self.engine, now_ms=started, options=options)
+        done = compact_partition(self.lake, topic_partition, self.engine, now_ms=started, options=options)
         return (COMMITTED if done.committed else IDLE), done
 
-    def _merge(self, at: TopicPartition, started: int) -> tuple[str, object]:
+    def _merge(self, topic_partition: TopicPartition, started: int) -> tuple[str, object]:
         del started
-        return LEVELED, level_partition(self.lake, at, clock=self.clock, worker=self.name)
+        return LEVELED, level_partition(self.lake, topic_partition, clock=self.clock, worker=self.name)
 
     def _check(self) -> None:
         if self.stop == HARD:
@@ -228,5 +249,5 @@ class Worker:
         if self.lease is not None:
             self.lease.check()
 
-    def _heartbeat(self, leases: Leases, at: TopicPartition) -> AbstractContextManager[Lease]:
-        return beating(leases, at, self.name, self.clock, lease_ms=self.lease_ms)
+    def _heartbeat(self, leases: Leases, topic_partition: TopicPartition) -> AbstractContextManager[Lease]:
+        return beating(leases, topic_partition, self.name, self.clock, lease_ms=self.lease_ms)

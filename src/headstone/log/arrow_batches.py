@@ -42,27 +42,27 @@ def batches_of(table: pa.RecordBatch, *, codec: int = codecs.NONE) -> Iterator[W
     keys, values = binary_spans(table.column("key")), binary_spans(table.column("value"))
     pool, starts, sizes = header_sections(table.column("headers"))
     room = np.cumsum(np.maximum(keys[2], 0) + np.maximum(values[2], 0) + sizes)
-    at = 0
-    while at < table.num_rows:
-        end = _batch_end(at, offsets, stamps, appended, room)
-        mine = slice(at, end)
+    start = 0
+    while start < table.num_rows:
+        end = _batch_end(start, offsets, stamps, appended, room)
+        rows = slice(start, end)
         columns = Columns(
-            timestamp_deltas=stamps[mine] - stamps[at], offset_deltas=offsets[mine] - offsets[at],
-            key_pool=keys[0], key_starts=keys[1][mine], key_sizes=keys[2][mine],
-            value_pool=values[0], value_starts=values[1][mine], value_sizes=values[2][mine],
-            header_pool=pool, header_starts=starts[mine], header_sizes=sizes[mine],
+            timestamp_deltas=stamps[rows] - stamps[start], offset_deltas=offsets[rows] - offsets[start],
+            key_pool=keys[0], key_starts=keys[1][rows], key_sizes=keys[2][rows],
+            value_pool=values[0], value_starts=values[1][rows], value_sizes=values[2][rows],
+            header_pool=pool, header_starts=starts[rows], header_sizes=sizes[rows],
         )  # fmt: skip
-        newest = int(stamps[mine].max())
+        newest = int(stamps[rows].max())
         head = BatchHead(
-            base_offset=int(offsets[at]), last_offset_delta=int(offsets[end - 1] - offsets[at]),
-            base_timestamp=int(stamps[at]), max_timestamp=newest, codec=codec, log_append_time=bool(appended[at]),
+            base_offset=int(offsets[start]), last_offset_delta=int(offsets[end - 1] - offsets[start]),
+            base_timestamp=int(stamps[start]), max_timestamp=newest, codec=codec, log_append_time=bool(appended[start]),
         )  # fmt: skip
-        data = batch_bytes(head, encode_section(columns), end - at).tobytes()
+        data = batch_bytes(head, encode_section(columns), end - start).tobytes()
         yield Written(
-            data=data, base_offset=int(offsets[at]), last_offset=int(offsets[end - 1]), records=end - at,
+            data=data, base_offset=int(offsets[start]), last_offset=int(offsets[end - 1]), records=end - start,
             max_timestamp_ms=newest,
         )  # fmt: skip
-        at = end
+        start = end
 
 
 def _batch_end(at: int, offsets: Ints, stamps: Ints, appended: Any, room: Ints) -> int:

@@ -59,12 +59,12 @@ class ClusterMetadata:
         brokers = [
             self._settings.get((BROKER_RESOURCE, name), {}) for name in (broker, ALL_BROKERS) if name is not None
         ]
-        found = {}
+        inherited = {}
         for name, broker_name in BROKER_NAMES.items():
             for settings in reversed(brokers):
                 if broker_name in settings:
-                    found[name] = settings[broker_name]
-        return {**found, **self._settings.get((TOPIC_RESOURCE, topic), {})}
+                    inherited[name] = settings[broker_name]
+        return {**inherited, **self._settings.get((TOPIC_RESOURCE, topic), {})}
 
     def add_topic(self, name: str, topic_id: str) -> None:
         self.topic_ids[name] = topic_id

@@ -137,11 +137,11 @@ def marker_bytes(*, commit: bool, offset: int, timestamp: int, producer_id: int,
     value = (0).to_bytes(2, "big") + coordinator_epoch.to_bytes(4, "big", signed=True)
     keys, key_starts, key_sizes = pool([key])
     values, value_starts, value_sizes = pool([value])
-    zero, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    zero, record = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     columns = Columns(
         timestamp_deltas=zero, offset_deltas=zero, key_pool=keys, key_starts=key_starts, key_sizes=key_sizes,
         value_pool=values, value_starts=value_starts, value_sizes=value_sizes, header_pool=NO_HEADERS,
-        header_starts=zero, header_sizes=one,
+        header_starts=zero, header_sizes=record,
     )  # fmt: skip
     head = BatchHead(
         base_offset=offset, last_offset_delta=0, base_timestamp=timestamp, max_timestamp=timestamp, transactional=True,

@@ -127,14 +127,14 @@ def _swap_order(file: _File) -> tuple[int, int]:
 
 
 def _files(directory: Path) -> list[_File]:
-    found = []
+    files = []
     for name in sorted(os.listdir(directory)):
         match = _ANY_NUMBERED.fullmatch(name)
         if match:
-            found.append(
+            files.append(
                 _File(directory=directory, name=name, offset=int(match[1]), suffix=match[2], stage=match[3] or "")
             )
-    return found
+    return files
 
 
 def _rename(path: Path, target: Path) -> None:

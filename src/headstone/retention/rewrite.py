@@ -241,16 +241,16 @@ class Rewriter:
         packed = bytearray()
         done = 0
         for some, data, starts, ends in self._payloads.runs(chunk, chosen):
-            mine = slice(done, done + some.size)
+            run = slice(done, done + some.size)
             done += some.size
             room = int((ends - starts).sum()) + int(chunk.batches["count"][some].sum()) * GROWTH_PER_RECORD
             self._scratch = _with_room(self._scratch, room)
             if not squeeze_sections(
                 data, starts, ends, some, chunk.batches, states, ordinals, horizons, self._now_ms, self._scratch,
-                spans[mine], heads[mine],
+                spans[run], heads[run],
             ):  # fmt: skip
                 raise changed(chunk.path, chunk.position, int(chunk.batches[0]["base_offset"]))
-            self._pack(chunk, some, spans[mine], packed)
+            self._pack(chunk, some, spans[run], packed)
         return np.frombuffer(packed, dtype=np.uint8), spans, heads
 
     def _pack(self, chunk: Chunk, some: npt.NDArray[np.int64], spans: Any, packed: bytearray) -> None:

@@ -76,16 +76,16 @@ def decode(raw: bytes) -> Batch:
 
 def _records(raw: bytes, base: int, count: int) -> list[Record]:
     records = []
-    at = HEADER_BYTES
+    position = HEADER_BYTES
     for _ in range(count):
-        size, at = _varint(raw, at)
-        end = at + size
-        _, at = _varint(raw, at + 1)
-        delta, at = _varint(raw, at)
-        key, at = _sized(raw, at)
-        value, at = _sized(raw, at)
+        size, position = _varint(raw, position)
+        end = position + size
+        _, position = _varint(raw, position + 1)
+        delta, position = _varint(raw, position)
+        key, position = _sized(raw, position)
+        value, position = _sized(raw, position)
         records.append(Record(base + delta, key or b"", value))
-        at = end
+        position = end
     return records
 
 
@@ -94,14 +94,14 @@ def _sized(raw: bytes, at: int) -> tuple[bytes | None, int]:
     return (None, at) if size < 0 else (raw[at : at + size], at + size)
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
+def _varint(raw: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = raw[at]
-        at += 1
+        byte = raw[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
+            return (value >> 1) ^ -(value & 1), position
         shift += 7
 
 

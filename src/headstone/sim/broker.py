@@ -140,8 +140,8 @@ class Broker:
 
     def learn(self, metadata: Metadata, now_ms: int, fresh: int) -> None:
         """New metadata. A log of an earlier membership is thrown away: others removed what it may still hold."""
-        known = self.metadata
-        if known is not None and metadata.version <= known.version:
+        before = self.metadata
+        if before is not None and metadata.version <= before.version:
             return
         self.metadata = metadata
         since = metadata.members.get(self.number)
@@ -149,7 +149,7 @@ class Broker:
             if not self._parts.keeps_old_membership:
                 self.wipe(fresh)
             self.member_since = since
-        new_epoch = known is None or metadata.leader_epoch > known.leader_epoch
+        new_epoch = before is None or metadata.leader_epoch > before.leader_epoch
         if new_epoch:
             self.pending = None
         self.perform(self.replica.step(following.LeaderKnown(leader_epoch=metadata.leader_epoch)))
@@ -163,8 +163,8 @@ class Broker:
                 members=members, readers=metadata.readers, log_end=self.log.log_end, now_ms=self.clock(now_ms)
             )
             self.perform(self.leader.step(changed))
-            assert known is not None
-            same = {b for b, since in metadata.members.items() if known.members.get(b) == since}
+            assert before is not None
+            same = {b for b, since in metadata.members.items() if before.members.get(b) == since}
             self.ends = {broker: end for broker, end in self.ends.items() if broker in same}
 
     def _begin(self, metadata: Metadata, now_ms: int) -> None:

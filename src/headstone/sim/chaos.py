@@ -308,12 +308,12 @@ class Driver:
             return False
         start, records = reader.poll(broker.log, limit)
         self.checks += 1
-        found = check_reader(
+        findings = check_reader(
             reader, max(start, broker.log.log_start), records, self.cluster.truth, now_ms=self.cluster.now_ms,
             grace_ms=self.grace_ms,
         )  # fmt: skip
         self.cluster.pass_position(reader)
-        _raise_first(found)
+        _raise_first(findings)
         return True
 
     def check(self) -> None:

@@ -38,15 +38,15 @@ def check_log(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
     """What this replica would serve to a read_committed consumer, against the truth below its LSO."""
     end = log.last_stable_offset()
     served, _ = read(log, log.log_start, committed=True)
-    found = [finding for record in served for finding in _undeserved(name, record, truth)]
+    findings = [finding for record in served for finding in _undeserved(name, record, truth)]
     table = table_of(served)
     for key in truth.known_keys():
         expected = truth.newest(key, end)
         if expected is None or expected.record.offset < log.log_start:
             continue
         if not _told(table.get(key), expected) and not truth.superseded_from(key, end):
-            found.append(_missing(name, log, table.get(key), expected))
-    return found + _frozen(name, log, truth)
+            findings.append(_missing(name, log, table.get(key), expected))
+    return findings + _frozen(name, log, truth)
 
 
 def _undeserved(name: str, record: Record, truth: Truth) -> list[Finding]:
@@ -77,13 +77,13 @@ def _missing(name: str, log: PartitionLog, got: Record | None, expected: Entry) 
 
 
 def _frozen(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
-    found = []
+    findings = []
     for producer_id, first in log.open.items():
         txn = truth.txn_at(first, producer_id)
         if txn is not None and txn.marker is not None and txn.marker < min(log.high_watermark, log.log_end):
             text = f"LSO is held at {first} by a transaction that was {txn.outcome} at offset {txn.marker}"
-            found.append(Finding(kind=FROZEN, where=name, text=text))
-    return found
+            findings.append(Finding(kind=FROZEN, where=name, text=text))
+    return findings
 
 
 def check_reader(
@@ -94,28 +94,33 @@ def check_reader(
     A reader has delete.retention.ms (less the clocks' skew: grace_ms) from the moment a deletion became visible; one
     whose hold was granted has as long as it takes.
     """
-    found = []
+    findings = []
     if reader.committed:
-        found = [finding for record in records for finding in _undeserved(reader.name, record, truth)]
+        findings = [finding for record in records for finding in _undeserved(reader.name, record, truth)]
     for entry in truth.between(start, reader.position):
         record = entry.record
-        mine = reader.table.get(record.key)
-        if record.value is not None or not entry.committed or mine is None or mine.offset >= record.offset:
+        believed_record = reader.table.get(record.key)
+        if (
+            record.value is not None
+            or not entry.committed
+            or believed_record is None
+            or believed_record.offset >= record.offset
+        ):
             continue
-        if mine.value is None or truth.superseded_from(record.key, record.offset + 1):
+        if believed_record.value is None or truth.superseded_from(record.key, record.offset + 1):
             continue
-        believed = truth.entries.get(mine.offset)
+        believed = truth.entries.get(believed_record.offset)
         held = reader.held_from is not None and record.offset >= reader.held_from
         if believed is not None and believed.committed and (held or now_ms < entry.visible_ms + grace_ms):
-            text = f"passed the deletion {_show(record)} without seeing it and still believes {_show(mine)}"
-            found.append(Finding(kind=DELETED_REAPPEARS, where=reader.name, text=text))
+            text = f"passed the deletion {_show(record)} without seeing it and still believes {_show(believed_record)}"
+            findings.append(Finding(kind=DELETED_REAPPEARS, where=reader.name, text=text))
         del reader.table[record.key]
-    return found
+    return findings
 
 
 def check_watermarks(group: GroupWatermarks, members: Iterable[tuple[str, PartitionLog]]) -> list[Finding]:
     """No member may hold below MTRO a record that a newer one below it supersedes, nor transactional data below MXRO."""
-    found = []
+    findings = []
     for name, log in members:
         newest: dict[bytes, int] = {}
         for batch in log.batches(log.log_start):
@@ -123,15 +128,15 @@ def check_watermarks(group: GroupWatermarks, members: Iterable[tuple[str, Partit
                 break
             if batch.is_data and batch.transactional and batch.base < group.mxro:
                 text = f"MXRO is {group.mxro}, but transactional data is at offset {batch.base}"
-                found.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
+                findings.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
             for record in batch.records:
                 if record.offset < log.log_start or record.offset >= group.mtro:
                     continue
                 if record.key in newest:
                     text = f"MTRO is {group.mtro}, but offset {newest[record.key]} is superseded by {record.offset}"
-                    found.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
+                    findings.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
                 newest[record.key] = record.offset
-    return found
+    return findings
 
 
 def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) -> list[Finding]:
@@ -140,13 +145,13 @@ def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) ->
     A tombstone that is gone somewhere while an older value is left anywhere, a marker while data of its transaction is:
     nothing has to be corrupt yet, but a copy of the one and then of the other would be.
     """
-    found = []
+    findings = []
     for entry in truth.standing_deletions():
         gone = next(
             (name for name, log in members if _passed(log, entry.record.offset) and not _holds(log, entry)), None
         )
         if gone is not None:
-            found += [
+            findings += [
                 Finding(
                     kind=REMOVED_EARLY, where=name, text=f"holds {old}, but {gone} has removed {_show(entry.record)}"
                 )
@@ -159,14 +164,14 @@ def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) ->
             continue
         gone = next((name for name, log in members if _passed(log, marker) and not _has_marker(log, marker)), None)
         if gone is not None:
-            found += [
+            findings += [
                 Finding(
                     kind=REMOVED_EARLY, where=name, text=f"holds data at {base}, but {gone} has removed marker {marker}"
                 )
                 for name, log in members
                 for base in _undecided(log, txn)
             ]
-    return found
+    return findings
 
 
 def _passed(log: PartitionLog, offset: int) -> bool:

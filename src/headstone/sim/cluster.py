@@ -254,12 +254,12 @@ class Cluster:
 
     def source_of(self, follower: Broker) -> Broker | None:
         """The leader that a follower would fetch from now, if both agree on the epoch and can talk."""
-        mine = follower.metadata
-        if not self.reachable(follower) or mine is None or mine.leader in (None, follower.number):
+        metadata = follower.metadata
+        if not self.reachable(follower) or metadata is None or metadata.leader in (None, follower.number):
             return None
-        assert mine.leader is not None
-        broker = self.brokers[mine.leader]
-        agrees = broker.metadata is not None and broker.metadata.leader_epoch == mine.leader_epoch
+        assert metadata.leader is not None
+        broker = self.brokers[metadata.leader]
+        agrees = broker.metadata is not None and broker.metadata.leader_epoch == metadata.leader_epoch
         return broker if self.reachable(broker) and broker.leads and agrees else None
 
     def request(self, follower: Broker, limit: int) -> bool:

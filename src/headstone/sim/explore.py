@@ -134,20 +134,20 @@ class Explorer:
     def after(self, world: World) -> Iterator[tuple[Action, World]]:
         """All that can happen next. A message that is never delivered is as good as lost."""
         n = self.bounds.brokers
-        at, waiting = world[n], world[n + 2 :]
+        controller_number, waiting = world[n], world[n + 2 :]
         for message in waiting:
             rest = tuple(other for other in waiting if other != message)
             yield from self._arrive("late", (*world[: n + 2], *rest), message)
             yield from self._arrive("late, and not for the last time", world, message)
-        whole = tuple(self._whole(broker, at) for broker in world[:n])
+        whole = tuple(self._whole(broker, controller_number) for broker in world[:n])
         for b in range(n):
-            for action, broker, controller, sends in self._choices(world[b], at, sum(whole) > whole[b]):
+            for action, broker, controller, sends in self._choices(world[b], controller_number, sum(whole) > whole[b]):
                 yield from self._next(action, world, b, broker, controller, sends)
             for source in range(n):
-                for action, broker, leader in self._fetches(world[b], world[source], at):
+                for action, broker, leader in self._fetches(world[b], world[source], controller_number):
                     asked = (*world[:source], leader, *world[source + 1 :])
-                    yield from self._next(action, asked, b, broker, at, ())
-        for action, controller in self._decisions(at, whole):
+                    yield from self._next(action, asked, b, broker, controller_number, ())
+        for action, controller in self._decisions(controller_number, whole):
             yield action, (*world[:n], controller, *world[n + 1 :])
 
     def _next(
@@ -173,37 +173,37 @@ class Explorer:
         broker, sends = self._arrival(world[to], message)
         yield from self._next((action, message), world, to, broker, world[self.bounds.brokers], sends)
 
-    def _receive(self, at: int, message: int) -> tuple[int, tuple[int, ...]]:
-        broker, sends = self.host.step(self.values[at], received(self.values[message].message))
+    def _receive(self, number: int, message: int) -> tuple[int, tuple[int, ...]]:
+        broker, sends = self.host.step(self.values[number], received(self.values[message].message))
         return self.number(broker), tuple(map(self.number, sends))
 
-    def _commit(self, at: int, control: int) -> int:
-        broker: Broker = self.values[at]
+    def _commit(self, number: int, control: int) -> int:
+        broker: Broker = self.values[number]
         return self.number(self.host.write(broker, broker.log, self.values[control].committed)[0])
 
-    def _find_choices(self, at: int, control: int, spare: bool) -> list[Choice]:
+    def _find_choices(self, number: int, control: int, spare: bool) -> list[Choice]:
         """What a broker does alone. spare: somebody else has all that is committed too."""
-        broker: Broker = self.values[at]
+        broker: Broker = self.values[number]
         controller: Controller = self.values[control]
         host, me, log, committed = self.host, broker.number, broker.log, controller.committed
-        found: list[Deed] = []
+        deeds: list[Deed] = []
         if broker.leads != NOBODY:
-            found.append((f"tick {me}", host.step(broker, leading.Tick(now_ms=0)), controller))
+            deeds.append((f"tick {me}", host.step(broker, leading.Tick(now_ms=0)), controller))
             if len(log) < self.bounds.offsets:
                 grown = host.write(broker, (*log, broker.leads * LEVELS), committed)
-                found.append((f"append {me}", grown, self._leading(grown[0], controller)))
+                deeds.append((f"append {me}", grown, self._leading(grown[0], controller)))
         for end in range(1, agreed(epochs(log), committed) + 1):
             if dirty_below(log, end):
                 clean = host.write(broker, host.cleaned(log, end), committed)
-                found.append((f"clean {me} to {end}", clean, controller))
+                deeds.append((f"clean {me} to {end}", clean, controller))
         # That an epoch has lost its leader is no news: it serves nobody anyway.
         if broker.metadata is None or controller.metadata[1:] != broker.metadata[1:]:
             learned = host.learn(broker, controller.metadata, committed)
-            found.append((f"learn {me}", learned, self._leading(learned[0], controller)))
-        found += self._restarts(broker, controller, spare) if controller.faults else []
+            deeds.append((f"learn {me}", learned, self._leading(learned[0], controller)))
+        deeds += self._restarts(broker, controller, spare) if controller.faults else []
         return [
             (action, self.number(after), self.number(changed), tuple(map(self.number, sends)))
-            for action, (after, sends), changed in found
+            for action, (after, sends), changed in deeds
         ]
 
     def _leading(self, broker: Broker, controller: Controller) -> Controller:
@@ -216,20 +216,20 @@ class Explorer:
         host, me, log, metadata = self.host, broker.number, broker.log, controller.metadata
         if metadata.leader == me:
             metadata = metadata._replace(leader=NOBODY)
-        told, committed = None if self.bounds.late_metadata else metadata, controller.committed
+        heard, committed = None if self.bounds.late_metadata else metadata, controller.committed
         controller = controller._replace(metadata=metadata, faults=controller.faults - 1)
         for kept in range(0 if spare else min(len(committed), len(log)), len(log) + 1):
-            back = host.restart(broker, log[:kept], told, committed, wiped=False)
+            back = host.restart(broker, log[:kept], heard, committed, wiped=False)
             yield f"restart {me} with {kept}", back, controller
         if spare:
-            yield f"restart {me} on an empty disk", host.restart(broker, (), told, committed, wiped=True), controller
+            yield f"restart {me} on an empty disk", host.restart(broker, (), heard, committed, wiped=True), controller
 
-    def _find_fetches(self, at: int, source: int, control: int) -> list[tuple[Action, int, int]]:
+    def _find_fetches(self, number: int, source: int, control: int) -> list[tuple[Action, int, int]]:
         """Within one leader epoch, by members that the leader knows. The answer may be lost, or short."""
-        broker: Broker = self.values[at]
+        broker: Broker = self.values[number]
         leader: Broker = self.values[source]
         known, me, log = broker.metadata, broker.number, broker.log
-        if known is None or leader.metadata is None or at == source or (leader.number, leader.leads) != known[:2]:
+        if known is None or leader.metadata is None or number == source or (leader.number, leader.leads) != known[:2]:
             return []
         if not leader.metadata.since(me) == broker.since != NOBODY:
             return []
@@ -237,29 +237,29 @@ class Explorer:
         asked = self.number(self.host.step(leader, followed)[0])
         same = agreed(epochs(log), epochs(leader.log))
         ends = (same,) if same < len(log) else range(same + 1, len(leader.log) + 1)
-        found: list[tuple[Action, int, int]] = [(f"fetch {me} lost", at, asked)]
+        fetches: list[tuple[Action, int, int]] = [(f"fetch {me} lost", number, asked)]
         for end in ends:
             after, _ = self.host.write(broker, log[:same] + leader.log[same:end], self.values[control].committed)
-            found.append((f"fetch {me} to {end}", self.number(after), asked))
-        return found
+            fetches.append((f"fetch {me} to {end}", self.number(after), asked))
+        return fetches
 
     def _find_decisions(self, control: int, whole: tuple[bool, ...]) -> list[tuple[Action, int]]:
         """The controller elects one that has all that is committed, and removes neither the leader nor the last such."""
         controller: Controller = self.values[control]
         metadata, elections, left = controller.metadata, controller.elections - 1, controller.changes - 1
-        found: list[tuple[Action, Controller]] = []
+        decisions: list[tuple[Action, Controller]] = []
         for b, has_all in enumerate(whole):
             if elections >= 0 and has_all:
                 led = metadata._replace(leader=b, leader_epoch=metadata.leader_epoch + 1)
-                found.append((f"elect {b}", controller._replace(metadata=led, elections=elections)))
+                decisions.append((f"elect {b}", controller._replace(metadata=led, elections=elections)))
             others = tuple(pair for pair in metadata.members if pair[0] != b)
             if left >= 0 and others == metadata.members:
                 grown = metadata._replace(members=tuple(sorted((*others, (b, self.bounds.changes - left)))))
-                found.append((f"add {b}", controller._replace(metadata=grown, changes=left)))
+                decisions.append((f"add {b}", controller._replace(metadata=grown, changes=left)))
             elif left >= 0 and b != metadata.leader and sum(whole) > has_all:
                 shrunk = metadata._replace(members=others)
-                found.append((f"remove {b}", controller._replace(metadata=shrunk, changes=left)))
-        return [(action, self.number(after)) for action, after in found]
+                decisions.append((f"remove {b}", controller._replace(metadata=shrunk, changes=left)))
+        return [(action, self.number(after)) for action, after in decisions]
 
     def violation(self, world: World) -> str | None:
         n = self.bounds.brokers
@@ -276,35 +276,35 @@ def explore(bounds: Bounds, parts: Parts) -> Explored:
     """Breadth first, so that no shorter path leads to what it finds."""
     explorer = Explorer(bounds, parts)
     worlds, parents = [explorer.start()], array("q", [-1])
-    seen, at, end = set(worlds), 0, 1
+    seen, number, end = set(worlds), 0, 1
     violation, transitions, depth = explorer.violation(worlds[0]), 0, 0
-    while at < len(worlds) <= bounds.states_max and violation is None:
-        if at == end:
+    while number < len(worlds) <= bounds.states_max and violation is None:
+        if number == end:
             depth, end = depth + 1, len(worlds)
-        for _, world in explorer.after(worlds[at]):
+        for _, world in explorer.after(worlds[number]):
             transitions += 1
             if world not in seen:
                 seen.add(world)
                 worlds.append(world)
-                parents.append(at)
+                parents.append(number)
                 violation = explorer.violation(world)
                 if violation is not None:
                     break
-        at += 1
+        number += 1
     path = _path(explorer, worlds, parents) if violation is not None else ()
     return Explored(
         states=len(worlds), transitions=transitions, depth=len(path) or depth,
-        complete=violation is None and at == len(worlds), violation=violation, path=path,
+        complete=violation is None and number == len(worlds), violation=violation, path=path,
     )  # fmt: skip
 
 
 def _path(explorer: Explorer, worlds: list[World], parents: array[int]) -> tuple[str, ...]:
     """What leads to the last world, found again from its ancestors."""
-    at, steps = len(worlds) - 1, list[str]()
-    while parents[at] >= 0:
-        action = next(action for action, world in explorer.after(worlds[parents[at]]) if world == worlds[at])
+    number, steps = len(worlds) - 1, list[str]()
+    while parents[number] >= 0:
+        action = next(action for action, world in explorer.after(worlds[parents[number]]) if world == worlds[number])
         steps.append(_told(explorer, action))
-        at = parents[at]
+        number = parents[number]
     return tuple(reversed(steps))
 
 

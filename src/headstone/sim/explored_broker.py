@@ -138,11 +138,11 @@ class Host:
                 elif isinstance(effect, Send):
                     out.append(effect)
         group, before = replica.group, broker.group
-        known = (group, leader.group) if leader.leading else (group,)
+        groups = (group, leader.group) if leader.leading else (group,)
         after = broker._replace(
             replica=tuple(vars(replica).items()), leader=freeze_leader(leader), durable=durable, group=group,
             born=max(broker.born, replica.incarnation), leads=leader.leader_epoch if leader.leading else NOBODY,
-            reach=max(max(g.mtro, g.mxro) if self.transactional else g.mtro for g in known),
+            reach=max(max(g.mtro, g.mxro) if self.transactional else g.mtro for g in groups),
             fell=broker.fell or group.mtro < before.mtro or group.mxro < before.mxro,
         )  # fmt: skip
         return after, tuple(out)
@@ -163,26 +163,26 @@ class Host:
             return self.step(broker._replace(log=log), following.Truncated(local=local, fresh=broker.born + 1))
         return self.step(broker._replace(log=log), following.Progressed(local=local))
 
-    def restart(self, broker: Broker, log: Log, told: Metadata | None, committed: Log, *, wiped: bool) -> Outcome:
+    def restart(self, broker: Broker, log: Log, metadata: Metadata | None, committed: Log, *, wiped: bool) -> Outcome:
         broker = broker._replace(log=log, replica=(), leader=(), metadata=None)
         if wiped:
             broker = broker._replace(durable=None, group=following.NOTHING_REMOVABLE)
         local = self.proved(log, committed)
         after, _ = self.step(broker, following.Started(durable=broker.durable, local=local, fresh=broker.born + 1))
-        return (after, ()) if told is None else self.learn(after, told, committed)
+        return (after, ()) if metadata is None else self.learn(after, metadata, committed)
 
-    def learn(self, broker: Broker, told: Metadata, committed: Log) -> Outcome:
+    def learn(self, broker: Broker, metadata: Metadata, committed: Log) -> Outcome:
         """A log of an earlier membership is thrown away. Who starts hears of the leader epoch before anything else."""
-        known, since = broker.metadata, told.since(broker.number)
+        before, since = broker.metadata, metadata.since(broker.number)
         if since != broker.since and not self.parts.keeps_old_membership:
             broker, _ = self.restart(broker, (), None, committed, wiped=True)
-        members = tuple(member for member, _ in told.members)
+        members = tuple(member for member, _ in metadata.members)
         change: Event = leading.MembersChanged(members=members, readers=(), log_end=0, now_ms=0)
-        if told.leader != broker.number:
+        if metadata.leader != broker.number:
             change = leading.SteppedDown()
-        elif known is None or told.leader_epoch > known.leader_epoch:
+        elif before is None or metadata.leader_epoch > before.leader_epoch:
             change = leading.Elected(
-                leader_epoch=told.leader_epoch, members=members, readers=(), group=broker.group, log_end=0, now_ms=0
+                leader_epoch=metadata.leader_epoch, members=members, readers=(), group=broker.group, log_end=0, now_ms=0
             )  # fmt: skip
-        known_epoch = following.LeaderKnown(leader_epoch=told.leader_epoch)
-        return self.step(broker._replace(metadata=told, since=since), known_epoch, change)
+        known_epoch = following.LeaderKnown(leader_epoch=metadata.leader_epoch)
+        return self.step(broker._replace(metadata=metadata, since=since), known_epoch, change)

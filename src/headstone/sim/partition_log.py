@@ -152,12 +152,12 @@ class PartitionLog:
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(the newest epoch known here that is not above the one asked for, where it ends)."""
-        known = -1
+        newest = -1
         for epoch, start in self.epochs:
             if epoch > leader_epoch:
-                return known, start
-            known = epoch
-        return known, self.log_end
+                return newest, start
+            newest = epoch
+        return newest, self.log_end
 
     def truncate(self, to: int) -> None:
         """Drops everything at or above `to`; producer state is rebuilt from the newest snapshot below."""

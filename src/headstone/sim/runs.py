@@ -31,22 +31,24 @@ def run_seed(seed: int, *, rules: str, replicas: int | None, steps: int, parts: 
 def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) -> Outcome:
     driver = Ordeals(scenario, parts)
     outcome = Outcome(seed=seed, steps=story, faults=Counter())
-    at = 0
+    step_number = 0
     try:
-        for at, (name, number) in enumerate(story):
-            if at == len(story) // 2:
+        for step_number, (name, number) in enumerate(story):
+            if step_number == len(story) // 2:
                 driver.upgrade()
             done = driver.do(name, number)
             if done and name in FAULTS:
                 outcome.faults[name] += 1
-            if at % CHECK_EVERY == 0 or name in LONG_ACTIONS:
+            if step_number % CHECK_EVERY == 0 or name in LONG_ACTIONS:
                 driver.check()
-        at = len(story)
+        step_number = len(story)
         heal(driver)
     except Corrupt as found:
-        outcome.finding, outcome.at_step = found.finding, at
+        outcome.finding, outcome.at_step = found.finding, step_number
     except AssertionError as error:
-        error.add_note(f"seed {seed}, step {at}: headstone simulate --seed {seed} --seeds 1 --rules {scenario.rules}")
+        error.add_note(
+            f"seed {seed}, step {step_number}: headstone simulate --seed {seed} --seeds 1 --rules {scenario.rules}"
+        )
         raise
     outcome.checks = driver.checks
     return outcome
@@ -60,13 +62,13 @@ def shrink(outcome: Outcome, scenario: Scenario, parts: Parts) -> Outcome:
     story = outcome.steps if kind == NOT_CONVERGED else outcome.steps[: outcome.at_step + 1]
     size = max(1, len(story) // 2)
     while size >= 1:
-        at = 0
-        while at < len(story):
-            shorter = story[:at] + story[at + size :]
+        start = 0
+        while start < len(story):
+            shorter = story[:start] + story[start + size :]
             tried = run_steps(outcome.seed, scenario, shorter, parts)
             if tried.finding is not None and tried.finding.kind == kind:
                 story, best = shorter, tried
             else:
-                at += size
+                start += size
         size //= 2
     return best

@@ -67,13 +67,13 @@ def live_keys(log_dir: Path) -> int:
 
 
 def _compact(replicas: list[Path], stop: Stop, engine: Engine) -> list[PartitionReport]:
-    mine = replicas[stop.replica - 1]
+    own = replicas[stop.replica - 1]
     request = CompactionRequest(
-        paths=(str(mine),),
+        paths=(str(own),),
         out=None,
         policy=Policy(now_ms=FIRST_PASS_MS + (stop.day - 1) * DAY_MS),
         dirty_from=0,
-        peers=tuple(replica for replica in replicas if replica != mine),
+        peers=tuple(replica for replica in replicas if replica != own),
         progress=False,
     )
     return compact(request, engine, lambda text: None).partitions
