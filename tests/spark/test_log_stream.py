@@ -174,6 +174,14 @@ def test_records_that_were_deleted_unread_are_told(log: Log) -> None:
     assert between(stream(log.root, failOnDataLoss="false"), {"t-0": 1}, {"t-0": 4}) == [2, 3]
 
 
+def test_a_stream_begins_at_the_log_start_and_not_at_its_segment(log: Log) -> None:
+    log.append("N[a] N[b] N[c]")
+    (log.root / "log-start-offset-checkpoint").write_text("0\n1\nt 0 2\n")
+    reader = stream(log.root, failOnDataLoss="false")
+    assert (reader.initialOffset(), reader.latestOffset({})) == ({"t-0": 2}, {"t-0": 3})
+    assert between(reader, {}, {"t-0": 3}) == between(reader, {"t-0": 0}, {"t-0": 3}) == [2]
+
+
 def test_a_log_that_became_shorter_is_told(log: Log) -> None:
     log.append("N[a] N[b]")
     reader = stream(log.root)

@@ -123,7 +123,8 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name in found and begins[name] < until:
                 directory, survey = found[name]
                 self._require_whole(name, survey, begins[name], until)
-                parts += [StreamPart(directory, part) for part in _range_of(directory, survey, begins[name], until)]
+                begin = max(begins[name], survey.log_start)
+                parts += [StreamPart(directory, part) for part in _range_of(directory, survey, begin, until)]
             elif name not in found:
                 self._lost(f"{name} is gone")
         return parts
@@ -249,11 +250,11 @@ class _State:
 
 
 def _state(directory: PartitionDir) -> _State:
-    def told(name: str) -> int | None:
+    def offset_in(name: str) -> int | None:
         return checkpoints.read_offsets(directory.log_dir / name).get(directory.topic_partition)
 
     return _State(
         files=tuple(list_segments(directory)),
-        high_watermark=told(checkpoints.HIGH_WATERMARK),
-        log_start=told(checkpoints.LOG_START),
+        high_watermark=offset_in(checkpoints.HIGH_WATERMARK),
+        log_start=offset_in(checkpoints.LOG_START),
     )
