@@ -17,6 +17,7 @@ from headstone.cli.main import main
 from headstone.cluster.connection import SECONDS_MAX, Connection, Host, wire_settings
 from headstone.cluster.wire import BrokerConnection, ask_cluster
 from headstone.errors import Unfinished
+from headstone.log.topic_partition import TopicPartition
 from tests.cluster.certificates import Certificate, self_signed
 
 Conversation = Callable[[socket.socket], None]
@@ -150,7 +151,24 @@ def test_a_tls_alert_for_an_answer_is_told() -> None:
         assert "TLS came back" in told(host)
 
 
-def test_a_connection_that_is_not_opened_is_closed(tmp_path: Path) -> None:
+def test_a_broker_that_stopped_answering_is_asked_once() -> None:
+    """An audit asks it for every partition: each would wait again, and a late answer would be another's."""
+    asked = threading.Semaphore(0)
+
+    def conversation(connection: socket.socket) -> None:
+        while connection.recv(1 << 16):
+            asked.release()
+
+    with serving(conversation) as host:
+        settings = wire_settings(Connection.parse(str(host), {}))
+        with BrokerConnection(host, settings, seconds_max=0.2) as broker:
+            for number in range(3):
+                with pytest.raises(Unfinished, match=r"does not answer: it said nothing for 0\.2 s"):
+                    broker.earliest(TopicPartition("orders", number))
+    assert [asked.acquire(timeout=0) for _ in range(2)] == [True, False]
+
+
+def test_a_connection_that_is_not_opened_is_closed() -> None:
     ended = threading.Event()
 
     def conversation(connection: socket.socket) -> None:

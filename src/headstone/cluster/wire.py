@@ -155,6 +155,7 @@ class BrokerConnection:
         self._seconds_max = seconds_max
         self._deadline: float | None = time.monotonic() + seconds_max
         self._correlation = 0
+        self._lost: str | None = None
         try:
             self._socket = self._connected()
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
@@ -289,10 +290,12 @@ class BrokerConnection:
         return tuple(producers)
 
     def _ask(self, key: int, body: bytes) -> _Reader:
+        """After a question without its answer none is asked any more: a late answer would be taken for another's."""
+        if self._lost is not None:
+            raise Unfinished(self._lost)
         self._correlation += 1
-        header = struct.pack(">hhi", key, VERSIONS[key], self._correlation) + _text(
-            self._settings.client_id or CLIENT_ID
-        )
+        client = _text(self._settings.client_id or CLIENT_ID)
+        header = struct.pack(">hhi", key, VERSIONS[key], self._correlation) + client
         if key in TAGGED:
             header += NO_TAGS
         try:
@@ -307,9 +310,11 @@ class BrokerConnection:
             why = self._why(error)
             if isinstance(error, ConnectionError) and self._correlation == 1:
                 why += self._advice()
-            raise Unfinished(f"broker {self.host} does not answer: {why}") from error
+            self._lost = f"broker {self.host} does not answer: {why}"
+            raise Unfinished(self._lost) from error
         if answer.one("i") != self._correlation:
-            raise Unfinished(f"broker {self.host} answered another question")
+            self._lost = f"broker {self.host} answered another question"
+            raise Unfinished(self._lost)
         if key in TAGGED:
             answer.tags()
         return answer
