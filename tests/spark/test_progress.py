@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import os
 import select
+import signal
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +20,122 @@ from headstone.pipeline.progress import Board, Meter, ProgressLine
 from headstone.spark import engine
 from headstone.spark.engine import OnSpark, host_for_tasks
 
-PATIENCE_S = 120
+PATIENCE_S = 300
+NOWHERE = "192.0.2.1"
+"""An address for documentation: what is sent there arrives nowhere."""
 
 
+class Gate:
+    """Holds tasks in other processes until it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self._file = os.open(path, os.O_RDWR)
+
+    def open(self) -> None:
+        os.write(self._file, b"go")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    made = Gate(tmp_path / "gate")
+    yield made
+    made.close()
+
+
+def passed(path: str) -> bool:
+    """In a task: whether the gate was opened before all patience was lost."""
+    with open(path, "rb", buffering=0) as held:
+        return bool(select.select([held], [], [], PATIENCE_S)[0])
+
+
+class Screen(io.StringIO):
+    """Does something once a share of the work is shown."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._then = then
+
+    def write(self, text: str) -> int:
+        if " %" in text:
+            self._then()
+        return super().write(text)
+
+
+@pytest.fixture
+def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProgressLine, "QUIET_S", 0.0)
+    monkeypatch.setattr(ProgressLine, "REPEAT_S", 0.0)
+
+
+@pytest.mark.usefixtures("prompt")
 def test_the_line_shows_what_a_task_has_read_before_it_ends(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    opened = os.open(gate, os.O_RDWR)
+    def body(path: str, meter: Meter) -> bool:
+        meter.add(300, 3)
+        return passed(path)
 
-    class Screen(io.StringIO):
-        """Lets the task go on once it shows a share of the work."""
+    screen = Screen(gate.open)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with ProgressLine(enabled=True) as line:
+        line.expect(1000)
+        assert OnSpark(lambda: spark, parallelism=2).each(body, [gate.path], line.board) == [True]
+    assert " 30 %" in screen.getvalue()
 
-        def write(self, text: str) -> int:
-            if " %" in text:
-                os.write(opened, b"go")
-            return super().write(text)
+
+@pytest.mark.usefixtures("prompt")
+def test_where_no_datagram_arrives_the_line_moves_with_finished_tasks(
+    spark: SparkSession, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(path: str | None, meter: Meter) -> bool:
+        meter.add(300, 3)
+        return path is None or passed(path)
+
+    screen = Screen(gate.open)
+    monkeypatch.setattr(engine, "host_for_tasks", lambda spark: NOWHERE)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with ProgressLine(enabled=True) as line:
+        line.expect(1000)
+        tasks = [gate.path, None, None, gate.path]
+        assert OnSpark(lambda: spark, parallelism=1).each(body, tasks, line.board) == [True] * 4
+        assert line.board is not None
+        assert line.board.total() == (1200, 12)
+    assert screen.getvalue().split("%")[0].split()[-1] in ("30", "60")
+
+
+@pytest.mark.usefixtures("prompt")
+def test_ctrl_c_cancels_the_tasks_that_run(spark: SparkSession, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own handler: pyspark's is there only if the main thread has started the session."""
 
     def body(path: str, meter: Meter) -> bool:
         meter.add(300, 3)
-        with open(path, "rb", buffering=0) as let_go:
-            return bool(select.select([let_go], [], [], PATIENCE_S)[0])
+        return passed(path)
 
-    screen = Screen()
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(ProgressLine, "QUIET_S", 0.0)
-    monkeypatch.setattr(ProgressLine, "REPEAT_S", 0.0)
-    with ProgressLine(enabled=True) as line:
-        line.expect(1000)
-        assert OnSpark(lambda: spark, parallelism=2).each(body, [str(gate)], line.board) == [True]
-    os.close(opened)
-    assert " 30 %" in screen.getvalue()
+    pressed = threading.Event()
+
+    def interrupt() -> None:
+        if not pressed.is_set():
+            pressed.set()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    on_spark = OnSpark(lambda: spark, parallelism=2)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patched, ProgressLine(enabled=True) as line:
+            line.expect(1000)
+            patched.setattr(sys, "stderr", Screen(interrupt))
+            with pytest.raises(KeyboardInterrupt):
+                on_spark.each(body, [gate.path] * 4, line.board)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    started_s = time.monotonic()
+    assert on_spark.each(lambda task, meter: task, [1, 2, 3]) == [1, 2, 3]
+    assert time.monotonic() - started_s < PATIENCE_S
 
 
 def test_lost_datagrams_leave_the_sum_of_finished_tasks_right(
@@ -59,7 +147,7 @@ def test_lost_datagrams_leave_the_sum_of_finished_tasks_right(
             raise OSError("met after three bytes")
         return size
 
-    monkeypatch.setattr(engine, "host_for_tasks", lambda spark: "192.0.2.1")
+    monkeypatch.setattr(engine, "host_for_tasks", lambda spark: NOWHERE)
     board = Board()
     outcomes: list[Any] = OnSpark(lambda: spark, parallelism=2).outcomes(body, [100, 20, 3], board)
     assert outcomes[:2] == [100, 20]

@@ -38,8 +38,7 @@ from headstone.storage.places import ObjectPlace, Place
 SHUFFLE_BYTES_MIN = 1 << 30
 """Below this, splitting a partition over tasks costs more than it gains."""
 WAVE_PARTITIONS = 256
-"""Partitions that are committed together: every task of a wave is sent the wave, and the checkpoint files are written
-once for each."""
+"""Partitions that are committed together: the checkpoint files are written once for each wave."""
 WAVE_BYTES = 4 << 30
 """And bytes of log, for each core: as much room may unfinished outputs take."""
 

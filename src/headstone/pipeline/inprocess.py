@@ -56,17 +56,17 @@ class InProcess:
         found: list[tuple[int, TaskResult | Exception]] = []
         for p, work in enumerate(works):
             try:
-                found.append((p, self._split_one(p, work, board)))
+                found.append((p, self._split_one(work, board)))
             except (HeadstoneError, OSError) as error:
                 found.append((p, error))
         return found
 
-    def _split_one(self, p: int, work: PartitionWork, board: Board | None) -> TaskResult:
-        units = index_units(work, p)
+    def _split_one(self, work: PartitionWork, board: Board | None) -> TaskResult:
+        units = index_units(work)
         edges = np.array(work.group_edges, dtype=np.int64)
 
         def index(unit: IndexUnit) -> tuple[list[bytes], int]:
-            return index_unit(work, unit, BUCKETS, _meter(board))
+            return index_unit(work.cleaning, unit, BUCKETS, _meter(board))
 
         with ThreadPoolExecutor(self._threads) as pool:
             entries = list(pool.map(index, reversed(units)))

@@ -179,11 +179,14 @@ def _pieces_with_states(group: GroupWork, states: States, reader: PieceReader) -
 class IndexUnit:
     """Consecutive chunks of one partition that one index task reads; a segment here may be a part of one."""
 
-    partition: int
     segments: tuple[SegmentSurvey, ...]
 
+    @property
+    def size(self) -> int:
+        return sum(int(segment.cuts[-1]["position"] - segment.cuts[0]["position"]) for segment in self.segments)
 
-def index_units(work: PartitionWork, partition: int) -> list[IndexUnit]:
+
+def index_units(work: PartitionWork) -> list[IndexUnit]:
     units: list[list[SegmentSurvey]] = []
     room = room_records = 0
     for segment in work.segments:
@@ -194,7 +197,7 @@ def index_units(work: PartitionWork, partition: int) -> list[IndexUnit]:
                 room, room_records = UNIT_BYTES, UNIT_RECORDS
             units[-1].append(part)
             room, room_records = room - size, room_records - records
-    return [IndexUnit(partition=partition, segments=tuple(unit)) for unit in units]
+    return [IndexUnit(segments=tuple(unit)) for unit in units]
 
 
 def _parts(segment: SegmentSurvey) -> Iterator[SegmentSurvey]:
@@ -209,17 +212,17 @@ def _parts(segment: SegmentSurvey) -> Iterator[SegmentSurvey]:
         start = end
 
 
-def index_unit(work: PartitionWork, unit: IndexUnit, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
+def index_unit(cleaning: CleaningPass, unit: IndexUnit, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
     """Local dedupe of one unit, newest first: entries split by bucket, and the tombstones lost to newer records here."""
     table = keys.new_table(sum(int(s.cuts[-1]["record"] - s.cuts[0]["record"]) for s in unit.segments))
-    reader, indexer = PieceReader(), Indexer(work.cleaning)
+    reader, indexer = PieceReader(), Indexer(cleaning)
     parts: list[npt.NDArray[np.uint64]] = []
     lost = 0
     for segment in reversed(unit.segments):
         for piece in reader.pieces(segment, backwards=True):
             states = np.zeros(piece.records, dtype=np.uint8)
             entries = indexer.index(piece, states)
-            dirty = entries.offsets >= work.cleaning.dirty_start
+            dirty = entries.offsets >= cleaning.dirty_start
             keys.mark_newest(table, entries.digests, dirty, entries.ordinals, states)
             part, lost_here = _survivors(entries, dirty, states, segment.record + piece.record)
             parts.append(part)

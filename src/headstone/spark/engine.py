@@ -1,275 +1,32 @@
-"""The stages as DataFrames: small functions DataFrame in, DataFrame out, around the bodies in `work`.
+"""The Engine on a Spark session: runs the stages as jobs, counts what comes back, and cancels them when it is interrupted.
 
-Two paths over the same bodies: one task per partition, or index, newest, rewrite with a shuffle of digests and ordinals in
-between. Only DataFrame APIs, so that they run on classic Spark and on Spark Connect alike.
+Knows no kind of Spark in particular: a session may be local, on a cluster, or over Spark Connect.
 """
 
 from __future__ import annotations
 
-import gc
 import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PySparkRuntimeError, PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from headstone.errors import HeadstoneError, Unfinished
-from headstone.pipeline.progress import Board, BoardAddress, Meter, reporting
-from headstone.pipeline.work import (
-    IndexUnit,
-    PartitionWork,
-    TaskResult,
-    answers,
-    index_unit,
-    index_units,
-    newest_of_bucket,
-    rewrite_group,
-)
+from headstone.errors import Unfinished
+from headstone.pipeline.progress import Board
+from headstone.pipeline.splitting import require_each_once, split_works
+from headstone.pipeline.work import PartitionWork, TaskResult, answers
+from headstone.spark import stages
 from headstone.spark.failures import reason_of
+from headstone.spark.stages import Body, Counted
 
-BUCKET_BYTES = 64 << 20
-ENTRY_BYTES = 24
-
-RESULT = "result binary"
-INDEXED = "bucket int, unit int, blob binary, lost long, error binary"
-WINNERS = "group int, blob binary, lost long, keys long, error binary"
-_INDEXED_ARROW = pa.schema(
-    [("bucket", pa.int32()), ("unit", pa.int32()), ("blob", pa.binary()), ("lost", pa.int64()), ("error", pa.binary())]
-)
-_WINNERS_ARROW = pa.schema(
-    [("group", pa.int32()), ("blob", pa.binary()), ("lost", pa.int64()), ("keys", pa.int64()), ("error", pa.binary())]
-)
-
-Batches = Iterator[pa.RecordBatch]
-Body = Callable[[Any, Meter], Any]
-
-
-def numbers(spark: SparkSession, count: int) -> DataFrame:
-    """One row and one task a number."""
-    return spark.range(0, count, 1, count)
-
-
-def _result(task: int, number: int, answer: Any, meter: Meter) -> pa.RecordBatch:
-    """What a task answered of the work with this number, and how much it has counted."""
-    pickled = pickle.dumps((task, number, answer, meter.size, meter.records))
-    return pa.RecordBatch.from_pydict({"result": [pickled]}, schema=pa.schema([("result", pa.binary())]))
-
-
-def _ids(batches: Batches) -> Iterator[int]:
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
-
-
-def _calm() -> None:
-    """Spark's worker collects garbage after each task: let it not walk through the compiled kernels every time."""
-    gc.collect()
-    gc.freeze()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """Where the tasks of a stage report: the board's address, if there is one, and the first of their numbers there."""
-
-    address: BoardAddress | None
-    first: int
-
-    def meter(self, task: int) -> AbstractContextManager[Meter]:
-        return reporting(self.address, self.first + task)
-
-
-def each(spark: SparkSession, body: Body, pickled_tasks: Sequence[bytes], counted: Counted) -> DataFrame:
-    """One Spark task for each of the tasks: (index, answer), or the error that the body met, pickled.
-
-    An error travels as a value: a task must not lose the file and position it found.
-    """
-
-    def answered(i: int) -> pa.RecordBatch:
-        with counted.meter(i) as meter:
-            try:
-                answer = body(pickle.loads(pickled_tasks[i]), meter)
-            except (HeadstoneError, OSError) as error:
-                answer = error
-        return _result(i, i, answer, meter)
-
-    def run(batches: Batches) -> Batches:
-        for i in _ids(batches):
-            yield answered(i)
-        _calm()
-
-    return numbers(spark, len(pickled_tasks)).mapInArrow(run, RESULT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShuffleJob:
-    """The shuffle path's work, numbered through: units, buckets and groups of all its partitions."""
-
-    works: tuple[bytes, ...]
-    units: tuple[bytes, ...]
-    unit_partition: tuple[int, ...]
-    bucket_partition: tuple[int, ...]
-    first_bucket: tuple[int, ...]
-    bucket_count: tuple[int, ...]
-    group_partition: tuple[int, ...]
-    first_group: tuple[int, ...]
-    group_edges: tuple[tuple[int, ...], ...]
-
-
-def shuffle_job(works: Sequence[PartitionWork], *, parallelism: int) -> ShuffleJob:
-    units: list[IndexUnit] = []
-    counts, first_bucket, first_group = [], [], []
-    bucket_partition: list[int] = []
-    group_partition: list[int] = []
-    for p, work in enumerate(works):
-        mine = index_units(work, p)
-        wanted = max(-(-work.records * ENTRY_BYTES // BUCKET_BYTES), min(parallelism, len(mine)), 1)
-        first_bucket.append(len(bucket_partition))
-        first_group.append(len(group_partition))
-        counts.append(wanted)
-        bucket_partition += [p] * wanted
-        group_partition += [p] * len(work.groups)
-        units += mine
-    return ShuffleJob(
-        works=tuple(pickle.dumps(work) for work in works), units=tuple(pickle.dumps(unit) for unit in units),
-        unit_partition=tuple(unit.partition for unit in units), bucket_partition=tuple(bucket_partition),
-        first_bucket=tuple(first_bucket), bucket_count=tuple(counts), group_partition=tuple(group_partition),
-        first_group=tuple(first_group), group_edges=tuple(work.group_edges for work in works),
-    )  # fmt: skip
-
-
-def indexed(spark: SparkSession, job: ShuffleJob, counted: Counted) -> DataFrame:
-    def index_one(i: int) -> pa.RecordBatch:
-        p = job.unit_partition[i]
-        count, first = job.bucket_count[p], job.first_bucket[p]
-        with counted.meter(i) as meter:
-            try:
-                blobs, lost = index_unit(pickle.loads(job.works[p]), pickle.loads(job.units[i]), count, meter)
-                error = None
-            except (HeadstoneError, OSError) as problem:
-                blobs, lost, error = [b""] * count, 0, pickle.dumps(problem)
-        rows = {
-            "bucket": list(range(first, first + count)),
-            "unit": [i] * count,
-            "blob": blobs,
-            "lost": [lost] + [0] * (count - 1),
-            "error": [error] * count,
-        }
-        return pa.RecordBatch.from_pydict(rows, schema=_INDEXED_ARROW)
-
-    def run(batches: Batches) -> Batches:
-        for i in _ids(batches):
-            yield index_one(i)
-        _calm()
-
-    return numbers(spark, len(job.units)).mapInArrow(run, INDEXED)
-
-
-def winners(entries: DataFrame, job: ShuffleJob) -> DataFrame:
-    def run(batches: Batches) -> Batches:
-        for bucket, rows in sorted(_gathered(batches, "bucket").items()):
-            p = job.bucket_partition[bucket]
-            edges = np.array(job.group_edges[p], dtype=np.int64)
-            rows.sort(key=lambda row: -row["unit"])
-            error = next((row["error"] for row in rows if row["error"] is not None), None)
-            blobs, found, lost = newest_of_bucket([row["blob"] for row in rows], edges)
-            first, count = job.first_group[p], edges.size - 1
-            lost += sum(row["lost"] for row in rows)
-            columns = {
-                "group": list(range(first, first + count)),
-                "blob": blobs,
-                "lost": [lost] + [0] * (count - 1),
-                "keys": [found] + [0] * (count - 1),
-                "error": [error] * count,
-            }
-            yield pa.RecordBatch.from_pydict(columns, schema=_WINNERS_ARROW)
-        _calm()
-
-    return by_id(entries, "bucket", len(job.bucket_partition)).mapInArrow(run, WINNERS)
-
-
-def rewritten(survivors: DataFrame, job: ShuffleJob, counted: Counted) -> DataFrame:
-    def rewrite_one(g: int, rows: list[dict[str, Any]], meter: Meter) -> TaskResult:
-        p = job.group_partition[g]
-        for row in rows:
-            if row["error"] is not None:
-                raise pickle.loads(row["error"])
-        if len(rows) != job.bucket_count[p]:
-            raise Unfinished(f"group {g} got {len(rows)} of {job.bucket_count[p]} buckets; run the same command again")
-        work = pickle.loads(job.works[p])
-        group = work.groups[g - job.first_group[p]]
-        result = rewrite_group(work, group, [row["blob"] for row in rows], meter)
-        return TaskResult(
-            groups=(result,),
-            keys=sum(row["keys"] for row in rows),
-            tombstones_lost=sum(row["lost"] for row in rows),
-        )
-
-    def run(batches: Batches) -> Batches:
-        for g, rows in sorted(_gathered(batches, "group").items()):
-            with counted.meter(g) as meter:
-                try:
-                    answer: Any = rewrite_one(g, rows, meter)
-                except (HeadstoneError, OSError) as error:
-                    answer = error
-            yield _result(g, job.group_partition[g], answer, meter)
-        _calm()
-
-    return by_id(survivors, "group", len(job.group_partition)).mapInArrow(run, RESULT)
-
-
-def by_id(frame: DataFrame, column: str, count: int) -> DataFrame:
-    """Each id its own task where Spark can do so (4.1 and later); else by hash, where ids may share a task."""
-    if hasattr(frame, "repartitionById"):
-        return frame.repartitionById(count, frame[column])
-    return frame.repartition(count, frame[column])
-
-
-def _gathered(batches: Batches, column: str) -> dict[int, list[dict[str, Any]]]:
-    gathered: dict[int, list[dict[str, Any]]] = {}
-    for batch in batches:
-        for row in batch.to_pylist():
-            gathered.setdefault(row[column], []).append(row)
-    return gathered
-
-
-def results(frame: DataFrame, board: Board | None, counted: Counted) -> list[tuple[int, Any]]:
-    """Evaluates the frame once: (number, answer or the error that a task met, with its file and position)."""
-    found = []
-    for row in collected(frame):
-        task, number, answer, size, records = pickle.loads(bytes(row["result"]))
-        found.append((number, answer))
-        if board is not None:
-            board.note(counted.first + task, size, records)
-    return found
-
-
-def collected(frame: DataFrame) -> list[Row]:
-    try:
-        return frame.collect()
-    except PythonException:
-        raise  # of our own code: whoever mends it needs all of it
-    except (PySparkException, Py4JError, OSError) as error:
-        raise Unfinished(f"Spark did not finish, run the same command again: {reason_of(error)}") from error
-
-
-def host_for_tasks(spark: SparkSession) -> str | None:
-    """How tasks reach this process: the driver's own address, or on Spark Connect the one that faces the server."""
-    try:
-        server = spark.client.host
-    except PySparkRuntimeError:  # it is the driver itself
-        return spark.conf.get("spark.driver.host", None)
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as facing:
-            facing.connect((server, 1))  # sends nothing
-            return str(facing.getsockname()[0])
-    except OSError:
-        return None
+JOBS_MAX = 16
+"""Jobs into which the tasks of a stage are cut where datagrams may not arrive: as each ends, the line moves."""
+LOOPBACK = ("127.", "::1")
 
 
 class OnSpark:
@@ -293,20 +50,97 @@ class OnSpark:
     def outcomes(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
         if not tasks:
             return []
-        counted = self._counted(board, len(tasks))
-        frame = each(self._session(), body, [pickle.dumps(task) for task in tasks], counted)
-        return [answer for _, answer in sorted(results(frame, board, counted), key=lambda pair: pair[0])]
+        spark, counted = self._session(), self._counted(board, len(tasks))
+        size = job_size(len(tasks), counted, parallelism=self._parallelism)
+        frames = [
+            stages.each(spark, body, tasks[first : first + size], counted, first=first)
+            for first in range(0, len(tasks), size)
+        ]
+        found = sorted(results(spark, frames, board, counted, tasks=len(tasks)), key=lambda pair: pair[0])
+        return [answer for _, answer in found]
 
     def split(
         self, works: Sequence[PartitionWork], board: Board | None = None
     ) -> list[tuple[int, TaskResult | Exception]]:
-        job = shuffle_job(works, parallelism=self._parallelism)
-        units, groups = self._counted(board, len(job.units)), self._counted(board, len(job.group_partition))
-        entries = indexed(self._session(), job, units)
-        return results(rewritten(winners(entries, job), job, groups), board, groups)
+        cut = split_works(works, parallelism=self._parallelism)
+        units, groups = self._counted(board, len(cut.units)), self._counted(board, len(cut.groups))
+        spark = self._session()
+        found = results(spark, [stages.split(spark, cut, units, groups)], board, groups, tasks=len(cut.groups))
+        if board is not None:
+            for number, work in enumerate(cut.units):
+                board.note(units.first + number, work.unit.size, 0)
+        return found
 
     def _counted(self, board: Board | None, tasks: int) -> Counted:
         if board is None:
             return Counted(address=None, first=0)
         host = host_for_tasks(self._session())
         return Counted(address=board.address(host) if host else None, first=board.numbers(tasks)[0])
+
+
+def job_size(tasks: int, counted: Counted, *, parallelism: int) -> int:
+    """Tasks per job: all, where nobody counts, or where what they send arrives for sure."""
+    if counted.address is None or counted.address.host.startswith(LOOPBACK):
+        return tasks
+    return max(parallelism, -(-tasks // JOBS_MAX))
+
+
+def results(
+    spark: SparkSession, frames: Sequence[DataFrame], board: Board | None, counted: Counted, *, tasks: int
+) -> list[tuple[int, Any]]:
+    """Of every task once: (number of its work, answer or the error that it met, with file and position)."""
+    found = []
+    heard = []
+    for row in rows(spark, frames):
+        task, number, answer, size, records = pickle.loads(bytes(row["result"]))
+        found.append((number, answer))
+        heard.append(task)
+        if board is not None:
+            board.note(counted.first + task, size, records)
+    require_each_once(heard, range(tasks), who="the driver")
+    return found
+
+
+def rows(spark: SparkSession, frames: Sequence[DataFrame]) -> Iterator[Row]:
+    """Evaluates each frame once, all of them at a time, and gives the rows of each as its job ends.
+
+    Jobs run on threads: whoever presses Ctrl-C interrupts this thread alone, which can still cancel them. That is every
+    job of the session, as Spark's own shell does it; a tag is known only to the thread that set it.
+    """
+    pool = ThreadPoolExecutor(len(frames), thread_name_prefix="spark-job")
+    with ExitStack() as unfinished:
+        unfinished.callback(pool.shutdown)
+        unfinished.callback(_cancel, spark, pool)
+        for job in as_completed([pool.submit(collected, frame) for frame in frames]):
+            yield from job.result()
+        unfinished.pop_all()
+    pool.shutdown()
+
+
+def _cancel(spark: SparkSession, pool: ThreadPoolExecutor) -> None:
+    pool.shutdown(wait=False, cancel_futures=True)
+    with suppress(PySparkException, Py4JError, OSError):  # a JVM that has gone runs nothing
+        spark.interruptAll()
+
+
+def collected(frame: DataFrame) -> list[Row]:
+    try:
+        return frame.collect()
+    except PythonException:
+        raise  # of our own code: whoever mends it needs all of it
+    except (PySparkException, Py4JError, OSError) as error:
+        raise Unfinished(f"Spark did not finish, run the same command again: {reason_of(error)}") from error
+
+
+def host_for_tasks(spark: SparkSession) -> str | None:
+    """How tasks reach this process: the driver's own address, or on Spark Connect the one that faces the server."""
+    try:
+        server = spark.client.host
+    except PySparkRuntimeError:  # it is the driver itself
+        return spark.conf.get("spark.driver.host", None)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as facing:
+            facing.connect((server, 1))  # sends nothing
+            return str(facing.getsockname()[0])
+    except OSError:
+        return None
