@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
+from headstone.errors import UsageError
 from headstone.retention.policy import Policy
-from headstone.retention.settings import FIELDS, with_settings
+from headstone.retention.settings import (
+    BY_NAME,
+    FIELDS,
+    IF_SET,
+    IN_FORCE,
+    TOPIC_SETTINGS,
+    names_copied,
+    setting_of,
+    with_settings,
+)
 
 POLICY = Policy(now_ms=5)
 
@@ -54,3 +64,28 @@ def test_nothing_is_deleted_by_a_default_that_the_broker_may_not_have(
 def test_deletion_needs_both_policies(policies: str, deletes: bool) -> None:
     """Whoever compacts a topic by name although its policy is `delete` does not want it deleted."""
     assert with_settings(POLICY, {"cleanup.policy": policies}, FIELDS).cleanup_delete == deletes
+
+
+def test_the_table_has_each_name_once_and_defaults_in_their_ranges() -> None:
+    assert len(BY_NAME) == len(TOPIC_SETTINGS)
+    for setting in TOPIC_SETTINGS:
+        if setting.field is not None and setting.kind is not str:
+            assert setting.low <= setting.default <= setting.high
+            assert type(setting.default) is setting.kind
+    assert {field.name for field in fields(Policy)} >= FIELDS
+
+
+def test_what_is_copied_of_a_topic() -> None:
+    assert names_copied(IN_FORCE) == (
+        "cleanup.policy", "delete.retention.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms",
+        "max.compaction.lag.ms",
+    )  # fmt: skip
+    assert names_copied(IF_SET) == ("retention.ms", "retention.bytes", "max.message.bytes", "compression.type")
+
+
+def test_a_setting_is_the_topics_own_or_kafkas_default() -> None:
+    assert setting_of({}, "delete.retention.ms") == 86_400_000
+    assert setting_of({"delete.retention.ms": "7"}, "delete.retention.ms") == 7
+    assert setting_of({"min.cleanable.dirty.ratio": "0.25"}, "min.cleanable.dirty.ratio") == 0.25
+    with pytest.raises(UsageError, match=r"delete\.retention\.ms of the topic is 'soon', which is no number"):
+        setting_of({"delete.retention.ms": "soon"}, "delete.retention.ms")

@@ -31,10 +31,11 @@ from headstone.lake.keyindex import (
 )
 from headstone.lake.lake import Lake
 from headstone.lake.objects import read_dead, read_halves, read_keys
-from headstone.lake.scheduling import compactable, due_tombstones, not_compacted, setting
+from headstone.lake.scheduling import compactable, due_tombstones, not_compacted
 from headstone.lake.spans import Span, Spans, normal, touching
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
+from headstone.retention.settings import setting_of
 from headstone.storage.stores import Store
 
 UNMERGED_SEGMENT_BYTES = 1
@@ -94,6 +95,8 @@ class JobOptions:
     before_commit: Callable[[], None] = lambda: None
     """Called when only a commit is left to do; what it raises gives the job up."""
     tell: Callable[[str], None] = lambda text: None
+    progress: bool = False
+    """Whether somebody watches."""
 
     def __post_init__(self) -> None:
         """A map without room for one key would find nothing to do in a log that is all dirt, for ever."""
@@ -129,7 +132,7 @@ def plan_job(
         counted = sum(halves_bytes(halves.size) for halves in lists.values())
         choice = replace(choice, bytes_read=choice.bytes_read + counted)
     policy = Policy(
-        now_ms=now_ms, delete_retention_ms=setting(settings, "delete.retention.ms"),
+        now_ms=now_ms, delete_retention_ms=setting_of(settings, "delete.retention.ms"),
         segment_bytes=UNMERGED_SEGMENT_BYTES, index_keys_max=keys_max,
     )  # fmt: skip
     # Tombstones go below this and nowhere else: delete horizons in batches from Kafka are not the lake's.

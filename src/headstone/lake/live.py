@@ -15,12 +15,11 @@ from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.lake.topics import Tell, TopicFacts, adopt
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
+from headstone.retention.settings import IF_SET, IN_FORCE, names_copied
 
-COPIED_SETTINGS = (
-    POLICY, "delete.retention.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms",
-)  # fmt: skip
+COPIED_SETTINGS = names_copied(IN_FORCE)
 """As they are in force, whoever has set them: compaction in the lake goes by them."""
-COPIED_IF_SET = ("retention.ms", "retention.bytes", "max.message.bytes", "compression.type")
+COPIED_IF_SET = names_copied(IF_SET)
 """As far as they were set for the topic itself: a topic that is restored gets them back."""
 
 

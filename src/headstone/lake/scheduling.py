@@ -9,20 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headstone.errors import UsageError
 from headstone.lake.commits import Partition
 from headstone.lake.spans import Span, Spans, overlap, touching, without
 from headstone.log.topic_partition import TopicPartition
-from headstone.retention.policy import DAY_MS, NO_LIMIT, dirty_enough, overdue
+from headstone.retention.policy import NO_LIMIT, dirty_enough, overdue
+from headstone.retention.settings import CLEANUP_POLICY, setting_of
 
-DEFAULTS = {
-    "delete.retention.ms": DAY_MS, "min.compaction.lag.ms": 0, "max.compaction.lag.ms": NO_LIMIT,
-}  # fmt: skip
-DIRTY_RATIO_MIN = 0.5
-"""Kafka's default of min.cleanable.dirty.ratio."""
-
-
-POLICY, POLICY_UNKNOWN = "cleanup.policy", "unknown"
+POLICY, POLICY_UNKNOWN = CLEANUP_POLICY, "unknown"
 """Of a topic without that setting: compact. Unknown: its source did not tell."""
 
 
@@ -38,19 +31,6 @@ class Eligibility:
     tombstones_due: int
     """Ranges of which the tombstones have had their time."""
     deadline_ms: int | None
-
-
-def setting(settings: Mapping[str, object], name: str) -> int:
-    """A topic setting by Kafka's name, or its default."""
-    return int(_number(settings, name, DEFAULTS[name]))
-
-
-def _number(settings: Mapping[str, object], name: str, default: float) -> float:
-    given = settings.get(name, default)
-    try:
-        return int(str(given)) if isinstance(default, int) else float(str(given))
-    except ValueError as error:
-        raise UsageError(f"{name} of the topic is {given!r}, which is no number") from error
 
 
 def not_compacted(settings: Mapping[str, object]) -> str | None:
@@ -70,7 +50,7 @@ def compactable(partition: Partition, settings: Mapping[str, object], *, now_ms:
     """The dirty spans below the first dirty extent that is younger than min.compaction.lag.ms.
 
     Without a lag nothing is too young, whatever its timestamps say."""
-    dirty, lag_ms = dirty_spans(partition), setting(settings, "min.compaction.lag.ms")
+    dirty, lag_ms = dirty_spans(partition), setting_of(settings, "min.compaction.lag.ms")
     young = (extent.span.start for extent in partition.extents if extent.max_timestamp_ms > now_ms - lag_ms)
     young = (start for start in young if dirty and dirty[-1].end > start)
     limit = min(young, default=NO_LIMIT) if lag_ms > 0 else NO_LIMIT
@@ -81,7 +61,7 @@ def due_tombstones(partition: Partition, settings: Mapping[str, object], *, now_
     """Where tombstones may go now: tracked for delete.retention.ms, no reader behind, nothing below that must wait.
 
     Dirty data and younger ranges below keep what is above them: one offset is enough to say how far removal may go."""
-    dirty, last = dirty_spans(partition), now_ms - setting(settings, "delete.retention.ms")
+    dirty, last = dirty_spans(partition), now_ms - setting_of(settings, "delete.retention.ms")
     waiting = [known.span.start for known in partition.tombstones if known.cleaned_at_ms > last]
     limit = min([held_from, *(span.start for span in dirty[:1]), *waiting[:1]])
     return overlap([known.span for known in partition.tombstones], [Span(0, limit)]) if limit > 0 else ()
@@ -98,8 +78,8 @@ def eligibility(
     dirty = [extent for extent in partition.extents if touching(spans, extent.span)]
     dirty_bytes = sum(extent.length for extent in dirty)
     ratio = dirty_bytes / total if total else 0.0
-    needed = _number(settings, "min.cleanable.dirty.ratio", DIRTY_RATIO_MIN)
-    lag_ms = setting(settings, "max.compaction.lag.ms")
+    needed = setting_of(settings, "min.cleanable.dirty.ratio")
+    lag_ms = setting_of(settings, "max.compaction.lag.ms")
     due = len(due_tombstones(partition, settings, now_ms=now_ms, held_from=held_from))
     oldest = min((extent.oldest_timestamp_ms for extent in dirty if extent.oldest_timestamp_ms > 0), default=None)
     deadline = oldest + lag_ms if oldest is not None and lag_ms < NO_LIMIT - oldest else None

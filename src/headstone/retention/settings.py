@@ -1,17 +1,26 @@
-"""Kafka's topic settings, by their names and as texts, to the fields of a Policy.
+"""The one table of topic settings: Kafka's name, type, range, default, and which field of a Policy each one is.
 
-Pure. Owns which setting is which field; where settings come from, and which of them win, is decided elsewhere.
+Pure. Flags of the command line, settings of the lake's topics and what is copied from a cluster derive from it; where
+settings come from, and which of them win, is decided elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from headstone.retention.policy import Policy
+from headstone.errors import UsageError
+from headstone.retention.policy import NO_LIMIT, Policy
 
 NO_RETENTION_MS = -1
+INT_MAX = 2**31 - 1
+CLEANUP_POLICY = "cleanup.policy"
+
+IN_FORCE, IF_SET, NOT = "in force", "if set", "not"
+"""What is copied of a topic: its value, whoever has set it; its value if it was set for the topic itself; or nothing."""
+
+_DEFAULTS = {field.name: field.default for field in fields(Policy)}
 
 
 def policies_of(text: str) -> frozenset[str]:
@@ -19,25 +28,105 @@ def policies_of(text: str) -> frozenset[str]:
     return frozenset(word.strip() for word in text.split(",") if word.strip())
 
 
-_FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "cleanup.policy": ("cleanup_delete", lambda text: {"compact", "delete"} <= policies_of(text)),
-    "delete.retention.ms": ("delete_retention_ms", int),
-    "min.compaction.lag.ms": ("min_compaction_lag_ms", int),
-    "max.compaction.lag.ms": ("max_compaction_lag_ms", int),
-    "min.cleanable.dirty.ratio": ("min_cleanable_dirty_ratio", float),
-    "segment.bytes": ("segment_bytes", int),
-    "internal.segment.bytes": ("segment_bytes", int),
-    "segment.index.bytes": ("segment_index_bytes", int),
-    "index.interval.bytes": ("index_interval_bytes", int),
-    "retention.ms": ("retention_ms", int),
-    "retention.bytes": ("retention_bytes", int),
-    "producer.id.expiration.ms": ("producer_id_expiration_ms", int),
-}
-"""Whoever compacts a topic that is only deleted by its settings does not mean them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSetting:
+    """`field` is None where no rule asks for it. `kind` is int, float or str; a range is of numbers, ends included."""
 
-In this order: a later name of the same field wins, as `internal.segment.bytes` does in a broker."""
+    name: str
+    about: str
+    kind: type[int] | type[float] | type[str]
+    field: str | None = None
+    low: float = 0
+    high: float = NO_LIMIT
+    copied: str = NOT
+    flag: bool = True
+    """Whether a compaction can be told otherwise."""
 
-FIELDS = frozenset(name for name, _ in _FIELDS.values())
+    @property
+    def option(self) -> str:
+        """Its name where dots cannot be."""
+        return self.name.replace(".", "_")
+
+    @property
+    def default(self) -> Any:
+        """Kafka's; None where no rule asks for it."""
+        if self.name == CLEANUP_POLICY:
+            return "compact"
+        return None if self.field is None else _DEFAULTS[self.field]
+
+    def parsed(self, text: object) -> Any:
+        """Without a look at the range: a cluster keeps to its own."""
+        try:
+            return self.kind(str(text))
+        except ValueError as error:
+            raise UsageError(f"{self.name} of the topic is {text!r}, which is no number") from error
+
+
+TOPIC_SETTINGS = (
+    TopicSetting(
+        name=CLEANUP_POLICY, field="cleanup_delete", kind=str, copied=IN_FORCE,
+        about="compact; or compact,delete, so that retention.ms and retention.bytes count too",
+    ),
+    TopicSetting(
+        name="delete.retention.ms", field="delete_retention_ms", kind=int, copied=IN_FORCE,
+        about="how long tombstones and markers stay after they were cleaned the first time, in ms",
+    ),
+    TopicSetting(
+        name="min.cleanable.dirty.ratio", field="min_cleanable_dirty_ratio", kind=float, high=1, copied=IN_FORCE,
+        about="with --eligible: the share of dirty bytes above which a partition is cleaned",
+    ),
+    TopicSetting(
+        name="min.compaction.lag.ms", field="min_compaction_lag_ms", kind=int, copied=IN_FORCE,
+        about="segments with a younger record are not cleaned, in ms",
+    ),
+    TopicSetting(
+        name="max.compaction.lag.ms", field="max_compaction_lag_ms", kind=int, low=1, copied=IN_FORCE,
+        about="with --eligible: older dirty records make a partition due whatever its ratio, in ms",
+    ),
+    TopicSetting(
+        name="segment.bytes", field="segment_bytes", kind=int, low=14, high=INT_MAX,
+        about="new segments are not larger, in bytes",
+    ),
+    TopicSetting(
+        name="internal.segment.bytes", field="segment_bytes", kind=int, low=14, high=INT_MAX, flag=False,
+        about="as segment.bytes, and wins over it",
+    ),
+    TopicSetting(
+        name="segment.index.bytes", field="segment_index_bytes", kind=int, low=4, high=INT_MAX,
+        about="indexes of new segments are not larger, in bytes",
+    ),
+    TopicSetting(
+        name="index.interval.bytes", field="index_interval_bytes", kind=int, high=INT_MAX,
+        about="bytes of log between two entries of an index",
+    ),
+    TopicSetting(
+        name="retention.ms", field="retention_ms", kind=int, low=-1, copied=IF_SET,
+        about="with compact,delete: whole segments go that are older, in ms; -1: none",
+    ),
+    TopicSetting(
+        name="retention.bytes", field="retention_bytes", kind=int, low=-1, copied=IF_SET,
+        about="with compact,delete: the oldest segments go beyond so many bytes; -1: none",
+    ),
+    TopicSetting(
+        name="producer.id.expiration.ms", field="producer_id_expiration_ms", kind=int, low=1, high=INT_MAX,
+        about="what is remembered of a producer that is silent for longer may go, in ms",
+    ),
+    TopicSetting(name="max.message.bytes", kind=int, copied=IF_SET, flag=False, about="the largest batch, in bytes"),
+    TopicSetting(name="compression.type", kind=str, copied=IF_SET, flag=False, about="a codec, or producer"),
+)  # fmt: skip
+"""A later setting of the same field wins, as `internal.segment.bytes` does in a broker."""
+
+BY_NAME = {setting.name: setting for setting in TOPIC_SETTINGS}
+FIELDS = frozenset(setting.field for setting in TOPIC_SETTINGS if setting.field is not None)
+
+
+def names_copied(how: str) -> tuple[str, ...]:
+    return tuple(setting.name for setting in TOPIC_SETTINGS if setting.copied == how)
+
+
+def setting_of(settings: Mapping[str, object], name: str) -> Any:
+    """A topic's setting by Kafka's name, or its default."""
+    return BY_NAME[name].parsed(settings[name]) if name in settings else BY_NAME[name].default
 
 
 def with_settings(policy: Policy, settings: Mapping[str, str], fields: Collection[str]) -> Policy:
@@ -46,10 +135,17 @@ def with_settings(policy: Policy, settings: Mapping[str, str], fields: Collectio
     Where they tell of deletion but not of its time, nothing is deleted by time: the broker may have another default.
     """
     changes = {
-        name: parse(settings[setting])
-        for setting, (name, parse) in _FIELDS.items()
-        if setting in settings and name in fields
+        setting.field: _field_value(setting, settings[setting.name])
+        for setting in TOPIC_SETTINGS
+        if setting.name in settings and setting.field in fields
     }
     if changes.get("cleanup_delete") and "retention.ms" not in settings and "retention_ms" in fields:
         changes["retention_ms"] = NO_RETENTION_MS
-    return replace(policy, **changes)
+    return replace(policy, **{name: value for name, value in changes.items() if name is not None})
+
+
+def _field_value(setting: TopicSetting, text: str) -> Any:
+    """Whoever compacts a topic that is only deleted by its settings does not mean them."""
+    if setting.name == CLEANUP_POLICY:
+        return {"compact", "delete"} <= policies_of(text)
+    return setting.parsed(text)
