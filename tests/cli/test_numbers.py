@@ -1,4 +1,4 @@
-"""Every number on the command line has a range, and a refusal that tells it in one line."""
+"""Every number on the command line has a range, and a refusal that tells it."""
 
 from __future__ import annotations
 
@@ -78,14 +78,17 @@ def test_the_default_is_in_the_range_and_both_ends_are(words: tuple[str, ...], a
         (["lake", "request", "x", "--topic", "t", "--partition", "2147483648"], "is not between 0 and 2147483647"),
     ],
 )
-def test_a_number_out_of_its_range_is_one_line_that_says_the_range(
+def test_a_number_out_of_its_range_is_told_with_the_range_and_where_to_read_more(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     said = capsys.readouterr().err
-    assert (ended.value.code, said.count("\n")) == (2, 1)
-    assert says in said
+    assert ended.value.code == 2
+    wrong, advice = said.splitlines()
+    assert says in wrong
+    verb = " ".join(arguments[: 2 if arguments[0] == "lake" else 1])
+    assert advice == f"`headstone {verb} --help` lists what it takes, with examples"
 
 
 def test_what_the_system_refuses_names_the_file_and_what_to_do() -> None:

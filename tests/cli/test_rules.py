@@ -6,6 +6,7 @@ import pytest
 
 from headstone.cli.compact import request
 from headstone.cli.main import parser
+from headstone.cli.output import Output
 from headstone.retention.policy import Policy, kafka_rules
 
 NOW_MS = 1_700_000_000_000
@@ -13,7 +14,7 @@ NOW_MS = 1_700_000_000_000
 
 def chosen(*words: str) -> Policy:
     words = ("compact", "logs", "--out", "compacted", "--now-ms", str(NOW_MS), *words)
-    return request(parser().parse_args(words)).policy
+    return request(parser().parse_args(words), Output()).policy
 
 
 def test_nothing_goes_by_default() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from headstone.cli.compact import request
 from headstone.cli.main import parser
+from headstone.cli.output import Output
 from headstone.log.checkpoints import write_offsets, write_topic_id
 from headstone.log.cluster_metadata import read_cluster_metadata
 from headstone.log.directory import as_partition
@@ -50,7 +51,7 @@ def run(*arguments: str | Path) -> tuple[dict[str, list[int]], list[str]]:
     """Offsets left by topic, and what was told; options as on the command line, but no Spark."""
     given = parser().parse_args(["compact", *map(str, arguments), "--in-place", "--now-ms", "5000"])
     told: list[str] = []
-    compact(request(given), InProcess(), told.append)
+    compact(request(given, Output()), InProcess(), told.append)
     logs = {topic: read_partition(Path(arguments[0]) / f"{topic}-0") for topic in TOPICS}
     left = {topic: [r.offset for s in log for b in s.batches for r in b.records] for topic, log in logs.items()}
     return left, [line for line in told if "left as it is" in line and "__cluster_metadata" not in line]
@@ -135,7 +136,7 @@ def test_topics_have_their_own_settings_and_options_win(
 
 def test_a_call_that_asks_for_no_settings_gets_none(tmp_path: Path) -> None:
     root = with_metadata(brokers_directory(tmp_path))
-    given = request(parser().parse_args(["compact", str(root), "--in-place", "--now-ms", "5000"]))
+    given = request(parser().parse_args(["compact", str(root), "--in-place", "--now-ms", "5000"]), Output())
     assert given.settings_from_cluster == FIELDS
     alone = CompactionRequest(paths=given.paths, out=None, policy=given.policy, progress=False)
     compact(alone, InProcess(), lambda text: None)

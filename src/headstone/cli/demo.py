@@ -1,21 +1,20 @@
 """`headstone demo`: the one-command tour on local Spark, then the four stories. Needs Java 17, no Kafka, no Docker.
 
-Exit 0 if no live key was lost on the tour, and each story ends corrupt by Kafka's rule and correct by the coordinated
-one; 1 otherwise. Leaves report.html beside the sample.
+Leaves report.html beside the sample. What is shown is in `sim/tour.py` and `sim/stories.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headstone.cli.options import add_spark_arguments, cores, spark_conf, tell
+from headstone.cli.engines import ON_SPARK, add_engine_arguments, engine_of
+from headstone.cli.output import Output
+from headstone.cli.parsing import DONE, FINDINGS
 from headstone.errors import UsageError
 from headstone.retention.policy import KAFKA, RULES
 
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
     from headstone.sim.tour import Say
 
 REPORT = "report.html"
+EXAMPLES = ("headstone demo", "headstone demo --dir /tmp/tour")
+EXIT_CODES = {
+    DONE: "no live key was lost on the tour; each story ends corrupt by Kafka's rule and correct by the coordinated one",
+    FINDINGS: "not so",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,27 +66,21 @@ class Shown:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, help="keep sample and report here (default: a temporary directory)")
-    add_spark_arguments(parser)
+    add_engine_arguments(parser, auto=ON_SPARK)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from headstone.spark.engine import OnSpark
-    from headstone.spark.session import StartingSession
-
+def run(arguments: argparse.Namespace, output: Output) -> int:
     started = time.monotonic()
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="headstone-demo-"))
     if directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty; name a new directory")
-    say = tell if arguments.output == "json" else _print
-    session = StartingSession(
-        app_name="headstone demo", master=arguments.master, remote=arguments.spark_remote, conf=spark_conf(arguments)
+    with engine_of(arguments, verb="demo", spark_by_default=True) as engine:
+        engine.begin()
+        shown = show(directory, engine, output.say)
+    output.say(
+        f"look around: headstone inspect {directory / 'replica-1'}    ({time.monotonic() - started:.0f} s in all)"
     )
-    with session:
-        session.begin()
-        shown = show(directory, OnSpark(session.get, parallelism=cores()), say)
-    say(f"look around: headstone inspect {directory / 'replica-1'}    ({time.monotonic() - started:.0f} s in all)")
-    if arguments.output == "json":
-        print(json.dumps(shown.as_json(), indent=2))
+    output.answer(shown.as_json, ())
     return shown.exit_code()
 
 
@@ -114,8 +112,3 @@ def story_line(telling: Telling) -> str:
     instead = "" if served == wanted else f" instead of {wanted}"
     verdict = "corrupt" if telling.corrupt else "correct"
     return f"{telling.variant:22} {telling.rules:12} {verdict}: broker {AWAY} serves {served}{instead}"
-
-
-def _print(text: str) -> None:
-    print(text)
-    sys.stdout.flush()

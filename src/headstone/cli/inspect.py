@@ -1,19 +1,23 @@
 """`headstone inspect`: exact facts of partitions; every checksum and record is checked.
 
-Exit 0 read whole; 2 wrong usage or a log that cannot be read whole; 3 could not finish.
+Parses, calls the pipeline, renders facts, batches and records.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstone.cli.options import add_spark_arguments, cores, duration_ms, moment_ms, spark_conf, tell
+from headstone.cli.connections import add_store_arguments, located
+from headstone.cli.engines import BY_SIZE, SPARK_FROM_BYTES, add_engine_arguments, engine_of, on_spark
+from headstone.cli.options import MOMENT, duration_ms, moment_ms
+from headstone.cli.output import HEADING, Output
+from headstone.cli.parsing import DONE, UNFINISHED, USAGE
 from headstone.errors import UsageError
+from headstone.log.shown import shown_bytes
 from headstone.retention.policy import NO_LIMIT, Policy
 from headstone.spark import source_options
 
@@ -22,42 +26,74 @@ if TYPE_CHECKING:
     from headstone.log.listing import BatchEntry
     from headstone.pipeline.inspection import PartitionFacts
 
-SPARK_FROM_BYTES = 4 << 30
-"""Below this a few threads in this process are done before Spark has started."""
+EXAMPLES = (
+    "headstone inspect /var/lib/kafka/data --topic orders",
+    "headstone inspect /var/lib/kafka/data/orders-0 --records --offsets 1000:1010",
+    "headstone inspect s3://backups/broker-1 --store-conf region=eu-west-1",
+)
+EXIT_CODES = {
+    DONE: "everything was read",
+    USAGE: "wrong usage, or a log that cannot be read whole",
+    UNFINISHED: "could not finish",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a partition directory or a log directory")
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a partition directory or a log directory, also s3://BUCKET/PREFIX"
+    )
+    parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
     parser.add_argument("--batches", action="store_true", help="also list every batch, with each field of its header")
     parser.add_argument("--records", action="store_true", help="also list every batch with its records")
     parser.add_argument(
-        "--offsets", type=offset_range, metavar="A:B", help="list only the records in [A, B), and their batches"
+        "--offsets", type=offset_range, metavar="A:B",
+        help="list only the records in [A, B), and their batches (default: all, with --batches or --records)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--now-ms", type=moment_ms, default=0, metavar="TIME", help=f"the clock for lags, {MOMENT} (default 0)"
     )
-    parser.add_argument("--now-ms", type=moment_ms, default=0, help="the clock for lags, in ms since 1970")
-    parser.add_argument("--min-compaction-lag-ms", type=duration_ms, default=0)
-    add_spark_arguments(parser)
+    parser.add_argument(
+        "--min-compaction-lag-ms", type=duration_ms, default=0, metavar="N",
+        help="segments with a younger record do not count as cleanable, in ms",
+    )  # fmt: skip
+    add_store_arguments(parser)
+    add_engine_arguments(parser, auto=BY_SIZE)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.log.directory import find_partitions
 
-    directories = find_partitions(arguments.paths)
+    places = [located(arguments, path) for path in arguments.paths]
+    directories = of_topics(find_partitions(places), arguments.topic, arguments.paths)
     policy = Policy(now_ms=arguments.now_ms, min_compaction_lag_ms=arguments.min_compaction_lag_ms)
-    facts = _facts(arguments, directories, policy)
-    if arguments.output == "json":
-        partitions = []
-        for fact in facts:
-            partition = fact.as_json()
-            if _lists(arguments):
-                partition["batch_list"] = [batch_as_json(batch) for batch in _batches(arguments, fact.found.directory)]
-            partitions.append(partition)
-        print(json.dumps({"partitions": partitions}, indent=2))
-        return 0
+    facts = _facts(arguments, output, directories, policy)
+    output.answer(
+        lambda: {"partitions": [_document(arguments, fact) for fact in facts]}, _lines(arguments, output, facts)
+    )
+    return DONE
+
+
+def of_topics(directories: Sequence[PartitionDir], topics: Sequence[str], paths: Sequence[str]) -> list[PartitionDir]:
+    """Only those of the topics, if any are named; a topic that is not there is a mistake in its name."""
+    missing = sorted(set(topics) - {directory.topic for directory in directories})
+    if missing:
+        raise UsageError(f"no partition of topic {', '.join(missing)} in {', '.join(map(str, paths))}")
+    return [directory for directory in directories if not topics or directory.topic in topics]
+
+
+def _document(arguments: argparse.Namespace, fact: PartitionFacts) -> dict[str, Any]:
+    partition = fact.as_json()
+    if _lists(arguments):
+        partition["batch_list"] = [batch_as_json(batch) for batch in _batches(arguments, fact.found.directory)]
+    return partition
+
+
+def _lines(arguments: argparse.Namespace, output: Output, facts: Sequence[PartitionFacts]) -> Iterator[str]:
     for fact in facts:
-        print(as_text(fact.as_json()))
+        heading, *rest = as_text(fact.as_json()).splitlines()
+        yield from (output.painted(heading, HEADING), *rest)
         for batch in _batches(arguments, fact.found.directory) if _lists(arguments) else ():
-            print("\n".join(batch_as_text(batch)))
-    return 0
+            yield from batch_as_text(batch)
 
 
 def _lists(arguments: argparse.Namespace) -> bool:
@@ -97,16 +133,6 @@ def batch_as_json(batch: BatchEntry) -> dict[str, Any]:
     return fields
 
 
-def shown_bytes(content: bytes | None) -> str | dict[str, str] | None:
-    """As text when it is UTF-8, else as {"hex": ...}."""
-    if content is None:
-        return None
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return {"hex": content.hex()}
-
-
 def batch_as_text(batch: BatchEntry) -> list[str]:
     """One line per batch, one indented line per record."""
     kinds = ["transactional"] if batch.transactional else []
@@ -128,29 +154,21 @@ def batch_as_text(batch: BatchEntry) -> list[str]:
     return lines
 
 
-def _facts(arguments: argparse.Namespace, directories: Sequence[PartitionDir], policy: Policy) -> list[PartitionFacts]:
+def _facts(
+    arguments: argparse.Namespace, output: Output, directories: Sequence[PartitionDir], policy: Policy
+) -> list[PartitionFacts]:
     from headstone.log.directory import list_segments
-    from headstone.pipeline.inprocess import InProcess
     from headstone.pipeline.inspection import inspect
     from headstone.pipeline.progress import ProgressLine
 
     size = sum(file.size for directory in directories for file in list_segments(directory))
-    if size < SPARK_FROM_BYTES and arguments.master is None and arguments.spark_remote is None:
-        with ProgressLine(enabled=True) as line:
-            return inspect(directories, policy, InProcess(cores()), line.board)
-    from headstone.spark.engine import OnSpark
-    from headstone.spark.session import StartingSession
-
-    tell(f"{size / 1e9:.1f} GB: reading on Spark")
-    session = StartingSession(
-        app_name="headstone inspect",
-        master=arguments.master,
-        remote=arguments.spark_remote,
-        conf=spark_conf(arguments),
-    )
-    with session, ProgressLine(enabled=True) as line:
-        session.begin()
-        return inspect(directories, policy, OnSpark(session.get, parallelism=cores()), line.board)
+    large = size >= SPARK_FROM_BYTES
+    if on_spark(arguments, by_default=large):
+        output.tell(f"{size / 1e9:.1f} GB: reading on Spark")
+    progress = ProgressLine(enabled=not output.quiet)
+    with engine_of(arguments, verb="inspect", spark_by_default=large) as engine, progress:
+        engine.begin()
+        return inspect(directories, policy, engine, progress.board)
 
 
 def as_text(fact: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """`headstone lake ingest|read|restore|prove-erased`: records into the lake, out of it, back to Kafka, and gone.
 
-Parsing and printing only; `lake.py` beside it has the other actions.
+Calls and renders; their arguments are in `lake.py`.
 """
 
 from __future__ import annotations
@@ -10,123 +10,67 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstone.cli.options import (
-    add_spark_arguments,
-    interval_ms,
-    moment_ms,
-    partition_number,
-    positive,
-    replication_factor,
-    spark_conf,
-    tell,
-)
-from headstone.errors import Unfinished, UsageError
+from headstone.cli.connections import has_cluster, kafka_connection, located
+from headstone.cli.engines import require_spark, spark_conf
+from headstone.cli.inspect import of_topics
+from headstone.cli.lake_opening import chosen_partitions, lake_address, open_named
+from headstone.cli.options import pairs
+from headstone.cli.output import BAD, GOOD, Output
+from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
+from headstone.errors import UsageError
+from headstone.log.shown import shown_bytes
+from headstone.retention.settings import BY_NAME
 
 if TYPE_CHECKING:
-    from headstone.cluster.connection import Connection
+    from headstone.lake.commits import Extent
     from headstone.lake.lake import Lake
-    from headstone.log.directory import PartitionDir
-    from headstone.log.topic_partition import TopicPartition
-
-POLICIES = ("compact", "delete", "compact,delete", "delete,compact")
+    from headstone.lake.proof import Proof
+    from headstone.pipeline.progress import Board, Meter
 
 
-def add_actions(action: Callable[[str, str, Callable[[argparse.Namespace], int]], argparse.ArgumentParser]) -> None:
-    """The arguments of all of them; what is named after an action parses it."""
-    into = action("ingest", "copy committed records from log directories, backups or a cluster", ingest)
-    into.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, backups")
-    _add_cluster(into, required=False)
-    into.add_argument(
-        "--topic", action="append", default=[], help="of the cluster, or of all that the paths hold; may be repeated"
-    )
-    into.add_argument(
-        "--cleanup-policy", choices=POLICIES,
-        help="of these topics, where their source does not tell it; those without compact are kept as they are",
-    )  # fmt: skip
-    into.add_argument(
-        "--continuous", action="store_true", help="go on until SIGTERM or Ctrl-C (default: what is there now)"
-    )
-    into.add_argument("--every-ms", type=interval_ms, default=1000, help="between two batches of --continuous")
-    into.add_argument("--offsets-per-batch", type=positive, help="at most, over all partitions")
-    into.add_argument("--codec", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="zstd")
-    into.add_argument("--topic-conf", metavar="TOPIC:K=V", action="append", default=[], help="for topics that are new")
-    add_spark_arguments(into)
-    out = action("read", "records or the table (newest of every key) of a topic", read)
-    out.add_argument("topic")
-    out.add_argument("--partition", type=partition_number)
-    out.add_argument("--view", choices=("records", "table"), default="records")
-    out.add_argument("--as-of-ms", type=moment_ms, help="the past, as far as gc has left it")
-    out.add_argument(
-        "--to", type=Path, metavar="FILE", help="a Parquet file (default: one JSON line per record, to stdout)"
-    )
-    proof = action("prove-erased", "read every object of the store and say whether a value of a key is left", prove)
-    proof.add_argument("topic")
-    which = proof.add_mutually_exclusive_group(required=True)
-    which.add_argument("--key", help="as text")
-    which.add_argument("--key-hex", metavar="HEX")
-    back = action("restore", "write a topic back into Kafka, tombstones included, and verify it", restore)
-    back.add_argument("topic")
-    _add_cluster(back, required=True)
-    back.add_argument("--to-topic", help="an empty or new topic (default: of the same name)")
-    back.add_argument("--replication-factor", type=replication_factor, default=1, help="of a topic that is made")
-    back.add_argument("--as-of-ms", type=moment_ms, help="the past, as far as gc has left it")
-    back.add_argument("--no-verify", action="store_true")
-
-
-def _add_cluster(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument("--bootstrap", metavar="HOSTS", required=required, help="a Kafka cluster")
-    parser.add_argument(
-        "--kafka-conf", metavar="K=V", action="append", default=[], help="a setting of librdkafka; may be repeated"
-    )
-
-
-def ingest(arguments: argparse.Namespace) -> int:
-    if bool(arguments.paths) == bool(arguments.bootstrap):
+def ingest(arguments: argparse.Namespace, output: Output) -> int:
+    if bool(arguments.paths) == has_cluster(arguments):
         raise UsageError("name what to ingest: log directories, or a cluster with --bootstrap HOSTS --topic T")
     if arguments.paths and arguments.continuous:
         raise UsageError("--continuous follows a cluster; log directories are ingested as they are now")
-    rows = _ingest_cluster(arguments) if arguments.bootstrap else _ingest_logs(arguments)
-    if arguments.output == "json":
-        print(json.dumps({"partitions": rows}, indent=2))
-    for row in rows if arguments.output == "text" else ():
-        size = f", {row['bytes'] / 1e6:,.1f} MB" if "bytes" in row else ""
-        print(f"{row['at']}: [{row['start']}, {row['end']}) {row['records']:,} records{size}")
-    return 0
+    rows = _ingest_cluster(arguments, output) if has_cluster(arguments) else _ingest_logs(arguments, output)
+    output.answer(lambda: {"partitions": rows}, map(_ingested_line, rows))
+    return DONE
 
 
-def _ingest_logs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _ingested_line(row: Mapping[str, Any]) -> str:
+    size = f", {row['bytes'] / 1e6:,.1f} MB" if "bytes" in row else ""
+    return f"{row['at']}: [{row['start']}, {row['end']}) {row['records']:,} records{size}"
+
+
+def _ingest_logs(arguments: argparse.Namespace, output: Output) -> list[dict[str, Any]]:
     from headstone.lake.ingest import ingest as ingest_logs
     from headstone.lake.topics import adopt, in_directories
     from headstone.log.directory import find_partitions
 
-    directories = _of_topics(arguments, find_partitions(arguments.paths))
+    directories = of_topics(
+        find_partitions([located(arguments, path) for path in arguments.paths]), arguments.topic, arguments.paths
+    )
     facts = in_directories(directories)
     given = _topic_settings(arguments.topic_conf, facts)
     lake = open_named(arguments)
     for topic in given.keys() - lake.metastore.topics().keys():
         found = replace(facts[topic], settings={**facts[topic].settings, **given[topic]})
         adopt(lake, topic, found, policy=arguments.cleanup_policy)
-    done = ingest_logs(lake, directories, clock=lake.metastore.clock, tell=tell, policy=arguments.cleanup_policy)
+    done = ingest_logs(lake, directories, clock=lake.metastore.clock, tell=output.tell, policy=arguments.cleanup_policy)
     lake.close()
-    return [{**asdict(one), "at": str(one.at)} for one in done]
+    return [{**asdict(part), "at": str(part.at)} for part in done]
 
 
-def _of_topics(arguments: argparse.Namespace, directories: Sequence[PartitionDir]) -> list[PartitionDir]:
-    missing = sorted(set(arguments.topic) - {directory.topic for directory in directories})
-    if missing:
-        raise UsageError(f"no partition of topic {', '.join(missing)} in {', '.join(map(str, arguments.paths))}")
-    return [directory for directory in directories if not arguments.topic or directory.topic in arguments.topic]
-
-
-def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[str, Any]]:
+    require_spark()
     from headstone.cluster.connection import spark_source_options
     from headstone.cluster.live import LiveCluster
-    from headstone.lake.lake import LakeAddress
     from headstone.lake.live import expect_ids, facts_of, prepare
     from headstone.log import codecs
     from headstone.spark.lake_stream import StreamOptions, stream
@@ -140,31 +84,31 @@ def _ingest_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     connection = kafka_connection(arguments)
     source = spark_source_options(connection)
     cluster = LiveCluster(connection, beside_spark=True)
+    address = lake_address(arguments)
     lake = open_named(arguments)
     facts = facts_of(cluster, arguments.topic)
     given = _topic_settings(arguments.topic_conf, facts)
-    facts = {topic: replace(one, settings={**one.settings, **given.get(topic, {})}) for topic, one in facts.items()}
-    prepare(lake, facts, policy=arguments.cleanup_policy, tell=tell)
-    before = {at: lake.metastore.partition(at).next_offset for at in lake.metastore.partitions()}
-    address = LakeAddress(metastore_url=_url(arguments), store_settings=store_settings(arguments))
+    facts = {topic: replace(fact, settings={**fact.settings, **given.get(topic, {})}) for topic, fact in facts.items()}
+    prepare(lake, facts, policy=arguments.cleanup_policy, tell=output.tell)
+    before = {name: lake.metastore.partition(name).next_offset for name in lake.metastore.partitions()}
     options = StreamOptions(
         source=source, continuous=arguments.continuous, every_ms=arguments.every_ms,
         offsets_per_batch=arguments.offsets_per_batch, codec=codecs.NAMES.index(arguments.codec),
         stop=_stop_on_signal() if arguments.continuous else threading.Event(),
-        before_commit=lambda: expect_ids(cluster, {topic: one.kafka_id for topic, one in facts.items()}),
+        before_commit=lambda: expect_ids(cluster, {topic: fact.kafka_id for topic, fact in facts.items()}),
     )  # fmt: skip
     with spark_session(
         app_name="headstone lake ingest", master=arguments.master, remote=arguments.spark_remote,
         conf=with_package(spark_conf(arguments), CONNECTOR),
     ) as spark:  # fmt: skip
-        starts = {topic: one.starts for topic, one in facts.items()}
-        added = stream(lake, address, spark, starts, options, clock=lake.metastore.clock, tell=tell)
+        starts = {topic: fact.starts for topic, fact in facts.items()}
+        added = stream(lake, address, spark, starts, options, clock=lake.metastore.clock, tell=output.tell)
     rows = [
         {
-            "at": str(at), "start": before.get(at, 0), "end": lake.metastore.partition(at).next_offset,
-            "records": added.get(at, 0),
+            "at": str(name), "start": before.get(name, 0), "end": lake.metastore.partition(name).next_offset,
+            "records": added.get(name, 0),
         }
-        for at in lake.metastore.partitions() if at.topic in facts
+        for name in lake.metastore.partitions() if name.topic in facts
     ]  # fmt: skip
     lake.close()
     return rows
@@ -178,54 +122,70 @@ def _stop_on_signal() -> threading.Event:
     return stop
 
 
-def kafka_connection(arguments: argparse.Namespace) -> Connection:
-    from headstone.cluster.connection import Connection
-
-    pairs = [item.partition("=") for item in arguments.kafka_conf]
-    if any(not equals for _, equals, _ in pairs):
-        raise UsageError("--kafka-conf wants K=V, such as security.protocol=SASL_SSL")
-    return Connection.parse(arguments.bootstrap, {name: value for name, _, value in pairs})
-
-
-def _topic_settings(items: list[str], topics: Collection[str]) -> dict[str, dict[str, object]]:
-    """Of those topics that are ingested; of others it would be a mistake in the name."""
+def _topic_settings(items: Sequence[str], topics: Collection[str]) -> dict[str, dict[str, object]]:
+    """Of those topics that are ingested; of others, or by another name, it would be a mistake."""
     found: dict[str, dict[str, object]] = {}
     for item in items:
         topic, colon, pair = item.partition(":")
-        name, equals, value = pair.partition("=")
-        if not colon or not equals:
+        if not colon or "=" not in pair:
             raise UsageError(f"--topic-conf {item}: expected TOPIC:K=V, such as orders:delete.retention.ms=1000")
         if topic not in topics:
             raise UsageError(f"--topic-conf {item}: {topic} is not among what is ingested: {', '.join(sorted(topics))}")
-        found.setdefault(topic, {})[name] = value
+        for name, value in pairs("--topic-conf", [pair]).items():
+            if name not in BY_NAME:
+                raise UsageError(f"--topic-conf {item}: no topic setting {name}; there are {', '.join(BY_NAME)}")
+            BY_NAME[name].parsed(value)
+            found.setdefault(topic, {})[name] = value
     return found
 
 
-def read(arguments: argparse.Namespace) -> int:
-    from headstone.lake.reading import record_batches, snapshot, table_batches
+def read(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.pipeline.progress import ProgressLine
 
     lake = open_named(arguments)
-    chosen = chosen_partitions(arguments, lake)
-
-    def batches() -> Iterator[Any]:
-        for at in chosen:
-            state = snapshot(lake, at, arguments.as_of_ms)
-            if arguments.view == "table":
-                yield from table_batches(lake, at, state)
-            else:
-                yield from record_batches(lake, at, state.extents, state.start_offset)
-
-    count = _write_parquet(arguments.to, batches()) if arguments.to else _print_lines(batches())
+    watched = not output.quiet and (arguments.to is not None or not sys.stdout.isatty())
+    with ProgressLine(enabled=watched) as progress:
+        batches = _batches(arguments, lake, progress.board)
+        if arguments.to is None:
+            output.lines(_json_lines(batches))
+        else:
+            count = _write_parquet(arguments.to, batches)
     lake.close()
-    if arguments.to:
-        print(f"{count:,} records in {arguments.to}", file=sys.stderr)
-    return 0
+    if arguments.to is None:
+        return DONE
+    output.tell(f"{count:,} records in {arguments.to}")
+    output.answer(lambda: {"records": count, "file": str(arguments.to)}, ())
+    return DONE
 
 
-def _print_lines(batches: Iterator[Any]) -> int:
-    from headstone.cli.inspect import shown_bytes
+def _batches(arguments: argparse.Namespace, lake: Lake, board: Board | None) -> Iterator[Any]:
+    from headstone.lake.reading import record_batches, snapshot, table_batches
+    from headstone.pipeline.progress import Meter
 
-    count = 0
+    states = {name: snapshot(lake, name, arguments.as_of_ms) for name in chosen_partitions(arguments, lake)}
+    meter = Meter()
+    if board is not None:
+        meter = board.meter(board.numbers(1)[0])
+        board.expect(sum(extent.length for state in states.values() for extent in state.extents))
+    for name, state in states.items():
+        if arguments.view == "table":
+            batches = table_batches(lake, name, state)
+        else:
+            batches = record_batches(lake, name, state.extents, state.start_offset)
+        yield from _metered(batches, state.extents, meter)
+
+
+def _metered(batches: Iterator[Any], extents: Sequence[Extent], meter: Meter) -> Iterator[Any]:
+    """Bytes by the share of the records: a batch does not tell how many it was made of."""
+    records = max(sum(extent.records for extent in extents), 1)
+    size = sum(extent.length for extent in extents)
+    for batch in batches:
+        meter.add(size * batch.num_rows // records, batch.num_rows)
+        yield batch
+
+
+def _json_lines(batches: Iterator[Any]) -> Iterator[str]:
+    """One per record, whatever --output says: there may be more of them than a document can hold."""
     for batch in batches:
         for row in batch.to_pylist():
             headers = [{"key": pair["key"], "value": shown_bytes(pair["value"])} for pair in row["headers"]]
@@ -233,9 +193,7 @@ def _print_lines(batches: Iterator[Any]) -> int:
                 "partition": row["partition"], "offset": row["offset"], "timestamp_ms": row["timestamp_ms"],
                 "key": shown_bytes(row["key"]), "value": shown_bytes(row["value"]), "headers": headers,
             }  # fmt: skip
-            print(json.dumps(line))
-            count += 1
-    return count
+            yield json.dumps(line)
 
 
 def _write_parquet(path: Path, batches: Iterator[Any]) -> int:
@@ -254,8 +212,7 @@ def _write_parquet(path: Path, batches: Iterator[Any]) -> int:
     return count
 
 
-def prove(arguments: argparse.Namespace) -> int:
-    """Exit 0 no object holds a value of the key; 1 some do; 3 some could not be read, so nothing is proven."""
+def prove(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.proof import ERASED, FOUND, prove_erased
 
     lake = open_named(arguments)
@@ -263,24 +220,30 @@ def prove(arguments: argparse.Namespace) -> int:
         raise UsageError(f"the lake has no topic {arguments.topic}")
     proof = prove_erased(lake, arguments.topic, _key(arguments))
     lake.close()
-    total = sum(one.bytes for one in proof.searched)
-    if arguments.output == "json":
-        told = {
+    total = sum(searched.bytes for searched in proof.searched)
+    output.answer(
+        lambda: {
             "topic": proof.topic, "key_hex": proof.key.hex(), "verdict": proof.verdict, "bytes": total,
-            "found": [asdict(one) for one in proof.sightings], "objects": [asdict(one) for one in proof.searched],
-            "unread": [asdict(one) for one in proof.unread],
-        }  # fmt: skip
-        print(json.dumps(told, indent=2))
-    else:
-        for sighting in proof.sightings:
-            what = "tombstone" if sighting.tombstone else "value"
-            print(
-                f"{what} at {proof.topic}-{sighting.partition} {sighting.offset}, {sighting.state}, in {sighting.object_id}"
-            )
-        for one in proof.unread:
-            print(f"not read: {one.path}: {one.why}")
-        print(f"{proof.verdict}: {len(proof.searched)} objects, {total:,} bytes were read")
-    return 0 if proof.verdict == ERASED else 1 if proof.verdict == FOUND else Unfinished.exit_code
+            "found": [asdict(sighting) for sighting in proof.sightings],
+            "objects": [asdict(searched) for searched in proof.searched],
+            "unread": [asdict(unread) for unread in proof.unread],
+        },
+        _proof_lines(proof, total, output),
+    )  # fmt: skip
+    return {ERASED: DONE, FOUND: FINDINGS}.get(proof.verdict, UNFINISHED)
+
+
+def _proof_lines(proof: Proof, total: int, output: Output) -> Iterator[str]:
+    from headstone.lake.proof import ERASED
+
+    for sighting in proof.sightings:
+        what = "tombstone" if sighting.tombstone else "value"
+        where = f"{proof.topic}-{sighting.partition} {sighting.offset}"
+        yield f"{what} at {where}, {sighting.state}, in {sighting.object_id}"
+    for unread in proof.unread:
+        yield f"not read: {unread.path}: {unread.why}"
+    verdict = output.painted(proof.verdict, GOOD if proof.verdict == ERASED else BAD)
+    yield f"{verdict}: {len(proof.searched)} objects, {total:,} bytes were read"
 
 
 def _key(arguments: argparse.Namespace) -> bytes:
@@ -292,7 +255,7 @@ def _key(arguments: argparse.Namespace) -> bytes:
         raise UsageError(f"--key-hex {arguments.key_hex}: not hexadecimal") from error
 
 
-def restore(arguments: argparse.Namespace) -> int:
+def restore(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.live import LiveCluster
     from headstone.lake.restore import restore as restore_topic
 
@@ -300,43 +263,15 @@ def restore(arguments: argparse.Namespace) -> int:
     lake = open_named(arguments)
     done = restore_topic(
         lake, arguments.topic, arguments.to_topic or arguments.topic, cluster, as_of_ms=arguments.as_of_ms,
-        verify=not arguments.no_verify, copies=arguments.replication_factor, tell=tell,
+        verify=not arguments.no_verify, copies=arguments.replication_factor, tell=output.tell,
     )  # fmt: skip
     lake.close()
-    if arguments.output == "json":
-        print(json.dumps({"partitions": [{**asdict(one), "at": str(one.at)} for one in done]}, indent=2))
-    for one in done if arguments.output == "text" else ():
-        verified = "verified" if one.verified else "not verified"
-        print(f"{one.at}: {one.records:,} records, {one.tombstones:,} tombstones, {one.keys:,} keys, {verified}")
-    return 0
-
-
-def store_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    pairs = [item.partition("=") for item in arguments.store_conf]
-    if any(not equals for _, equals, _ in pairs):
-        raise UsageError("--store-conf wants K=V, such as endpoint=http://127.0.0.1:9000")
-    return {name: value for name, _, value in pairs}
-
-
-def _url(arguments: argparse.Namespace) -> str:
-    from headstone.lake.lake import metastore_url
-
-    return metastore_url(arguments.lake)
-
-
-def open_named(arguments: argparse.Namespace) -> Lake:
-    """The lake that the command line names."""
-    from headstone.lake.lake import open_lake
-
-    lake = open_lake(_url(arguments), settings=store_settings(arguments))
-    if arguments.now_ms is not None:
-        lake.metastore.give_clock(arguments.now_ms)
-    return lake
-
-
-def chosen_partitions(arguments: argparse.Namespace, lake: Lake) -> list[TopicPartition]:
-    known = [at for at in lake.metastore.partitions() if at.topic == arguments.topic]
-    chosen = [at for at in known if arguments.partition in (None, at.number)]
-    if not chosen:
-        raise UsageError(f"the lake has no {arguments.topic}-{arguments.partition or 0}")
-    return chosen
+    output.answer(
+        lambda: {"partitions": [{**asdict(part), "at": str(part.at)} for part in done]},
+        (
+            f"{part.at}: {part.records:,} records, {part.tombstones:,} tombstones, {part.keys:,} keys, "
+            f"{'verified' if part.verified else 'not verified'}"
+            for part in done
+        ),
+    )
+    return DONE

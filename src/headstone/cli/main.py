@@ -13,10 +13,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
 
 from headstone import __version__
-from headstone.errors import HeadstoneError
+from headstone.cli.configuration import apply_defaults, configuration_of
+from headstone.cli.output import Output
+from headstone.cli.parsing import FINDINGS, UNFINISHED, Parser, add_output_arguments, explain, what_to_do
+from headstone.errors import HeadstoneError, UsageError
 
 VERBS = {
     "demo": "a one-command tour: a sample topic compacted on local Spark, the four corruptions, a report with drawings",
@@ -27,10 +29,15 @@ VERBS = {
     "reproduce": "the four corruptions of compacted topics, step by step, by Kafka's rule and by the coordinated one",
     "lake": "topics in object storage: ingest, compact, read, collect garbage",
     "simulate": "seeded random clusters with faults, checked for the four corruptions",
+    "completion": "write a script that lets a shell complete verbs and options",
 }
 WITH_ACTIONS = ("lake",)
 """Verbs whose actions have their own options."""
-
+EXAMPLES = (
+    "headstone demo",
+    "headstone inspect /var/lib/kafka/data",
+    "headstone compact /var/lib/kafka/data --out /tmp/compacted",
+)
 
 BEGUN = "what it had begun to change is finished or undone by the next run, the rest is as it was"
 DISK_FULL = "the disk is full; make room and run again"
@@ -48,53 +55,66 @@ OS_ADVICE = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """Its errors are one line: the usage of a verb with thirty options hides what was wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
-
-
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """With the arguments of one verb, which alone is imported, or of all."""
     top = Parser(prog="headstone", description="Keeps compacted Kafka topics small and correct.")
-    top.add_argument("--version", action="version", version=f"headstone {__version__}")
+    top.add_argument(
+        "--version", action="version", version=f"headstone {__version__}", help="show the version and exit"
+    )
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, about in VERBS.items():
         verb = verbs.add_parser(name, help=about, description=about + ".")
         if chosen not in (None, name):
             continue
         module = importlib.import_module(f"headstone.cli.{name}")
-        if name not in WITH_ACTIONS:
-            verb.add_argument(
-                "--output", choices=("text", "json"), default="text", help="what goes to stdout (default text)"
-            )
         module.add_arguments(verb)
-        verb.set_defaults(run=module.run)
+        if name not in WITH_ACTIONS:
+            explain(verb, module.EXAMPLES, module.EXIT_CODES)
+            add_output_arguments(verb)
+            verb.set_defaults(run=module.run)
+    explain(top, EXAMPLES, {FINDINGS: "findings: a divergence, a violation, something unsafe"})
     return top
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """With `configuration`, and with its defaults for what the words leave open."""
+    top = parser(words[0] if words else "")
+    file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    file.add_argument("--config")
+    configuration = configuration_of(file.parse_known_args(words)[0].config, os.environ)
+    apply_defaults(configuration, top, parser)
+    arguments = top.parse_args(words)
+    arguments.configuration = configuration
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
-    arguments = parser(words[0] if words else "").parse_args(words)
+    prog = " ".join(["headstone", *(word for word in words[:1] if word in VERBS)])
     try:
-        return int(arguments.run(arguments))
+        arguments = parsed(words)
+        prog = " ".join(["headstone", arguments.verb, *filter(None, [getattr(arguments, "action", None)])])
+        return int(arguments.run(arguments, Output.of(arguments)))
+    except UsageError as error:
+        _say(f"{prog}: {error}\n{what_to_do(prog)}")
+        return error.exit_code
     except HeadstoneError as error:
-        print(f"headstone {arguments.verb}: {error}", file=sys.stderr)
+        _say(f"{prog}: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"headstone {arguments.verb}: interrupted; {BEGUN}", file=sys.stderr)
-        return 3
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 3
+        _say(f"{prog}: interrupted; {BEGUN}")
+        return UNFINISHED
     except OSError as error:
-        print(f"headstone {arguments.verb}: {os_error_text(error)}", file=sys.stderr)
-        return 3
+        _say(f"{prog}: {os_error_text(error)}")
+        return UNFINISHED
     except Exception:
         traceback.print_exc()
-        print(f"headstone {arguments.verb}: stopped by an unexpected error; {BEGUN}", file=sys.stderr)
-        return 3
+        _say(f"{prog}: stopped by an unexpected error; {BEGUN}")
+        return UNFINISHED
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def os_error_text(error: OSError) -> str:

@@ -1,21 +1,21 @@
-"""Options that several verbs share: clocks, retentions, Spark.
+"""Values of options that several verbs share: numbers in their ranges, moments, K=V pairs, Kafka's topic settings.
 
-Parsing only; what the values mean is in `retention/policy.py` and `spark/session.py`.
+Parsing only; what the values mean is in `retention/policy.py`, the topic settings in `retention/settings.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from headstone.errors import UsageError
-from headstone.retention.policy import DAY_MS, NO_LIMIT, Policy, kafka_rules
+from headstone.retention.policy import DAY_MS, KAFKA, NO_LIMIT, Policy, kafka_rules
+from headstone.retention.settings import BY_NAME, CLEANUP_POLICY, INT_MAX, TOPIC_SETTINGS, TopicSetting
 
-INT_MAX = 2**31 - 1
 TIME_MS_MAX = 253_402_300_799_999
 """The last millisecond of year 9999."""
 
@@ -40,6 +40,26 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment(Whole):
+    """Milliseconds since 1970, or a time by ISO 8601; without an offset it is UTC."""
+
+    def __call__(self, text: str) -> int:
+        try:
+            return Whole(self.low, self.high)(text if text.lstrip("-").isdigit() else str(_iso_ms(text)))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-11-16T09:30:00Z"
+            ) from error
+
+
+def _iso_ms(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """A number from `low` to `high`, for argparse."""
 
@@ -60,18 +80,11 @@ class Share:
 offset = Whole(0, NO_LIMIT)
 positive = Whole(1, NO_LIMIT)
 partition_number = Whole(0, INT_MAX)
-moment_ms = Whole(0, TIME_MS_MAX)
+moment_ms = Moment(0, TIME_MS_MAX)
 duration_ms = Whole(0, NO_LIMIT)
 """Kafka's longs: the largest means for ever."""
-expiration_ms = Whole(1, INT_MAX)
 interval_ms = Whole(1, 365 * DAY_MS)
-retention_limit = Whole(-1, NO_LIMIT)
-"""-1 is no limit."""
 ratio = Share()
-segment_bytes = Whole(14, INT_MAX)
-"""Kafka's own range of segment.bytes; positions in indexes are ints."""
-segment_index_bytes = Whole(4, INT_MAX)
-index_interval_bytes = Whole(0, INT_MAX)
 memory_mb = Whole(1, 1 << 24)
 record_count = Whole(1, 10**12)
 key_count = Whole(0, 10**12)
@@ -86,72 +99,71 @@ seed_number = Whole(0, NO_LIMIT)
 seed_count = Whole(1, 10**9)
 step_count = Whole(1, 10**6)
 process_count = Whole(1, 1024)
+MOMENT = "in ms since 1970 or as an ISO 8601 time"
 
 
-def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("Spark")
-    group.add_argument("--master", help="Spark master (default local[*])")
-    group.add_argument("--spark-remote", metavar="URL", help="Spark Connect server, such as sc://host:15002")
-    group.add_argument(
-        "--spark-conf", metavar="K=V", action="append", default=[], help="a Spark setting; may be repeated"
-    )
+def number_of(setting: TopicSetting) -> Whole | Share:
+    return Share(setting.low, setting.high) if setting.kind is float else Whole(int(setting.low), int(setting.high))
 
 
-def spark_conf(arguments: argparse.Namespace) -> Mapping[str, str]:
-    settings = {}
-    for item in arguments.spark_conf:
+segment_bytes = number_of(BY_NAME["segment.bytes"])
+
+
+def pairs(flag: str, items: Sequence[str], *, such_as: str = "") -> dict[str, str]:
+    """Of K=V, given with a flag that may be repeated; a later one wins."""
+    found = {}
+    for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
-            raise UsageError(f"--spark-conf {item}: expected K=V")
-        settings[name] = value
-    if arguments.master and arguments.spark_remote:
-        raise UsageError("--master and --spark-remote exclude each other; name one")
-    return settings
+            raise UsageError(f"{flag} {item}: expected K=V" + (f", such as {such_as}" if such_as else ""))
+        found[name] = value
+    return found
+
+
+def now_ms(arguments: argparse.Namespace) -> int:
+    return time.time_ns() // 1_000_000 if arguments.now_ms is None else int(arguments.now_ms)
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("rules (names and defaults of Kafka's topic configs)")
-    group.add_argument("--now-ms", type=moment_ms, help="the clock that decides, in ms since 1970 (default: now)")
-    group.add_argument("--delete-retention-ms", type=duration_ms, default=DAY_MS)
-    group.add_argument("--producer-id-expiration-ms", type=expiration_ms, default=DAY_MS)
-    group.add_argument("--min-compaction-lag-ms", type=duration_ms, default=0)
-    group.add_argument("--max-compaction-lag-ms", type=positive, default=NO_LIMIT)
-    group.add_argument("--min-cleanable-dirty-ratio", type=ratio, default=0.5)
-    group.add_argument("--segment-bytes", type=segment_bytes, default=1 << 30)
-    group.add_argument("--segment-index-bytes", type=segment_index_bytes, default=10 << 20)
-    group.add_argument("--index-interval-bytes", type=index_interval_bytes, default=4096)
-    group.add_argument("--cleanup-policy", choices=("compact", "compact,delete", "delete,compact"), default="compact",
-                       metavar="POLICY", help="compact (default) or compact,delete")  # fmt: skip
-    group.add_argument("--retention-ms", type=retention_limit, default=7 * DAY_MS, help="with compact,delete")
-    group.add_argument("--retention-bytes", type=retention_limit, default=-1, help="with compact,delete")
+    """A flag for each topic setting of Kafka's. Their default is None, so that a topic's own setting can be told apart."""
+    group = parser.add_argument_group("Kafka's topic settings; in a broker's directory the default is the topic's own")
+    for setting in TOPIC_SETTINGS:
+        if setting.flag:
+            _add_setting(group.add_argument, setting)
+
+
+def _add_setting(add: Callable[..., Any], setting: TopicSetting) -> None:
+    default = "no limit" if setting.default == NO_LIMIT else setting.default
+    flag, about = f"--{setting.name.replace('.', '-')}", f"{setting.about} (default {default})"
+    if setting.name == CLEANUP_POLICY:
+        add(flag, choices=("compact", "compact,delete", "delete,compact"), metavar="POLICY", help=about)
+    else:
+        add(flag, type=number_of(setting), metavar="N", help=about)
+
+
+def fields_not_given(arguments: argparse.Namespace) -> frozenset[str]:
+    """Fields of the policy that topics' own settings may tell."""
+    return frozenset(
+        setting.field
+        for setting in TOPIC_SETTINGS
+        if setting.flag and setting.field and getattr(arguments, setting.option) is None
+    )
 
 
 def policy(arguments: argparse.Namespace) -> Policy:
     """Of the `kafka` rule set, or coordinated with the watermarks given (none given: 0, nothing may go)."""
+    numbers: dict[str, Any] = {
+        setting.field: getattr(arguments, setting.option)
+        for setting in TOPIC_SETTINGS
+        if setting.flag and setting.field and setting.name != CLEANUP_POLICY
+    }
     common = Policy(
-        now_ms=time.time_ns() // 1_000_000 if arguments.now_ms is None else arguments.now_ms,
-        delete_retention_ms=arguments.delete_retention_ms,
-        producer_id_expiration_ms=arguments.producer_id_expiration_ms,
-        min_compaction_lag_ms=arguments.min_compaction_lag_ms,
-        max_compaction_lag_ms=arguments.max_compaction_lag_ms,
-        min_cleanable_dirty_ratio=arguments.min_cleanable_dirty_ratio,
-        segment_bytes=arguments.segment_bytes,
-        segment_index_bytes=arguments.segment_index_bytes,
-        index_interval_bytes=arguments.index_interval_bytes,
+        now_ms=now_ms(arguments),
+        **{field: number for field, number in numbers.items() if number is not None},
         index_keys_max=arguments.index_keys_max,
-        cleanup_delete="delete" in arguments.cleanup_policy,
-        retention_ms=arguments.retention_ms,
-        retention_bytes=arguments.retention_bytes,
+        cleanup_delete="delete" in (arguments.cleanup_policy or ""),
         tombstones_below=arguments.tombstones_below or 0,
         markers_below=arguments.markers_below or 0,
         plain_below=arguments.plain_below or 0,
     )
-    return kafka_rules(common) if arguments.rules == "kafka" else common
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    return kafka_rules(common) if arguments.rules == KAFKA else common

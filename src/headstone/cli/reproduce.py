@@ -1,20 +1,20 @@
 """`headstone reproduce`: the four corruptions, step by step, first by Kafka's rule and then coordinated.
 
-On a simulated cluster, or with --kafka-home on three real brokers, which know Kafka's rule only. Exit 0 if each shows by
-Kafka's rule and none by the coordinated one; 1 if not; 2 for an unknown variant; 3 if the brokers did not get there.
+On a simulated cluster, or with --kafka-home on three real brokers, which know Kafka's rule only. Parses, has the stories
+told, renders them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headstone.cli.options import tell
+from headstone.cli.output import BAD, GOOD, HEADING, Output
+from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
 from headstone.errors import UsageError
 from headstone.retention.policy import COORDINATED, KAFKA, RULES
 from headstone.sim.variants import VARIANTS
@@ -23,40 +23,52 @@ if TYPE_CHECKING:
     from headstone.brokers.outages import Outage
     from headstone.sim.stories import ReplicaView, Scene, Telling
 
+EXAMPLES = (
+    "headstone reproduce",
+    "headstone reproduce tombstone-divergence --rules kafka",
+    "headstone reproduce --kafka-home /opt/kafka",
+)
+EXIT_CODES = {
+    DONE: "each shows by Kafka's rule and none by the coordinated one",
+    FINDINGS: "not so",
+    UNFINISHED: "the brokers did not get there",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "variants", nargs="*", metavar="VARIANT", help=f"which ones (default all): {', '.join(VARIANTS)}"
     )
-    parser.add_argument("--rules", choices=(*RULES, "both"), default="both", help="which rule set (default both)")
+    parser.add_argument("--rules", choices=(*RULES, "both"), default="both", help="which rule set")
     parser.add_argument(
         "--kafka-home",
         metavar="DIR",
-        help="play it on three real brokers of this Kafka release (DIR/libs has its jars)",
+        help="play it on three real brokers of this Kafka release (DIR/libs has its jars; default: simulated ones)",
     )
-    parser.add_argument("--keep", metavar="DIR", help="with --kafka-home: leave the brokers' directories there")
+    parser.add_argument(
+        "--keep", metavar="DIR", help="with --kafka-home: leave the brokers' directories there (default: removed)"
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.sim.stories import STORIES, tell_story
 
     unknown = [name for name in arguments.variants if name not in VARIANTS]
     if unknown:
         raise UsageError(f"unknown variant {unknown[0]!r}; there are {', '.join(VARIANTS)}")
     if arguments.kafka_home:
-        return _on_real_brokers(arguments)
+        return _on_real_brokers(arguments, output)
     chosen = [story for story in STORIES if not arguments.variants or story.variant in arguments.variants]
     rules = RULES if arguments.rules == "both" else (arguments.rules,)
     tellings = [tell_story(story, rule) for story in chosen for rule in rules]
-    if arguments.output == "json":
-        print(json.dumps({"runs": [as_json(telling) for telling in tellings]}, indent=2))
-    else:
-        print("\n\n".join(as_text(telling) for telling in tellings))
-        print("\n" + summary(tellings))
+    output.answer(
+        lambda: {"runs": [as_json(telling) for telling in tellings]},
+        [*(as_text(telling, output) + "\n" for telling in tellings), *summary(tellings, output)],
+    )
     return 0 if all(telling.corrupt == (telling.rules == KAFKA) for telling in tellings) else 1
 
 
-def _on_real_brokers(arguments: argparse.Namespace) -> int:
+def _on_real_brokers(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.brokers.distribution import distribution_at
     from headstone.brokers.outages import play
 
@@ -67,14 +79,14 @@ def _on_real_brokers(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--keep {arguments.keep}: there is something already; name a new directory")
     with tempfile.TemporaryDirectory(prefix="headstone-") as temporary:
         root = Path(arguments.keep).absolute() if arguments.keep else Path(temporary)
-        outages = play(distribution, root, arguments.variants or VARIANTS, tell=tell)
-    if arguments.output == "json":
-        print(json.dumps({"runs": [outage_as_json(outage) for outage in outages]}, indent=2))
-    else:
-        print("\n\n".join(outage_as_text(outage) for outage in outages))
-        print()
-        for outage in outages:
-            print(f"{outage.variant:22} Kafka {outage.kafka:8} {'corrupt' if outage.corrupt else 'correct'}")
+        outages = play(distribution, root, arguments.variants or VARIANTS, tell=output.tell)
+    output.answer(
+        lambda: {"runs": [outage_as_json(outage) for outage in outages]},
+        [
+            *(outage_as_text(outage, output) + "\n" for outage in outages),
+            *(f"{outage.variant:22} Kafka {outage.kafka:8} {judged(outage.corrupt, output)}" for outage in outages),
+        ],
+    )
     return 0 if all(outage.corrupt for outage in outages) else 1
 
 
@@ -82,11 +94,11 @@ def outage_as_json(outage: Outage) -> dict[str, object]:
     return {"variant": outage.variant, "rules": KAFKA, "corrupt": outage.corrupt, **asdict(outage)}
 
 
-def outage_as_text(outage: Outage) -> str:
+def outage_as_text(outage: Outage, output: Output) -> str:
     from headstone.sim.stories import show_table
 
     heading = f"{outage.variant}: {outage.about}"
-    lines = [heading, "=" * len(heading), f"three real brokers, Kafka {outage.kafka}", ""]
+    lines = [output.painted(heading, HEADING), "=" * len(heading), f"three real brokers, Kafka {outage.kafka}", ""]
     lines += [f"{number}. {step}" for number, step in enumerate(outage.steps, start=1)]
     lines += [
         "",
@@ -99,7 +111,8 @@ def outage_as_text(outage: Outage) -> str:
             gets = f"lets it wait at offset {served.lso} of {served.log_end} for ever"
         mark = "   WRONG" if served in outage.wrong else ""
         lines.append(f"     broker {served.broker}   {log:48} {gets}{mark}")
-    lines.append("CORRUPT." if outage.corrupt else "Correct on every broker.")
+    verdict = output.painted("CORRUPT.", BAD) if outage.corrupt else output.painted("Correct on every broker.", GOOD)
+    lines.append(verdict)
     return "\n".join(lines)
 
 
@@ -116,17 +129,17 @@ def as_json(telling: Telling) -> dict[str, object]:
     }
 
 
-def as_text(telling: Telling) -> str:
+def as_text(telling: Telling, output: Output) -> str:
     from headstone.sim.stories import RULE_NAMES, show_table
 
     heading = f"{telling.variant}: {telling.about}"
-    lines = [heading, "=" * len(heading), RULE_NAMES[telling.rules], ""]
+    lines = [output.painted(heading, HEADING), "=" * len(heading), RULE_NAMES[telling.rules], ""]
     for number, scene in enumerate(telling.scenes, start=1):
         lines += [*_scene_lines(number, scene), ""]
     lines.append(f"A read_committed consumer should get {show_table(telling.expected)}, from every replica.")
-    lines += [f"CORRUPT: {finding.where} {finding.text}." for finding in telling.findings]
+    lines += [output.painted(f"CORRUPT: {finding.where} {finding.text}.", BAD) for finding in telling.findings]
     if not telling.corrupt:
-        lines.append("Correct on every replica.")
+        lines.append(output.painted("Correct on every replica.", GOOD))
     return "\n".join(lines)
 
 
@@ -146,9 +159,9 @@ def _replica_line(replica: ReplicaView) -> str:
     return f"     broker {replica.broker}        {log:44}  reads {show_table(replica.table)}    [{marks}]"
 
 
-def summary(tellings: list[Telling]) -> str:
-    lines = []
-    for telling in tellings:
-        verdict = "corrupt" if telling.corrupt else "correct"
-        lines.append(f"{telling.variant:22} {telling.rules:12} {verdict}")
-    return "\n".join(lines)
+def summary(tellings: list[Telling], output: Output) -> list[str]:
+    return [f"{telling.variant:22} {telling.rules:12} {judged(telling.corrupt, output)}" for telling in tellings]
+
+
+def judged(corrupt: bool, output: Output) -> str:
+    return output.painted("corrupt", BAD) if corrupt else output.painted("correct", GOOD)

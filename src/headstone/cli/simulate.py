@@ -1,18 +1,20 @@
 """`headstone simulate`: seeded random clusters with faults, checked at every turn.
 
-Exit 0 if nothing was found; 1 if something was, with the command that replays it; 2 for an unknown mutant or rule.
+Parses, calls the campaign, renders what it found with the command that replays it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from headstone.cli.options import cores, process_count, replica_count, seed_count, seed_number, step_count, tell
+from headstone.cli.engines import cores
+from headstone.cli.options import process_count, replica_count, seed_count, seed_number, step_count
+from headstone.cli.output import BAD, GOOD, Output
+from headstone.cli.parsing import DONE, FINDINGS
 from headstone.errors import UsageError
 from headstone.retention.policy import COORDINATED, RULES
 
@@ -21,29 +23,44 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 5
 TOLD_EVERY_S = 5.0
+EXAMPLES = (
+    "headstone simulate --seeds 10000",
+    "headstone simulate --rules kafka --seeds 100",
+    "headstone simulate --mutant list",
+)
+EXIT_CODES = {DONE: "nothing was found", FINDINGS: "something was, and the command that replays it is told"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=seed_count, default=1000, help="how many clusters (default 1000)")
-    parser.add_argument("--seed", type=seed_number, help="the first of them (default 0; with --fresh a random one)")
-    parser.add_argument("--fresh", action="store_true", help="begin at a random seed, which is printed")
-    parser.add_argument("--steps", type=step_count, default=200, help="steps each (default 200)")
-    parser.add_argument("--replicas", type=replica_count, help="1 to 9 (default: each seed draws its own)")
-    parser.add_argument("--rules", choices=RULES, default=COORDINATED, help="default coordinated")
+    parser.add_argument("--seeds", type=seed_count, default=1000, metavar="N", help="how many clusters")
     parser.add_argument(
-        "--mutant", metavar="NAME", help="one thing wrong on purpose; stops when it is found. `list` lists them"
+        "--seed", type=seed_number, metavar="N", help="the first of them (default 0; with --fresh a random one)"
     )
-    parser.add_argument("--jobs", type=process_count, default=cores(), help="processes (default: one per core)")
+    parser.add_argument("--fresh", action="store_true", help="begin at a random seed, which is printed")
+    parser.add_argument("--steps", type=step_count, default=200, metavar="N", help="steps each")
+    parser.add_argument("--replicas", type=replica_count, metavar="N", help="1 to 9 (default: each seed draws its own)")
+    parser.add_argument(
+        "--rules", choices=RULES, default=COORDINATED, help="by which brokers remove tombstones and markers"
+    )
+    parser.add_argument(
+        "--mutant",
+        metavar="NAME",
+        help="one thing wrong on purpose; stops when it is found; `list` lists them (default: none)",
+    )
+    parser.add_argument(
+        "--jobs", type=process_count, default=cores(), metavar="N", help="processes (default: one per core)"
+    )
     parser.add_argument("--shrink", action="store_true", help="look for a shorter story of the first violation")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.sim.campaign import Settings, campaign, shortened
     from headstone.sim.mutants import MUTANTS
 
     if arguments.mutant == "list":
-        print("\n".join(f"{mutant.name:26} {mutant.about}" for mutant in MUTANTS.values()))
-        return 0
+        known = {mutant.name: mutant.about for mutant in MUTANTS.values()}
+        output.answer(lambda: {"mutants": known}, (f"{name:26} {about}" for name, about in known.items()))
+        return DONE
     if arguments.mutant is not None and arguments.mutant not in MUTANTS:
         raise UsageError(f"unknown mutant {arguments.mutant!r}; `headstone simulate --mutant list` lists them")
     if arguments.mutant is not None and arguments.rules != COORDINATED:
@@ -57,22 +74,23 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     tally = campaign(
         first, arguments.seeds, settings, jobs=arguments.jobs, stop_early=arguments.mutant is not None,
-        tell=_Progress(arguments.seeds),
+        tell=_Progress(arguments.seeds, output),
     )  # fmt: skip
     seconds = time.monotonic() - started
     short = shortened(tally.violations[0], settings) if arguments.shrink and tally.violations else None
-    if arguments.output == "json":
-        print(json.dumps(as_json(tally, settings, first, seconds, short), indent=2))
-    else:
-        print(as_text(tally, settings, first, seconds, short))
+    output.answer(
+        lambda: as_json(tally, settings, first, seconds, short),
+        as_text(tally, settings, first, seconds, short, output),
+    )
     return 1 if tally.violations else 0
 
 
 class _Progress:
     """A line that is rewritten on a terminal, and one now and then elsewhere."""
 
-    def __init__(self, seeds: int) -> None:
+    def __init__(self, seeds: int, output: Output) -> None:
         self._seeds = seeds
+        self._output = output
         self._started = self._told = time.monotonic()
 
     def __call__(self, tally: Tally) -> None:
@@ -80,10 +98,12 @@ class _Progress:
         rate = tally.seeds / max(now - self._started, 1e-9)
         left = (self._seeds - tally.seeds) / max(rate, 1e-9)
         line = f"{tally.seeds}/{self._seeds} seeds, {rate:.0f}/s, {left:.0f} s left, {len(tally.violations)} violations"
+        if self._output.quiet:
+            return
         if sys.stderr.isatty():
             print(f"\r{line}   ", end="\n" if tally.seeds >= self._seeds else "", file=sys.stderr, flush=True)
         elif now - self._told >= TOLD_EVERY_S:
-            tell(line)
+            self._output.tell(line)
             self._told = now
 
 
@@ -123,11 +143,13 @@ def as_json(
 
 
 def as_text(
-    tally: Tally, settings: Settings, first: int, seconds: float, short: tuple[int, list[str], object] | None
-) -> str:
+    tally: Tally, settings: Settings, first: int, seconds: float, short: tuple[int, list[str], object] | None,
+    output: Output,
+) -> list[str]:  # fmt: skip
     what = f"mutant {settings.mutant}" if settings.mutant else f"{settings.rules} rules"
+    count = output.painted(f"{len(tally.violations):,} violations", BAD if tally.violations else GOOD)
     lines = [
-        f"{tally.seeds:,} seeds from {first}, {tally.steps:,} steps, {what}: {len(tally.violations):,} violations "
+        f"{tally.seeds:,} seeds from {first}, {tally.steps:,} steps, {what}: {count} "
         f"({seconds:.0f} s, {tally.seeds / seconds:.0f} seeds/s)",
         f"checks made: {tally.checks:,}",
         "faults injected: " + ", ".join(f"{name} {count:,}" for name, count in tally.faults.most_common()),
@@ -144,4 +166,4 @@ def as_text(
         drawn, steps, finding = short
         lines.append(f"\nshortest story found: {len(steps)} of {drawn} steps: {', '.join(steps) or '(none)'}")
         lines.append(f"  {finding}")
-    return "\n".join(lines)
+    return lines

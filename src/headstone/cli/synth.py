@@ -1,15 +1,15 @@
 """`headstone synth`: writes sample log directories, deterministic by seed.
 
-Exit 0 written; 2 wrong usage or the directory exists.
+Parses and renders; `sim/synth.py` writes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from headstone.cli.options import (
+    MOMENT,
     batch_bytes,
     copy_count,
     key_count,
@@ -22,42 +22,49 @@ from headstone.cli.options import (
     segment_bytes,
     value_bytes,
 )
+from headstone.cli.output import Output
+from headstone.cli.parsing import DONE
 from headstone.errors import UsageError
 from headstone.log import codecs
 from headstone.sim.samples import SampleSettings
+
+EXAMPLES = (
+    "headstone synth /tmp/sample --records 100000 --transactions 0.3",
+    "headstone synth /tmp/sample --replicas 3 --codec zstd --seed 7",
+)
+EXIT_CODES = {DONE: "written"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     sample = SampleSettings()
     parser.add_argument("directory", type=Path, metavar="DIR", help="a directory that does not exist or is empty")
-    parser.add_argument("--topic", default=sample.topic)
-    parser.add_argument("--partitions", type=partition_count, default=sample.partitions)
-    parser.add_argument(
-        "--records", type=record_count, default=sample.records, help="a partition (default %(default)s)"
-    )
-    parser.add_argument(
-        "--keys", type=key_count, default=sample.keys, help="distinct keys to draw from; 0: all different"
-    )
-    parser.add_argument("--value-bytes-min", type=value_bytes, default=sample.value_bytes_min)
-    parser.add_argument("--value-bytes-max", type=value_bytes, default=sample.value_bytes_max)
-    parser.add_argument("--batch-bytes", type=batch_bytes, default=sample.batch_bytes)
-    parser.add_argument("--segment-bytes", type=segment_bytes, default=sample.segment_bytes)
-    parser.add_argument("--codec", choices=codecs.NAMES, default=codecs.NAMES[sample.codec])
-    parser.add_argument("--tombstones", type=ratio, default=sample.tombstones, help="share of records")
-    parser.add_argument("--headers", type=ratio, default=sample.headers, help="share of records with headers")
-    parser.add_argument(
-        "--transactions", type=ratio, default=sample.transactions, help="share of batches in transactions"
-    )
-    parser.add_argument("--aborts", type=ratio, default=sample.aborts, help="share of transactions that abort")
-    parser.add_argument("--producers", type=producer_count, default=sample.producers)
-    parser.add_argument(
-        "--replicas", type=copy_count, default=sample.replicas, help="identical copies in DIR/replica-N"
-    )
-    parser.add_argument("--seed", type=seed_number, default=sample.seed)
-    parser.add_argument("--start-ms", type=moment_ms, default=sample.start_ms, help="timestamp of the first record")
+    add = parser.add_argument
+    add("--topic", default=sample.topic, help="its name")
+    add("--partitions", type=partition_count, default=sample.partitions, metavar="N", help="how many")
+    add("--records", type=record_count, default=sample.records, metavar="N", help="per partition")
+    add("--keys", type=key_count, default=sample.keys, metavar="N", help="distinct keys to draw from; 0: all different")
+    add("--value-bytes-min", type=value_bytes, default=sample.value_bytes_min, metavar="N", help="the smallest value")
+    add("--value-bytes-max", type=value_bytes, default=sample.value_bytes_max, metavar="N", help="the largest value")
+    add("--batch-bytes", type=batch_bytes, default=sample.batch_bytes, metavar="N", help="of a batch, uncompressed")
+    add("--segment-bytes", type=segment_bytes, default=sample.segment_bytes, metavar="N", help="of a segment, at most")
+    add("--codec", choices=codecs.NAMES, default=codecs.NAMES[sample.codec], help="of every batch")
+    add("--tombstones", type=ratio, default=sample.tombstones, metavar="SHARE", help="share of records")
+    add("--headers", type=ratio, default=sample.headers, metavar="SHARE", help="share of records with headers")
+    add(
+        "--transactions", type=ratio, default=sample.transactions, metavar="SHARE",
+        help="share of batches in transactions",
+    )  # fmt: skip
+    add("--aborts", type=ratio, default=sample.aborts, metavar="SHARE", help="share of transactions that abort")
+    add("--producers", type=producer_count, default=sample.producers, metavar="N", help="how many write")
+    add("--replicas", type=copy_count, default=sample.replicas, metavar="N", help="identical copies in DIR/replica-N")
+    add("--seed", type=seed_number, default=sample.seed, metavar="N", help="the same seed gives the same bytes")
+    add(
+        "--start-ms", type=moment_ms, default=sample.start_ms, metavar="TIME",
+        help=f"timestamp of the first record, {MOMENT}",
+    )  # fmt: skip
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.sim.synth import write_sample
 
     directory = arguments.directory
@@ -72,8 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     roots = write_sample(directory, settings)
     written = sum(path.stat().st_size for root in roots for path in root.rglob("*.log"))
-    if arguments.output == "json":
-        print(json.dumps({"log_dirs": [str(root) for root in roots], "bytes": written, "seed": settings.seed}))
-    else:
-        print(f"wrote {written / 1e6:,.1f} MB to {', '.join(map(str, roots))} (seed {settings.seed})")
-    return 0
+    output.answer(
+        lambda: {"log_dirs": [str(root) for root in roots], "bytes": written, "seed": settings.seed},
+        [f"wrote {written / 1e6:,.1f} MB to {', '.join(map(str, roots))} (seed {settings.seed})"],
+    )
+    return DONE

@@ -111,7 +111,8 @@ def compact_partition(
         options.tell(f"{topic_partition}: reading {len(fetched)} of {len(partition.extents)} extents")
         _fetch(job)
         request = CompactionRequest(
-            paths=(str(job.directory),), out=None, policy=plan.policy, dirty_from=plan.index.start, progress=False,
+            paths=(str(job.directory),), out=None, policy=plan.policy, dirty_from=plan.index.start,
+            progress=job.options.progress,
             path="auto" if options.map_bytes is None else "whole",
         )  # fmt: skip
         options.check()

@@ -1,14 +1,16 @@
 """The audit's report: one HTML page that needs nothing else, with a lane for each replica on a shared axis of offsets.
 
-A pure function of what `audit --output json` prints. All text from outside is escaped; looks are `page_style`'s and a few own.
+A pure function of the outcome. All text from outside is escaped; looks are `page_style`'s and a few own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
+from headstone.audit.outcome import AuditOutcome, PartitionOutcome
+from headstone.audit.verdicts import Finding, Group
+from headstone.log.shown import shown_bytes
 from headstone.pages.style import STYLE
 
 WIDTH, LEFT, RIGHT, LANE, TOP = 1120, 260, 40, 46, 24
@@ -27,15 +29,15 @@ VERDICTS = {
 }
 
 
-def audit_page(verdict: str, partitions: Sequence[Mapping[str, Any]]) -> str:
-    findings = sum(len(one["findings"]) for one in partitions)
-    concerned = [one for one in partitions if one["findings"] or one["problems"] or one["forecast"]]
-    quiet = len(partitions) - len(concerned)
+def audit_page(outcome: AuditOutcome) -> str:
+    concerned = [one for one in outcome.partitions if one.findings or one.problems or one.forecast]
+    quiet = len(outcome.partitions) - len(concerned)
+    verdict = outcome.verdict
     body = [
         "<h1>Audit of replicas</h1>",
         f'<p><span class="verdict {escape(verdict)}">{escape(verdict)}</span> {escape(VERDICTS[verdict])} '
-        f"{len(partitions)} partitions, {findings} findings.</p>",
-        *(_partition(one) for one in concerned),
+        f"{len(outcome.partitions)} partitions, {outcome.findings} findings.</p>",
+        *(_partition(partition) for partition in concerned),
         f"<p>{quiet} partitions without anything to tell.</p>" if quiet else "",
     ]
     return (
@@ -45,46 +47,47 @@ def audit_page(verdict: str, partitions: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _partition(one: Mapping[str, Any]) -> str:
-    parts = [f"<h2>{escape(one['partition'])}</h2>"]
-    if one["replicas"]:
+def _partition(partition: PartitionOutcome) -> str:
+    parts = [f"<h2>{escape(partition.partition)}</h2>"]
+    if partition.replicas:
         parts.append(
-            f'<figure class="wide">{lanes_svg(one)}<figcaption>Offsets; findings are red.</figcaption></figure>'
+            f'<figure class="wide">{lanes_svg(partition)}<figcaption>Offsets; findings are red.</figcaption></figure>'
         )
-    parts += [f"<p>Not covered: {escape(text)}</p>" for text in one["problems"]]
+    parts += [f"<p>Not covered: {escape(text)}</p>" for text in partition.problems]
     parts += [
-        f"<p>{escape(risk['replica'])} is {risk['behind']} offsets behind; from {risk['unsafe_ms']} ms (since 1970) on, "
+        f"<p>{escape(risk.replica)} is {risk.behind} offsets behind; from {risk.unsafe_ms} ms (since 1970) on, "
         "something that it has not copied yet may be removed.</p>"
-        for risk in one["forecast"]
+        for risk in partition.forecast
     ]
-    if one["findings"]:
-        parts.append(_table(one["groups"]))
+    if partition.findings:
+        parts.append(_table(partition.groups))
     return "".join(parts)
 
 
-def _table(groups: Sequence[Mapping[str, Any]]) -> str:
+def _table(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
-        steps = "".join(f"<li>{escape(step)}</li>" for step in group["repair"])
-        other = f"<br>or {escape(group['or_class'])}<br>on {escape(group['or_replica'])}" if group["or_class"] else ""
-        other += f"<br>or {escape(group['else_class'])}<br>there" if group["else_class"] else ""
-        harmless = "" if group["misleads_readers"] else ", no reader is misled"
-        more = group["count"] - len(group["examples"])
+        first, count = group.findings[0], len(group.findings)
+        steps = "".join(f"<li>{escape(step)}</li>" for step in first.repair)
+        other = f"<br>or {escape(group.or_kind)}<br>on {escape(str(first.or_replica))}" if group.or_kind else ""
+        other += f"<br>or {escape(first.else_kind)}<br>there" if first.else_kind else ""
+        harmless = "" if group.misleads else ", no reader is misled"
+        more = count - len(group.examples)
         rows.append(
-            f"<tr><td>{escape(group['class'])}<br>on {escape(group['replica'])}{other}</td><td>{group['count']}</td>"
-            f"<td>{escape(group['sure'])}, {escape(group['isolation'])}{harmless}: {escape(group['why'])}</td>"
-            f"<td><ul>{''.join(_example(one) for one in group['examples'])}</ul>{f'and {more} more' if more else ''}</td>"
-            f"<td><ol>{steps}</ol>{_commands(group['commands'])}</td></tr>"
+            f"<tr><td>{escape(group.kind)}<br>on {escape(group.replica)}{other}</td><td>{count}</td>"
+            f"<td>{escape(group.sure)}, {escape(group.isolation)}{harmless}: {escape(first.why)}</td>"
+            f"<td><ul>{''.join(map(_example, group.examples))}</ul>{f'and {more} more' if more else ''}</td>"
+            f"<td><ol>{steps}</ol>{_commands(first.commands)}</td></tr>"
         )
     head = "<tr><th>what</th><th>findings</th><th>why</th><th>such as</th><th>what to do</th></tr>"
     return f'<table class="findings">{head}{"".join(rows)}</table>'
 
 
-def _example(example: Mapping[str, Any]) -> str:
-    served = "".join(f"<li>{escape(name)}: {escape(state)}</li>" for name, state in example["served"].items())
-    place = f"<br>{escape(str(example['file']))} at {example['position']}" if example["file"] else ""
-    key = "" if example["key"] is None else f"key {escape(str(example['key']))}, "
-    return f"<li>{key}offset {example['offset']}{place}<ul>{served}</ul></li>"
+def _example(example: Finding) -> str:
+    served = "".join(f"<li>{escape(name)}: {escape(state)}</li>" for name, state in example.served.items())
+    place = f"<br>{escape(example.file)} at {example.position}" if example.file else ""
+    key = "" if example.key is None else f"key {escape(str(shown_bytes(example.key)))}, "
+    return f"<li>{key}offset {example.offset}{place}<ul>{served}</ul></li>"
 
 
 def _commands(steps: Sequence[str]) -> str:
@@ -92,9 +95,9 @@ def _commands(steps: Sequence[str]) -> str:
     return f"<details><summary>commands</summary><pre>{lines}</pre></details>" if steps else ""
 
 
-def lanes_svg(one: Mapping[str, Any]) -> str:
-    replicas = one["replicas"]
-    low, high = min(r["log_start"] for r in replicas), max(r["log_end"] for r in replicas)
+def lanes_svg(partition: PartitionOutcome) -> str:
+    replicas = partition.replicas
+    low, high = min(replica.log_start for replica in replicas), max(replica.log_end for replica in replicas)
     scale = (WIDTH - LEFT - RIGHT) / max(high - low, 1)
 
     def x(offset: int) -> float:
@@ -103,26 +106,27 @@ def lanes_svg(one: Mapping[str, Any]) -> str:
     drawn = [f'<text x="{LEFT}" y="14">{low}</text><text x="{x(high)}" y="14" text-anchor="end">{high}</text>']
     for lane, replica in enumerate(replicas):
         y = TOP + lane * LANE
-        start, end = x(replica["log_start"]), x(replica["log_end"])
-        name = replica["replica"] if len(replica["replica"]) <= 28 else "…" + replica["replica"][-27:]
+        start, end = x(replica.log_start), x(replica.log_end)
+        name = replica.name if len(replica.name) <= 28 else "…" + replica.name[-27:]
         drawn.append(
             f'<text x="{LEFT - 10}" y="{y + 20}" text-anchor="end">{escape(name)}</text>'
             f'<rect x="{start}" y="{y + 6}" width="{max(end - start, 1):.1f}" height="20" fill="var(--band)" '
             'stroke="var(--line)">'
-            f"<title>log [{replica['log_start']}, {replica['log_end']})</title></rect>"
+            f"<title>log [{replica.log_start}, {replica.log_end})</title></rect>"
         )
         for field, label, colour in MARKS:
-            if replica[field] is not None:
-                at = x(min(max(replica[field], low), high))
+            offset = getattr(replica, field)
+            if offset is not None:
+                mark = x(min(max(offset, low), high))
                 drawn.append(
-                    f'<line x1="{at}" x2="{at}" y1="{y + 2}" y2="{y + 30}" stroke="var({colour})" stroke-width="3">'
-                    f"<title>{label} {replica[field]}</title></line>"
+                    f'<line x1="{mark}" x2="{mark}" y1="{y + 2}" y2="{y + 30}" stroke="var({colour})" stroke-width="3">'
+                    f"<title>{label} {offset}</title></line>"
                 )
-        for finding in one["findings"]:
-            if finding["replica"] == replica["replica"]:
+        for finding in partition.findings:
+            if finding.replica == replica.name:
                 drawn.append(
-                    f'<circle cx="{x(finding["offset"])}" cy="{y + 16}" r="7" fill="var(--corrupt-edge)">'
-                    f"<title>{escape(finding['class'])} at {finding['offset']}</title></circle>"
+                    f'<circle cx="{x(finding.offset)}" cy="{y + 16}" r="7" fill="var(--corrupt-edge)">'
+                    f"<title>{escape(finding.kind)} at {finding.offset}</title></circle>"
                 )
     legend_y = TOP + len(replicas) * LANE + 14
     for i, (_, label, colour) in enumerate(MARKS):

@@ -1,0 +1,210 @@
+"""The configuration file: defaults of options, named clusters, settings of stores. TOML; flags win over it.
+
+    [defaults]                      # of every verb that has the option
+    output = "json"
+    [verbs.compact]                 # of one verb; [verbs."lake worker"] of an action
+    engine = "process"
+    [clusters.production]           # --cluster production
+    bootstrap = "kafka-1:9092,kafka-2:9092"
+    "security.protocol" = "SASL_SSL"
+    "sasl.password" = "env:KAFKA_PASSWORD"
+    [stores."s3://backups"]         # of every place that begins so
+    endpoint = "https://minio:9000"
+    secret_access_key = "file:/run/secrets/minio"
+
+A secret is never in the file, only where to find it, and is never shown. A name that is not known is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headstone.errors import UsageError
+
+DEFAULTS, VERBS, CLUSTERS, STORES = "defaults", "verbs", "clusters", "stores"
+SECRET = re.compile(r"password|passwd|secret|token|jaas|\.pem$|account_key|sas_key", re.IGNORECASE)
+"""Names of settings whose value nobody else may see; those of librdkafka, of Java's clients and of object stores."""
+NO_DEFAULTS = ("help", "config")
+
+Parsers = Callable[[], argparse.ArgumentParser]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """`file` is None where there is none; values of clusters and stores are as they are written, references unresolved."""
+
+    file: Path | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    verbs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def refuse(self, key: str, why: str) -> UsageError:
+        return UsageError(f"{self.file}: {key}: {why}")
+
+    def cluster(self, name: str) -> dict[str, str]:
+        """librdkafka's settings, secrets included."""
+        if name not in self.clusters:
+            known = ", ".join(sorted(self.clusters)) or "none"
+            raise UsageError(f"--cluster {name}: {self.file or 'no configuration file'} names {known}")
+        settings = self._resolved(f"{CLUSTERS}.{name}", self.clusters[name])
+        return {"bootstrap.servers" if key == "bootstrap" else key: value for key, value in settings.items()}
+
+    def store(self, url: str) -> dict[str, str]:
+        """Of the longest prefix that the URL begins with; a shorter one's are not mixed in."""
+        prefixes = [prefix for prefix in self.stores if is_below(url, prefix)]
+        chosen = max(prefixes, key=len, default=None)
+        return {} if chosen is None else self._resolved(f'{STORES}."{chosen}"', self.stores[chosen])
+
+    def _resolved(self, section: str, settings: Mapping[str, str]) -> dict[str, str]:
+        return {name: self._value(f"{section}.{name}", text) for name, text in settings.items()}
+
+    def _value(self, key: str, text: str) -> str:
+        kind, colon, where = text.partition(":")
+        if colon and kind == "env":
+            if where not in os.environ:
+                raise self.refuse(key, f"the environment has no {where}")
+            return os.environ[where]
+        if colon and kind == "file":
+            try:
+                return Path(where).expanduser().read_text(encoding="utf-8").strip()
+            except OSError as error:
+                raise self.refuse(key, f"{where}: {error.strerror or error}") from error
+        return text
+
+
+def is_below(url: str, prefix: str) -> bool:
+    return url == prefix or url.startswith(prefix.rstrip("/") + "/")
+
+
+def usual_place(environment: Mapping[str, str]) -> Path:
+    home = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "headstone" / "config.toml"
+
+
+def configuration_of(given: str | None, environment: Mapping[str, str]) -> Configuration:
+    """From the file that was named, which must be there, or from the usual place, if it is there."""
+    file = Path(given).expanduser() if given else usual_place(environment)
+    if given is None and not _is_there(file):
+        return Configuration()
+    try:
+        content = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(f"--config {file}: no such file") from error
+    try:
+        return _checked(file, tomllib.loads(content))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file}: {error}; it is a TOML file") from error
+
+
+def _is_there(file: Path) -> bool:
+    """Whoever runs as another user may have a home that is closed to him: then it is as if there were none."""
+    try:
+        return file.is_file()
+    except PermissionError:
+        return False
+
+
+def _checked(file: Path, document: dict[str, Any]) -> Configuration:
+    found = Configuration(
+        file=file, **{name: content for name, content in document.items() if _is_section(name, content)}
+    )
+    for name, content in document.items():
+        if not _is_section(name, content):
+            raise found.refuse(
+                name, f"unknown; there are {', '.join((DEFAULTS, VERBS, CLUSTERS, STORES))}, each a table"
+            )
+    for section, tables in ((CLUSTERS, found.clusters), (STORES, found.stores)):
+        for name, settings in tables.items():
+            _check_connection(found, f"{section}.{name}" if section == CLUSTERS else f'{section}."{name}"', settings)
+    for name, settings in found.clusters.items():
+        if "bootstrap" not in settings:
+            raise found.refuse(f"{CLUSTERS}.{name}", "has no bootstrap: HOST:PORT, with commas between several")
+    return found
+
+
+def _is_section(name: str, content: object) -> bool:
+    return name in (DEFAULTS, VERBS, CLUSTERS, STORES) and isinstance(content, dict)
+
+
+def _check_connection(configuration: Configuration, section: str, settings: object) -> None:
+    if not isinstance(settings, dict):
+        raise configuration.refuse(section, "expected a table of settings")
+    for name, value in settings.items():
+        key = f"{section}.{name}"
+        if not isinstance(value, str):
+            raise configuration.refuse(key, 'expected a text, such as "true" or "10"')
+        if SECRET.search(name) and not value.startswith(("env:", "file:")):
+            raise configuration.refuse(key, 'a secret is told by reference: "env:NAME" or "file:PATH"')
+
+
+def options_of(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, str, argparse.Action]]:
+    """(verb and action, option without dashes, what parses it) of everything below a parser."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield from options_of(below, f"{words} {name}".strip())
+        for flag in action.option_strings:
+            if flag.startswith("--") and action.help != argparse.SUPPRESS:
+                yield words, flag.removeprefix("--"), action
+
+
+def apply_defaults(configuration: Configuration, chosen: argparse.ArgumentParser, everything: Parsers) -> None:
+    """Makes the file's defaults those of the chosen parser; names and verbs are held against everything that there is."""
+    if not configuration.defaults and not configuration.verbs:
+        return
+    known: dict[str, set[str]] = {}
+    for words, option, _ in options_of(everything()):
+        known.setdefault(words, set()).add(option)
+    for option in configuration.defaults:
+        if not any(option in options for options in known.values()) or option in NO_DEFAULTS:
+            raise configuration.refuse(f"{DEFAULTS}.{option}", "no verb has such an option")
+    for words, settings in configuration.verbs.items():
+        if words not in known or not isinstance(settings, dict):
+            raise configuration.refuse(
+                f'{VERBS}."{words}"', f"no such verb; there are {', '.join(sorted(filter(None, known)))}"
+            )
+        for option in settings:
+            if option not in known[words] or option in NO_DEFAULTS:
+                raise configuration.refuse(f'{VERBS}."{words}".{option}', f"{words} has no such option")
+    for words, option, action in options_of(chosen):
+        for section, table in (
+            (DEFAULTS, configuration.defaults),
+            (f'{VERBS}."{words}"', configuration.verbs.get(words, {})),
+        ):
+            if option in table and option not in NO_DEFAULTS:
+                action.default = _converted(configuration, f"{section}.{option}", action, table[option])
+                action.required = False
+
+
+def _converted(configuration: Configuration, key: str, action: argparse.Action, value: object) -> Any:
+    """As the flag would have parsed it."""
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise configuration.refuse(key, "expected true or false")
+        return value
+    if isinstance(action, argparse._AppendAction):
+        if not isinstance(value, list):
+            raise configuration.refuse(key, "expected a list: it may be given several times")
+        return [_one(configuration, key, action, item) for item in value]
+    return _one(configuration, key, action, value)
+
+
+def _one(configuration: Configuration, key: str, action: argparse.Action, value: object) -> Any:
+    if isinstance(value, bool | list | dict):
+        raise configuration.refuse(key, "expected one value")
+    parse = action.type if callable(action.type) else str
+    try:
+        parsed = parse(str(value))
+    except (argparse.ArgumentTypeError, ValueError) as error:
+        raise configuration.refuse(key, str(error)) from error
+    if action.choices is not None and parsed not in action.choices:
+        raise configuration.refuse(key, f"{parsed!r} is none of {', '.join(map(str, action.choices))}")
+    return parsed

@@ -1,0 +1,76 @@
+"""How a verb is told to reach clusters and object stores: flags, or names and prefixes of the configuration file.
+
+Flags win. Secrets pass through here unseen.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from headstone.cli.options import pairs
+from headstone.errors import UsageError
+
+if TYPE_CHECKING:
+    from headstone.cluster.connection import Connection
+    from headstone.storage.places import Place
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser, *, what: str, required: bool = False) -> None:
+    group = parser.add_argument_group("cluster")
+    which = group.add_mutually_exclusive_group(required=required)
+    which.add_argument(
+        "--bootstrap", metavar="HOSTS", help=f"{what}, such as kafka-1:9092,kafka-2:9092 (default: none)"
+    )
+    which.add_argument(
+        "--cluster", metavar="NAME", help=f"{what}, by its name in the configuration file (default: none)"
+    )
+    group.add_argument(
+        "--kafka-conf", metavar="K=V", action="append", default=[],
+        help="a setting by librdkafka's name, such as security.protocol=SASL_SSL; may be repeated",
+    )  # fmt: skip
+
+
+def add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument_group("object storage").add_argument(
+        "--store-conf", metavar="K=V", action="append", default=[],
+        help="a setting of the store by obstore's name, such as endpoint=http://127.0.0.1:9000 or region=eu-west-1; may be "
+        "repeated (default: from the configuration file and the environment)",
+    )  # fmt: skip
+
+
+def has_cluster(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.bootstrap or arguments.cluster)
+
+
+def kafka_connection(arguments: argparse.Namespace) -> Connection:
+    from headstone.cluster.connection import Connection
+
+    if not has_cluster(arguments):
+        raise UsageError("name a cluster with --bootstrap HOSTS, or with --cluster NAME from the configuration file")
+    known = arguments.configuration.cluster(arguments.cluster) if arguments.cluster else {}
+    settings = {**known, **pairs("--kafka-conf", arguments.kafka_conf, such_as="security.protocol=SASL_SSL")}
+    bootstrap = settings.pop("bootstrap.servers") if arguments.cluster else arguments.bootstrap
+    return Connection.parse(bootstrap, settings)
+
+
+def store_settings(arguments: argparse.Namespace, url: str) -> dict[str, str]:
+    """Of the store that holds the URL."""
+    given = pairs("--store-conf", arguments.store_conf, such_as="endpoint=http://127.0.0.1:9000")
+    return {**arguments.configuration.store(url), **given}
+
+
+def located(arguments: argparse.Namespace, given: str) -> str | Place:
+    """A path of this machine as it is; what is in an object store as a place that knows how to be reached.
+
+    A store that does not answer is given up here, within seconds; later on, requests are repeated for longer."""
+    from headstone.storage.access import Access
+    from headstone.storage.places import object_place
+    from headstone.storage.stores import Store, is_remote
+
+    if not is_remote(given):
+        return given
+    settings = store_settings(arguments, given)
+    place = object_place(given, Access.of(settings))
+    next(Store.open(given, settings, patient=False).children(), None)
+    return place

@@ -1,0 +1,217 @@
+"""`headstone lake compact|worker|request|pause|hold`: who compacts what, and what has to wait.
+
+Calls and renders; what is due and in which order is decided in `lake/scheduling.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headstone.cli.engines import engine_of
+from headstone.cli.lake_opening import chosen_partitions, open_named
+from headstone.cli.output import Output
+from headstone.cli.parsing import DONE
+from headstone.errors import HeadstoneError, UsageError
+
+if TYPE_CHECKING:
+    from headstone.lake.compaction import Compacted
+    from headstone.lake.job_plan import JobOptions
+    from headstone.lake.leveling import Leveled
+    from headstone.lake.purging import Evacuated
+    from headstone.lake.scheduling import Eligibility
+    from headstone.log.topic_partition import TopicPartition
+
+
+def compact(arguments: argparse.Namespace, output: Output) -> int:
+    """A partition that fails does not keep the others from their turn; the exit code is the first failure's."""
+    from headstone.lake.compaction import compact_partition
+    from headstone.lake.leveling import level_partition
+    from headstone.lake.purging import evacuate
+    from headstone.lake.scheduling import queue
+    from headstone.lake.worker import eligibilities, leased
+
+    chosen = _job_options(arguments, output)
+    lake = open_named(arguments)
+    clock = lake.metastore.clock
+    now_ms = clock()
+    states = _of_topics(arguments, eligibilities(lake, now_ms=now_ms))
+    order = list(states) if arguments.all else [name for name, _ in queue(states.items(), now_ms=now_ms)]
+    worker_name = _name("compact")
+    working_on = partial(leased, lake, worker=worker_name)
+    done, leveled, failed = [], [], []
+    with engine_of(arguments, verb="lake", spark_by_default=False) as engine:
+        for name in order:
+            output.tell(f"compacting {name}")
+            try:
+                with working_on(name) as lease:
+                    options = replace(chosen, clock=clock, check=lease.check, tell=output.tell)
+                    done.append(compact_partition(lake, name, engine, now_ms=now_ms, options=options))
+            except HeadstoneError as error:
+                failed.append((name, error))
+                output.warn(f"headstone: {name}: {error}")
+    for name in states if arguments.level or arguments.purge else ():
+        with working_on(name):
+            leveled.append(level_partition(lake, name, clock=clock, purge=arguments.purge, worker=worker_name))
+    evacuated = None
+    if arguments.purge:
+        topics = {name.topic for name in states}
+        evacuated = evacuate(lake, topics, clock=clock, worker=worker_name, working_on=working_on)
+    lake.close()
+    output.answer(
+        lambda: {
+            "partitions": [{**asdict(result), "at": str(result.at)} for result in done],
+            "leveled": [{**asdict(result), "at": str(result.at)} for result in leveled],
+            "failed": [{"at": str(name), "why": str(error)} for name, error in failed],
+            "evacuated": asdict(evacuated) if evacuated else None,
+        },
+        _compact_lines(done, leveled, evacuated),
+    )
+    return failed[0][1].exit_code if failed else DONE
+
+
+def _job_options(arguments: argparse.Namespace, output: Output) -> JobOptions:
+    from headstone.lake.job_plan import JobOptions
+
+    return JobOptions(map_bytes=arguments.map_bytes, dead_share_max=arguments.dead_share_max, progress=not output.quiet)
+
+
+def _of_topics(
+    arguments: argparse.Namespace, states: Mapping[TopicPartition, Eligibility]
+) -> dict[TopicPartition, Eligibility]:
+    """Only of the topics that were named, if any were; a name that is not there is a mistake."""
+    known = {name.topic for name in states}
+    for topic in arguments.topic:
+        if topic not in known:
+            raise UsageError(f"the lake has no topic {topic}; it has {', '.join(sorted(known)) or 'none'}")
+    return {name: state for name, state in states.items() if not arguments.topic or name.topic in arguments.topic}
+
+
+def _name(what: str = "") -> str:
+    """By which others see who works on a partition."""
+    return "-".join(filter(None, (what, socket.gethostname(), str(os.getpid()))))
+
+
+def _compact_lines(done: Sequence[Compacted], leveled: Sequence[Leveled], evacuated: Evacuated | None) -> Iterator[str]:
+    for result in done:
+        yield _compacted_line(result)
+    if not done:
+        yield "nothing is due"
+    for merged in leveled:
+        yield (
+            f"{merged.at}: {merged.extents_before} -> {merged.extents_after} extents, {merged.extents_purged} rewritten "
+            "without their dead records"
+        )
+    if evacuated:
+        yield f"{evacuated.extents} extents moved out of {len(evacuated.objects)} objects that held erased records"
+
+
+def _compacted_line(result: Compacted) -> str:
+    if not result.committed:
+        return f"{result.at}: nothing to do"
+    removed = result.bytes_before - result.bytes_after
+    amplification = (
+        f"{result.bytes_written / removed:.2f} bytes written for each removed" if removed else "no bytes removed"
+    )
+    return (
+        f"{result.at}: {result.records_before:,} -> {result.records_after:,} records, {result.bytes_before / 1e6:,.1f} -> "
+        f"{result.bytes_after / 1e6:,.1f} MB, {result.extents_read} of {result.extents} extents read, "
+        f"{result.extents_rewritten} rewritten, {result.extents_marked} marked ({result.records_dead:,} dead records in "
+        f"all), {amplification}"
+    )
+
+
+def worker(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.lake.leases import Leases
+    from headstone.lake.worker import HARD, RUN, SOFT, Worker
+
+    lake = open_named(arguments)
+    name = arguments.name or _name()
+    woken = threading.Event()
+    committed = 0
+    with engine_of(arguments, verb="lake", spark_by_default=False) as engine:
+        working = Worker(
+            name=name, lake=lake, engine=engine, clock=lake.metastore.clock, tell=output.tell,
+            lease_ms=arguments.lease_ms, options=_job_options(arguments, output),
+        )  # fmt: skip
+
+        def stop(*_: object) -> None:
+            """The first signal lets the job finish, the second gives it up before its commit."""
+            working.stop = SOFT if working.stop == RUN else HARD
+            woken.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        committed += working.look() if arguments.every_ms else working.work()
+        while arguments.every_ms and working.stop == RUN:
+            woken.wait(arguments.every_ms / 1000)
+            committed += working.look()
+    Leases(lake.metastore).left(name)
+    lake.close()
+    output.answer(lambda: {"worker": name, "committed": committed}, [f"{name}: {committed} compactions"])
+    return DONE
+
+
+def hold(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.lake.holds import Holds
+
+    lake = open_named(arguments)
+    holds = Holds(lake.metastore)
+    document: dict[str, object] = {"reader": arguments.reader}
+    if arguments.release:
+        document["released"] = holds.release(arguments.reader)
+        text = f"{arguments.reader}: {document['released']} holds released"
+    elif not arguments.topic:
+        raise UsageError("name what to hold with --topic, or --release")
+    else:
+        expires_ms = lake.metastore.clock() + arguments.for_ms
+        chosen = chosen_partitions(arguments, lake)
+        for name in chosen:
+            holds.hold(arguments.reader, name, arguments.offset, expires_ms=expires_ms)
+        document |= {"held": [str(name) for name in chosen], "expires_ms": expires_ms}
+        text = f"{arguments.reader} holds {', '.join(map(str, chosen))} from offset {arguments.offset}"
+    lake.close()
+    output.answer(lambda: document, [text])
+    return DONE
+
+
+def request(arguments: argparse.Namespace, output: Output) -> int:
+    """What there is nothing to do for is told, and not asked for."""
+    from headstone.lake.leases import Leases
+    from headstone.lake.worker import eligibilities
+
+    lake = open_named(arguments)
+    chosen, now_ms = chosen_partitions(arguments, lake), lake.metastore.clock()
+    states = eligibilities(lake, now_ms=now_ms, requested=chosen)
+    wanted = [name for name in chosen if states[name].eligible]
+    for name in wanted:
+        Leases(lake.metastore).request(name, now_ms=now_ms)
+    lake.close()
+    idle = {str(name): states[name].reason for name in chosen if name not in wanted}
+    output.answer(
+        lambda: {"requested": [str(name) for name in wanted], "nothing_to_do": idle},
+        [
+            *([f"requested: {', '.join(map(str, wanted))}"] if wanted else []),
+            *(f"{name}: nothing to do: {reason}" for name, reason in idle.items()),
+        ],
+    )
+    return DONE
+
+
+def pause(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.lake.leases import Leases
+
+    lake = open_named(arguments)
+    if not Leases(lake.metastore).pause(arguments.worker, paused=not arguments.resume):
+        raise UsageError(f"no worker {arguments.worker}; `headstone lake status` names them")
+    lake.close()
+    what = "goes on" if arguments.resume else "takes no new job"
+    output.answer(lambda: {"worker": arguments.worker, "paused": not arguments.resume}, [f"{arguments.worker} {what}"])
+    return DONE

@@ -1,0 +1,117 @@
+"""One choice of engine, said the same way to every verb; and the question before a broker's own files are changed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headstone.cli.engines import on_spark
+from headstone.cli.main import main, parser
+from headstone.errors import UsageError
+from tests.oracle.notation import History
+
+VERBS = [
+    ["compact", "logs", "--dry-run"],
+    ["inspect", "logs"],
+    ["audit", "a", "b"],
+    ["demo"],
+    ["lake", "compact", "lake"],
+    ["lake", "worker", "lake"],
+]
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_every_verb_that_works_on_logs_takes_an_engine(words: list[str]) -> None:
+    def chosen(*more: str, by_default: bool = False) -> bool:
+        return on_spark(parser().parse_args([*words, *more]), by_default=by_default)
+
+    assert [chosen(by_default=True), chosen(by_default=False)] == [True, False]
+    assert [chosen("--engine", "spark"), chosen("--engine", "process", by_default=True)] == [True, False]
+    assert [chosen("--master", "local[1]"), chosen("--spark-remote", "sc://host")] == [True, True]
+    assert [chosen("--on-spark"), chosen("--in-process", by_default=True)] == [True, False]
+    with pytest.raises(UsageError, match="--engine process runs without Spark; leave out --master"):
+        chosen("--engine", "process", "--master", "local[1]")
+
+
+def test_without_spark_the_other_engine_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = broker_directory(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    words = ["compact", str(log), "--topic", "orders", "--dry-run"]
+    assert main(words) == 2
+    assert "pip install 'headstone[spark]', or say --engine process" in capsys.readouterr().err
+    assert main([*words, "--engine", "process"]) == 0
+
+
+def test_compaction_in_this_process_is_the_same(tmp_path: Path) -> None:
+    assert main(["synth", str(tmp_path / "log"), "--records", "300", "--keys", "50"]) == 0
+    for engine in ("spark", "process"):
+        words = ["--out", str(tmp_path / engine), "--engine", engine, "--now-ms", "1800000000000"]
+        assert main(["compact", str(tmp_path / "log"), *words]) == 0
+    logs = [
+        {str(path.relative_to(tmp_path / engine)): path.read_bytes() for path in (tmp_path / engine).rglob("*.log")}
+        for engine in ("spark", "process")
+    ]
+    assert logs[0] == logs[1]
+    assert logs[0]
+
+
+def broker_directory(root: Path) -> Path:
+    history = History()
+    history.append("N[a] N[a] | N[b]")
+    history.write_partition(root / "data", "orders-0")
+    (root / "data" / "meta.properties").write_text("version=1\n")
+    (root / "data" / ".kafka_cleanshutdown").write_text("{}")
+    (root / "data" / "replication-offset-checkpoint").write_text("0\n1\norders 0 3\n")
+    return root / "data"
+
+
+def answered(log: Path, answer: bytes, *more: str) -> tuple[int, bytes]:
+    """Exit code and stderr of an in-place compaction on a terminal on which somebody types."""
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    words = ["compact", str(log), "--in-place", "--topic", "orders", "--engine", "process", *more]
+    done = subprocess.Popen(
+        [sys.executable, "-m", "headstone.cli.main", *words], stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 1 << 16):
+            shown += chunk
+    except OSError:  # Linux says so when the other side is closed
+        pass
+    os.close(ours)
+    return done.wait(), shown
+
+
+def test_a_brokers_own_files_are_changed_only_after_a_question(tmp_path: Path) -> None:
+    log = broker_directory(tmp_path)
+    segment = log / "orders-0" / ("0" * 20 + ".log")
+    before = segment.read_bytes()
+    code, shown = answered(log, b"no\n")
+    assert (code, segment.read_bytes()) == (3, before)
+    assert b"Go on? [y/N]" in shown
+    assert b"not confirmed: nothing was changed" in shown
+    assert answered(log, b"\n", "--dry-run")[0] == 0
+    code, shown = answered(log, b"y\n")
+    assert code == 0
+    assert segment.read_bytes() != before
+
+
+def test_yes_and_no_terminal_ask_nothing(tmp_path: Path) -> None:
+    code, shown = answered(broker_directory(tmp_path), b"", "--yes")
+    assert code == 0
+    assert b"Go on?" not in shown
+    words = ["compact", str(broker_directory(tmp_path / "other")), "--in-place", "--topic", "orders"]
+    done = subprocess.run(
+        [sys.executable, "-m", "headstone.cli.main", *words, "--engine", "process"],
+        stdin=subprocess.DEVNULL, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
