@@ -72,7 +72,7 @@ class CompactionRequest:
     force_offline: bool = False
     dry_run: bool = False
     path: str = "auto"
-    """auto, whole (one task a partition) or shuffle."""
+    """auto, whole (one task per partition) or shuffle."""
     task_memory_bytes: int = TASK_MEMORY_BYTES
     parallelism: int = 2
     progress: bool = True

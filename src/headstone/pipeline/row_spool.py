@@ -1,4 +1,4 @@
-"""Rows of one replica by shares of the keys, so that each share fits into memory: one file a share, or none if there is one.
+"""Rows of one replica by shares of the keys, so that each share fits into memory: one file per share, or none if there is one.
 
 Rows come in offset order and leave in offset order. The files are temporary: what the rows say can be read again any time.
 """

@@ -1,4 +1,4 @@
-"""Follows Kafka topics with Structured Streaming and Spark's own Kafka source, one function call a micro-batch.
+"""Follows Kafka topics with Structured Streaming and Spark's own Kafka source, one function call per micro-batch.
 
 Owns what may go wrong with a query: an error of the caller's comes back as it was raised, one of Spark's in a few words.
 Checkpoints are temporary: whoever calls this knows where to go on.
