@@ -221,7 +221,7 @@ def test_a_topic_that_is_not_compacted_grows_and_is_created_again(
             child.terminate()
             printed, said = child.communicate(timeout=120)
             assert child.returncode == 0, said
-        assert [row["at"] for row in json.loads(printed)["partitions"]] == ["events-0", "events-1"]
+        assert [row["partition"] for row in json.loads(printed)["partitions"]] == ["events-0", "events-1"]
         kept = lake.metastore.topics()[EVENTS]
         assert {name: kept[name] for name in settings} == settings
         capsys.readouterr()

@@ -148,7 +148,7 @@ def there_and_back(lake_dir: Path, where: str, connector: str, secure: list[str]
     with ingesting(lake_dir, where, "orders", connector, *secure, "--cleanup-policy", "compact") as child:
         printed, shown = child.communicate(timeout=300)
         assert child.returncode == 0, shown
-    assert [(row["at"], row["records"]) for row in json.loads(printed)["partitions"]] == [("orders-0", 1)]
+    assert [(row["partition"], row["records"]) for row in json.loads(printed)["partitions"]] == [("orders-0", 1)]
     assert PASSWORD not in shown
     restored = said(
         (0,), "lake", "restore", str(lake_dir), "orders", "--bootstrap", where, "--to-topic", "again", *secure

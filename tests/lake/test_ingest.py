@@ -89,7 +89,7 @@ def test_it_goes_on_where_it_was(lake: Lake, tmp_path: Path) -> None:
             file.unlink(missing_ok=True)
     ingest(lake, find_partitions([part]), clock=lambda: 1)
     some = lake.metastore.partition(TopicPartition("plain", 0)).next_offset
-    done = {one.at: one for one in ingest(lake, find_partitions([source]), clock=lambda: 2)}
+    done = {one.partition: one for one in ingest(lake, find_partitions([source]), clock=lambda: 2)}
     assert 0 < some == done[TopicPartition("plain", 0)].start < done[TopicPartition("plain", 0)].end
     for directory in find_partitions([source]):
         at = TopicPartition(directory.topic, directory.partition)

@@ -155,7 +155,7 @@ def test_holds_keep_tombstones_for_readers_until_they_expire(scene: Scene) -> No
     scene.write("N[a]", "T[a]")
     scene.compact(now_ms=10)
     holds.hold("reader", AT, 0, expires_ms=5000)
-    assert [(hold.reader, hold.at, hold.held_from) for hold in holds.all(now_ms=20)] == [("reader", AT, 0)]
+    assert [(hold.reader, hold.partition, hold.held_from) for hold in holds.all(now_ms=20)] == [("reader", AT, 0)]
     assert not scene.compact(now_ms=4999).committed
     holds.hold("reader", AT, 2, expires_ms=9000)
     assert scene.compact(now_ms=4999).committed

@@ -124,7 +124,7 @@ def test_only_the_topics_that_are_named_are_ingested(tmp_path: Path, capsys: pyt
         log_of(tmp_path / "logs", topic, "N[a] N[a]")
     told(capsys, "init", lake)
     some = told(capsys, "ingest", lake, logs, "--topic", "orders", "--topic", "events", "--cleanup-policy", "delete")
-    assert [one["at"] for one in some["partitions"]] == ["events-0", "orders-0"]
+    assert [one["partition"] for one in some["partitions"]] == ["events-0", "orders-0"]
     status = told(capsys, "status", lake)
     kept = "cleanup.policy is delete: every record is kept"
     reasons = [(one["topic"], one["partitions"][0]["reason"]) for one in status["topics"]]

@@ -44,7 +44,7 @@ def test_from_a_log_directory_to_a_table(tmp_path: Path, sample: str, capsys: py
     lake = str(tmp_path / "lake")
     told(capsys, "init", lake, "--now-ms", "0")
     ingested = told(capsys, "ingest", lake, sample, "--topic-conf", "orders:delete.retention.ms=1000")["partitions"]
-    assert [one["at"] for one in ingested] == ["orders-0", "orders-1"]
+    assert [one["partition"] for one in ingested] == ["orders-0", "orders-1"]
     before = told(capsys, "status", lake, "--check")
     assert (before["queue"], before["violations"]) == (["orders-0", "orders-1"], [])
     compacted = told(capsys, "compact", lake, "--now-ms", str(NOW))["partitions"]
@@ -96,7 +96,7 @@ def test_workers_are_seen_asked_and_stopped(tmp_path: Path, sample: str, capsys:
     assert told(capsys, "worker", lake, "--name", "w1") == {"worker": "w1", "committed": 1}
     status = told(capsys, "status", lake)
     assert (status["queue"], status["workers"], status["working"]) == ([], [], {})
-    assert [(row["at"], row["worker"], row["outcome"]) for row in status["history"]] == [
+    assert [(row["partition"], row["worker"], row["outcome"]) for row in status["history"]] == [
         ("orders-1", "w1", "committed")
     ]
     assert main(["lake", "pause", lake, "w1"]) == 2
@@ -157,7 +157,7 @@ def test_holds_bounded_passes_leveling_and_the_past(
     assert told(capsys, "hold", lake, "me", "--release") == {"reader": "me", "released": 2}
     assert len(told(capsys, "status", lake, "--now-ms", str(NOW + 200_000))["queue"]) == 2
     leveled = told(capsys, "compact", lake, "--level", "--now-ms", str(NOW + 200_000))["leveled"]
-    assert [one["at"] for one in leveled] == ["orders-0", "orders-1"]
+    assert [one["partition"] for one in leveled] == ["orders-0", "orders-1"]
     assert main(["lake", "read", lake, "orders", "--as-of-ms", str(NOW + 90_000)]) == 0
     then = len(capsys.readouterr().out.splitlines())
     assert main(["lake", "read", lake, "orders"]) == 0
@@ -177,8 +177,8 @@ def test_one_partition_that_fails_does_not_stop_the_others(
     engine.dispose()
     assert main(["lake", "compact", lake, "--now-ms", str(NOW), "--output", "json"]) == 2
     printed = json.loads(capsys.readouterr().out)
-    assert [one["at"] for one in printed["partitions"]] == ["orders-1"]
-    assert [one["at"] for one in printed["failed"]] == ["orders-0"]
+    assert [one["partition"] for one in printed["partitions"]] == ["orders-1"]
+    assert [one["partition"] for one in printed["failed"]] == ["orders-0"]
 
 
 def test_damage_is_told_with_exit_code_1(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:

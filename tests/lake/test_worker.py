@@ -103,7 +103,7 @@ def test_a_worker_drains_the_queue_and_leaves_a_history(lake: Lake) -> None:
     assert worker(lake).work() == 2
     assert [record.offset for record in records(lake, FIRST)] == [1]
     leases = Leases(lake.metastore)
-    assert {(row.at, row.outcome) for row in leases.history()} == {(FIRST, COMMITTED), (SECOND, COMMITTED)}
+    assert {(row.partition, row.outcome) for row in leases.history()} == {(FIRST, COMMITTED), (SECOND, COMMITTED)}
     assert leases.held(now_ms=100) == {}
     assert worker(lake).work() == 0
 
@@ -263,4 +263,4 @@ def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest
     put(lake, FIRST, [(b"a", b"1"), (b"a", b"2")])
     monkeypatch.setattr(module, "compact_partition", refused)
     assert worker(lake).work() == 0
-    assert Leases(lake.metastore).history()[0].told == {"why": "somebody was faster", "at": "t-0"}
+    assert Leases(lake.metastore).history()[0].told == {"why": "somebody was faster", "partition": "t-0"}

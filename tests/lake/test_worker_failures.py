@@ -62,7 +62,7 @@ def full_disk() -> None:
 
 
 def outcomes(lake: Lake) -> list[tuple[TopicPartition, str]]:
-    return sorted((row.at, row.outcome) for row in Leases(lake.metastore).history())
+    return sorted((row.partition, row.outcome) for row in Leases(lake.metastore).history())
 
 
 def test_a_worker_survives_what_is_none_of_the_lakes_errors(dirty: Lake) -> None:

@@ -67,9 +67,11 @@ def _status(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
         "queue": [str(name) for name, _ in queue(states.items(), now_ms=now_ms)],
         "working": {str(name): worker for name, worker in leases.held(now_ms=now_ms).items()},
         "workers": [asdict(row) for row in leases.workers()],
-        "history": [{**asdict(row), "at": str(row.at)} for row in leases.history()],
+        "history": [{**asdict(row), "partition": str(row.partition)} for row in leases.history()],
         "violations": lake.metastore.check() if arguments.check else [],
-        "holds": [{**asdict(hold), "at": str(hold.at)} for hold in Holds(lake.metastore).all(now_ms=now_ms)],
+        "holds": [
+            {**asdict(hold), "partition": str(hold.partition)} for hold in Holds(lake.metastore).all(now_ms=now_ms)
+        ],
     }
     lake.close()
     return document, now_ms
@@ -85,7 +87,7 @@ def _status_lines(document: Mapping[str, Any], now_ms: int, output: Output) -> I
         yield f"worker {row['worker']}: {doing}, seen {now_ms - row['seen_ms']} ms ago"
     for hold in document["holds"]:
         left = hold["expires_ms"] - now_ms
-        yield f"held by {hold['reader']}: {hold['at']} from {hold['held_from']} for {left} ms more"
+        yield f"held by {hold['reader']}: {hold['partition']} from {hold['held_from']} for {left} ms more"
     for text in document["violations"]:
         yield output.painted(f"WRONG: {text}", BAD)
 

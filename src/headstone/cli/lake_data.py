@@ -45,7 +45,7 @@ def ingest(arguments: argparse.Namespace, output: Output) -> int:
 
 def _ingested_line(row: Mapping[str, Any]) -> str:
     size = f", {row['bytes'] / 1e6:,.1f} MB" if "bytes" in row else ""
-    return f"{row['at']}: [{row['start']}, {row['end']}) {row['records']:,} records{size}"
+    return f"{row['partition']}: [{row['start']}, {row['end']}) {row['records']:,} records{size}"
 
 
 def _ingest_logs(arguments: argparse.Namespace, output: Output) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def _ingest_logs(arguments: argparse.Namespace, output: Output) -> list[dict[str
         adopt(lake, topic, found, policy=arguments.cleanup_policy)
     done = ingest_logs(lake, directories, clock=lake.metastore.clock, tell=output.tell, policy=arguments.cleanup_policy)
     lake.close()
-    return [{**asdict(part), "at": str(part.at)} for part in done]
+    return [{**asdict(part), "partition": str(part.partition)} for part in done]
 
 
 def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
         added = stream(lake, address, spark, starts, options, clock=lake.metastore.clock, tell=output.tell)
     rows = [
         {
-            "at": str(name), "start": before.get(name, 0), "end": lake.metastore.partition(name).next_offset,
+            "partition": str(name), "start": before.get(name, 0), "end": lake.metastore.partition(name).next_offset,
             "records": added.get(name, 0),
         }
         for name in lake.metastore.partitions() if name.topic in facts
@@ -267,9 +267,9 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
     )  # fmt: skip
     lake.close()
     output.answer(
-        lambda: {"partitions": [{**asdict(part), "at": str(part.at)} for part in done]},
+        lambda: {"partitions": [{**asdict(part), "partition": str(part.partition)} for part in done]},
         (
-            f"{part.at}: {part.records:,} records, {part.tombstones:,} tombstones, {part.keys:,} keys, "
+            f"{part.partition}: {part.records:,} records, {part.tombstones:,} tombstones, {part.keys:,} keys, "
             f"{'verified' if part.verified else 'not verified'}"
             for part in done
         ),

@@ -67,9 +67,9 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
     lake.close()
     output.answer(
         lambda: {
-            "partitions": [{**asdict(result), "at": str(result.at)} for result in done],
-            "leveled": [{**asdict(result), "at": str(result.at)} for result in leveled],
-            "failed": [{"at": str(name), "why": str(error)} for name, error in failed],
+            "partitions": [{**asdict(result), "partition": str(result.partition)} for result in done],
+            "leveled": [{**asdict(result), "partition": str(result.partition)} for result in leveled],
+            "failed": [{"partition": str(name), "why": str(error)} for name, error in failed],
             "evacuated": asdict(evacuated) if evacuated else None,
         },
         _compact_lines(done, leveled, evacuated),
@@ -106,7 +106,7 @@ def _compact_lines(done: Sequence[Compacted], leveled: Sequence[Leveled], evacua
         yield "nothing is due"
     for merged in leveled:
         yield (
-            f"{merged.at}: {merged.extents_before} -> {merged.extents_after} extents, {merged.extents_purged} rewritten "
+            f"{merged.partition}: {merged.extents_before} -> {merged.extents_after} extents, {merged.extents_purged} rewritten "
             "without their dead records"
         )
     if evacuated:
@@ -115,13 +115,14 @@ def _compact_lines(done: Sequence[Compacted], leveled: Sequence[Leveled], evacua
 
 def _compacted_line(result: Compacted) -> str:
     if not result.committed:
-        return f"{result.at}: nothing to do"
+        return f"{result.partition}: nothing to do"
     removed = result.bytes_before - result.bytes_after
     amplification = (
         f"{result.bytes_written / removed:.2f} bytes written for each removed" if removed else "no bytes removed"
     )
     return (
-        f"{result.at}: {result.records_before:,} -> {result.records_after:,} records, {result.bytes_before / 1e6:,.1f} -> "
+        f"{result.partition}: {result.records_before:,} -> {result.records_after:,} records, "
+        f"{result.bytes_before / 1e6:,.1f} -> "
         f"{result.bytes_after / 1e6:,.1f} MB, {result.extents_read} of {result.extents} extents read, "
         f"{result.extents_rewritten} rewritten, {result.extents_marked} marked ({result.records_dead:,} dead records in "
         f"all), {amplification}"

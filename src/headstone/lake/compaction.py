@@ -43,7 +43,7 @@ from headstone.storage.ranges import open_ranges
 class Compacted:
     """What one compaction did. `committed` False: there was nothing to do."""
 
-    at: TopicPartition
+    partition: TopicPartition
     committed: bool
     epoch: int
     dirty: Spans
@@ -296,7 +296,7 @@ def _idle(topic_partition: TopicPartition, partition: Partition) -> Compacted:
     extents = partition.extents
     records, size = sum(extent.records for extent in extents), sum(extent.length for extent in extents)
     return Compacted(
-        at=topic_partition, committed=False, epoch=partition.compaction_epoch, dirty=(), indexed=None, commits=0,
+        partition=topic_partition, committed=False, epoch=partition.compaction_epoch, dirty=(), indexed=None, commits=0,
         extents=len(extents),
         extents_read=0, extents_rewritten=0, extents_marked=0, records_before=records, records_after=records,
         records_dead=sum(extent.dead for extent in extents), bytes_before=size, bytes_after=size, bytes_read=0, bytes_written=0,
@@ -308,7 +308,7 @@ def _summary(job: _Job) -> Compacted:
     after = [changed.get(extent.span, extent) for extent in before.extents]
     marked = [extent for extent in job.committed if extent.dead]
     return Compacted(
-        at=job.topic_partition, committed=True, epoch=job.epoch, dirty=dirty_spans(before), indexed=job.plan.index,
+        partition=job.topic_partition, committed=True, epoch=job.epoch, dirty=dirty_spans(before), indexed=job.plan.index,
         commits=job.epoch - before.compaction_epoch, extents=len(before.extents),
         extents_read=len(job.plan.choice.fetched), extents_rewritten=len(changed) - len(marked), extents_marked=len(marked),
         records_before=sum(extent.records for extent in before.extents),

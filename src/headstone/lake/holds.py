@@ -20,7 +20,7 @@ from headstone.retention.policy import NO_LIMIT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     reader: str
-    at: TopicPartition
+    partition: TopicPartition
     held_from: int
     expires_ms: int
 
@@ -64,7 +64,7 @@ class Holds:
             unexpired = joined.where(schema.holds.c.expires_ms > self._metastore.moment(connection, now_ms))
             return [
                 Hold(
-                    reader=row.reader, at=TopicPartition(row.name, row.number), held_from=row.held_from,
+                    reader=row.reader, partition=TopicPartition(row.name, row.number), held_from=row.held_from,
                     expires_ms=row.expires_ms,
                 )
                 for row in connection.execute(unexpired)

@@ -41,7 +41,7 @@ NO_LIMIT = (1 << 63) - 1
 class Ingested:
     """One partition: what was in the lake before, and what was added."""
 
-    at: TopicPartition
+    partition: TopicPartition
     start: int
     end: int
     records: int
@@ -105,7 +105,7 @@ def ingest(
         _refuse_gap(topic_partition, starts[topic_partition], survey)
     added = {
         topic_partition: Ingested(
-            at=topic_partition, start=starts[topic_partition], end=starts[topic_partition], records=0, bytes=0
+            partition=topic_partition, start=starts[topic_partition], end=starts[topic_partition], records=0, bytes=0
         )
         for topic_partition in surveys
     }
@@ -151,7 +151,7 @@ def _upload(
     for topic_partition, extents in appends.items():
         before = added[topic_partition]
         added[topic_partition] = Ingested(
-            at=topic_partition, start=before.start, end=extents[-1].span.end,
+            partition=topic_partition, start=before.start, end=extents[-1].span.end,
             records=before.records + sum(extent.records for extent in extents),
             bytes=before.bytes + sum(extent.length for extent in extents),
         )  # fmt: skip

@@ -36,7 +36,7 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRow:
-    at: TopicPartition
+    partition: TopicPartition
     worker: str
     started_ms: int
     finished_ms: int
@@ -160,7 +160,7 @@ class Leases:
         with self._metastore.transaction() as connection:
             return [
                 HistoryRow(
-                    at=TopicPartition(row.name, row.number), worker=row.worker, started_ms=row.started_ms,
+                    partition=TopicPartition(row.name, row.number), worker=row.worker, started_ms=row.started_ms,
                     finished_ms=row.finished_ms, outcome=row.outcome, told=json.loads(row.told),
                 )
                 for row in connection.execute(joined)

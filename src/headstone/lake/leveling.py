@@ -28,7 +28,7 @@ SMALL = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leveled:
-    at: TopicPartition
+    partition: TopicPartition
     extents_before: int
     extents_after: int
     extents_purged: int
@@ -84,7 +84,7 @@ def level_partition(
     rewritten = rewrite_runs(lake, topic_partition, partition, [*runs, *purged], clock=clock, worker=worker)
     before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
     return Leveled(
-        at=topic_partition, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged),
+        partition=topic_partition, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged),
         bytes_written=rewritten.bytes_written,
     )  # fmt: skip
 

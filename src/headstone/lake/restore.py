@@ -54,7 +54,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    at: TopicPartition
+    partition: TopicPartition
     records: int
     tombstones: int
     keys: int
@@ -82,7 +82,11 @@ def restore(
             _verify(cluster, target, sent, whole=whole)
         done.append(
             Restored(
-                at=partition, records=sent.records, tombstones=sent.tombstones, keys=len(sent.table), verified=verify
+                partition=partition,
+                records=sent.records,
+                tombstones=sent.tombstones,
+                keys=len(sent.table),
+                verified=verify,
             )
         )
     return done

@@ -210,7 +210,7 @@ class Worker:
         outcome, details = self._attempt(leases, topic_partition, lambda: body(topic_partition, started))
         try:
             leases.done(
-                topic_partition, self.name, outcome, {**details, "at": str(topic_partition)}, started_ms=started,
+                topic_partition, self.name, outcome, {**details, "partition": str(topic_partition)}, started_ms=started,
                 now_ms=self.clock(), wait_ms=self.wait_ms
             )  # fmt: skip
         finally:
