@@ -19,7 +19,7 @@ def test_records_go_back_as_they_are_into_a_topic_with_the_lakes_settings(scene:
     scene.write("N[a]", "N[b]", "T[a]")
     cluster, said = TwinCluster(), list[str]()
     done = restore(scene.lake, "t", "again", cluster, copies=2, tell=said.append)
-    assert done == [Restored(at=AT, records=3, tombstones=1, keys=1, verified=True)]
+    assert done == [Restored(partition=AT, records=3, tombstones=1, keys=1, verified=True)]
     assert cluster.topics["again"].logs == [list(records(scene.lake, AT))]
     assert cluster.topics["again"].settings == {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
     assert (cluster.copies, said) == ({"again": 2}, ["t-0: verifying 3 records"])
@@ -77,4 +77,4 @@ def test_the_past_is_restored_as_it_was(scene: Scene) -> None:
     scene.write("T[a]", now_ms=20)
     cluster = TwinCluster()
     (done,) = restore(scene.lake, "t", "again", cluster, as_of_ms=15)
-    assert replace(done, at=TARGET) == Restored(at=TARGET, records=1, tombstones=0, keys=1, verified=True)
+    assert replace(done, partition=TARGET) == Restored(partition=TARGET, records=1, tombstones=0, keys=1, verified=True)
