@@ -20,6 +20,7 @@ from headstone.brokers.processes import HOST
 
 PIECE_BYTES = 1 << 16
 UPSTREAM_SECONDS_MAX = 120
+HOLD_SECONDS_MAX = 300
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "expect", "proxy-connection"}
 
 
@@ -55,7 +56,14 @@ class Delay:
     seconds: float
 
 
-Fault = Refuse | CutOff | Delay
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The request is done once this is set; other requests pass meanwhile."""
+
+    until: threading.Event
+
+
+Fault = Refuse | CutOff | Delay | Hold
 Decide = Callable[[Request], Fault | None]
 
 SLOW_DOWN = Refuse(status=503, code="SlowDown")
@@ -74,7 +82,9 @@ class Counts:
 
 
 class SeededFaults:
-    """Shares of all requests, by chance; the same seed and order of requests give the same faults."""
+    """Shares of all requests, by chance; the same seed and order of requests give the same faults.
+
+    Only what is read is cut off: other answers come in one piece or not at all."""
 
     def __init__(self, seed: int, *, slow_down: float = 0.0, cut_off: float = 0.0, lost: float = 0.0, delay: float = 0.0,
                  delay_seconds: float = 0.05) -> None:  # fmt: skip
@@ -85,7 +95,8 @@ class SeededFaults:
     def __call__(self, request: Request) -> Fault | None:
         kinds = (SLOW_DOWN, CutOff(share=self._chance.random()), ANSWER_LOST, Delay(seconds=self._delay_seconds), None)
         rest = 1 - sum(self._shares)
-        return self._chance.choices(kinds, weights=(*self._shares, rest))[0]
+        fault = self._chance.choices(kinds, weights=(*self._shares, rest))[0]
+        return None if isinstance(fault, CutOff) and fault != ANSWER_LOST and request.method != "GET" else fault
 
 
 class ExpiredFor:
@@ -165,6 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, Refuse):
             self._refuse(fault)
             return
+        if isinstance(fault, Hold):
+            fault.until.wait(HOLD_SECONDS_MAX)
         upstream = http.client.HTTPConnection(self.server.proxy.upstream, timeout=UPSTREAM_SECONDS_MAX)
         try:
             upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

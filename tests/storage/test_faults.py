@@ -113,3 +113,15 @@ def test_an_upload_that_was_not_completed_is_told(server: Mapping[str, str], emp
         ):
             sink.write(bytes(PART_BYTES + 1))
         assert store.list() == []
+
+
+def test_a_listing_that_is_cut_off_is_asked_for_again(server: Mapping[str, str], empty_url: str) -> None:
+    with faulty_s3(server) as proxy:
+        store = Store.open(empty_url, proxy.settings)
+        for name in ("a/0", "b"):
+            store.put(name, b"")
+        proxy.decide = Once("GET", CutOff(share=0.5))
+        assert store.list() == ["a/0", "b"]
+        proxy.decide = Once("GET", CutOff(share=0.5))
+        assert sorted(entry.path for entry in store.children()) == ["a", "b"]
+        assert proxy.counts.faults == {"CutOff": 2}

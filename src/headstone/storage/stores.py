@@ -6,7 +6,8 @@ Owns the translation of its errors into ours. Knows nothing of what is in the ob
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +24,11 @@ from headstone.storage.redaction import address, first_line
 PART_BYTES = 8 << 20
 """Of a multipart upload: what a writer holds in memory, times the parts that are on their way."""
 PARTS_AT_ONCE = 2
+LIST_PAGE = 1000
+"""Objects that one request for a listing brings."""
+LIST_PAUSES_S = (0.1, 0.4, 1.6, 6.4)
+CUT_OFF = "list response body"
+"""In what obstore says of an answer that ended too early."""
 REACH_SECONDS = 10
 """For the first answer of a store; afterwards requests are repeated for as long as obstore does it, some minutes."""
 CLIENT_SETTINGS = (
@@ -135,23 +141,32 @@ class Store:
             return int(obstore.head(self._store, path)["size"])
 
     def list(self, prefix: str = "") -> list[str]:
-        with self._translated(prefix):
-            return sorted(entry["path"] for page in obstore.list(self._store, prefix or None) for entry in page)
+        return sorted(entry.path for entry in self.entries(prefix))
 
     def entries(self, prefix: str = "") -> Iterator[Listed]:
         """Every object below the prefix, as a folder."""
-        with self._translated(prefix):
-            for page in obstore.list(self._store, prefix or None):
-                self.traffic.lists += 1
-                yield from (_listed(entry) for entry in page)
+        pages = self._listed(prefix, lambda: list(obstore.list(self._store, prefix or None, chunk_size=LIST_PAGE)))
+        self.traffic.lists += len(pages)
+        yield from (_listed(entry) for page in pages for entry in page)
 
     def children(self, prefix: str = "") -> Iterator[Listed]:
         """The objects and folders right below the prefix."""
-        with self._translated(prefix):
-            result = obstore.list_with_delimiter(self._store, prefix or None)
+        result = self._listed(prefix, lambda: obstore.list_with_delimiter(self._store, prefix or None))
         self.traffic.lists += 1
         yield from (Listed(path=folder.rstrip("/"), is_folder=True) for folder in result["common_prefixes"])
         yield from (_listed(entry) for entry in result["objects"])
+
+    def _listed(self, prefix: str, ask: Callable[[], Any]) -> Any:
+        """obstore asks again for what is cut off of an object, and not of a listing."""
+        for pause_s in (*LIST_PAUSES_S, None):
+            try:
+                with self._translated(prefix):
+                    return ask()
+            except Unfinished as error:
+                if pause_s is None or CUT_OFF not in str(error):
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")
 
     def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
         """A whole object at once. `create`: only if there is none yet; False if there was one with another content.
