@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python)
 
 # Tests in these folders start Spark, which wants the machine for itself; the others run in parallel.
-SPARK_TESTS := tests/spark tests/cli tests/examples
+SPARK_TESTS := tests/spark tests/clusters tests/cli tests/examples
 # These start real brokers: one worker for each version of Kafka. Without Maven or KAFKA_HOME they are skipped, with the reason.
 BROKER_TESTS := tests/brokers
 SPARK_TESTS_FOUND := $(sort $(dir $(wildcard $(addsuffix /test_*.py,$(SPARK_TESTS)))))

@@ -13,7 +13,7 @@ import pytest
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from tests.spark.standalone import standalone
+from testbed.spark_cluster import spark_cluster
 from tests.spark.test_compaction import NOW_MS, files
 
 
@@ -52,7 +52,7 @@ def test_on_spark_connect(split: str, sample: Path, tmp_path: Path, expected: di
 
 
 def test_on_a_standalone_cluster_of_two_workers(sample: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    with standalone(tmp_path / "cluster", workers=2) as master:
+    with spark_cluster(workers=2) as cluster:
         for split in ("whole", "shuffle"):
-            compact_on(["--master", master], sample, tmp_path / split, split)
+            compact_on(["--master", cluster.url], sample, tmp_path / split, split)
             assert files(tmp_path / split) == expected

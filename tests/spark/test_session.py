@@ -24,7 +24,7 @@ from headstone.spark.java import Java, class_archive, require_java
 from headstone.spark.jvm_output import JvmOutput
 from headstone.spark.reachable import require_connect, require_master
 from headstone.spark.session import QUICK_JVM, StartingSession, start_conf
-from tests.spark.standalone import standalone
+from testbed.spark_cluster import spark_cluster
 
 JAVA = Java(path=Path("/usr/bin/java"), version="17.0.15+6")
 
@@ -275,7 +275,7 @@ def test_an_in_process_connect_server_runs_the_same_job() -> None:
 
 
 def test_a_standalone_cluster_runs_the_same_job(tmp_path: Path) -> None:
-    with standalone(tmp_path / "work") as url:
+    with spark_cluster() as cluster:
         lines = run(
             """
             conf = {"spark.executorEnv.HOST_KIND": "executor", "spark.cores.max": "2"}
@@ -289,7 +289,7 @@ def test_a_standalone_cluster_runs_the_same_job(tmp_path: Path) -> None:
                 print(sorted({row.kind for row in found}), len(found))
             """,
             tmp_path,
-            url,
+            cluster.url,
         )
     assert lines == ["['executor'] 4"]
     assert not (tmp_path / "headstone").exists()
