@@ -72,13 +72,17 @@ def rows(path: str | Path, *columns: str, **options: str) -> list[dict[str, obje
         ([], {"offsets": "4:9"}),
         (["offset", "key"], {}),
         (["offset", "value"], {"offsets": "8:9"}),
-        (["partition", "segment"], {}),
+        (["partition", "segment", "batch_position"], {}),
+        (["partition", "batch_position"], {"offsets": "1:9"}),
         (["partition", "visibility"], {}),
     ],
 )
+@pytest.mark.parametrize("window", [150, 8 << 20])
 def test_rows_are_those_of_the_copied_directory(
-    url: str, tmp_path: Path, columns: list[str], options: dict[str, str]
+    url: str, tmp_path: Path, columns: list[str], options: dict[str, str], window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in ("headstone.storage.ranges", "headstone.log.reading"):
+        monkeypatch.setattr(f"{module}.WINDOW_BYTES", window)
     here = rows(tmp_path / "logs", *columns, topic="t", **options)
     assert rows(url, *columns, topic="t", **options) == here
     assert rows(f"{url}/t-*", *columns, **options) == here
@@ -141,7 +145,8 @@ def test_a_stream_reads_headers_of_what_is_new_and_a_count_reads_once(tmp_path: 
     history.append("| N[e]")
     assert read_by(lambda: (copied(), reader.latestOffset())) < sizes[0]
     assert reader.latestOffset() == {"t-0": 152}
-    assert read_by(lambda: rows(f"{BUCKET}/{prefix}", "partition")) == sum(copied())
+    for columns in (["partition"], ["offset", "value"]):
+        assert read_by(lambda columns=columns: rows(f"{BUCKET}/{prefix}", *columns)) == sum(copied())  # type: ignore[misc]
 
 
 def test_spark_reads_and_streams_a_bucket(spark: SparkSession, history: History, tmp_path: Path) -> None:

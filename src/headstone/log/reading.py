@@ -161,29 +161,42 @@ def _walk_file(path: str, previous: int, with_crc: bool) -> Iterator[Batches]:
 
 
 def _walk_object(opened: Ranges, previous: int, with_crc: bool) -> Iterator[Batches]:
+    with opened as ranges:
+        for chunk in _windows(ranges, previous, with_crc):
+            chunk.batches["position"] += chunk.position
+            yield chunk.batches
+
+
+def chunks_of_object(file: SegmentFile) -> Iterator[Chunk]:
+    """All batches with their bytes, checksums verified, for whoever needs no survey: the object is read once.
+
+    Each chunk is valid until the next one is asked for."""
+    with open_ranges(file.path, file.access, size=file.size) as ranges:
+        yield from _windows(ranges, file.base - 1, with_crc=True)
+
+
+def _windows(ranges: Ranges, previous: int, with_crc: bool) -> Iterator[Chunk]:
     """Window after window, each beginning with the batch that the last one cut off; one that is longer gets a longer window."""
     table = np.zeros(TABLE_ROWS, dtype=BATCH)
     buffer = np.zeros(0, dtype=np.uint8)
-    with opened as ranges:
-        start, size = 0, WINDOW_BYTES
-        while start < ranges.size:
-            size = min(size, ranges.size - start)
-            if buffer.size < size:
-                buffer = np.zeros(size, dtype=np.uint8)
-            data = buffer[:size]
-            read_exactly(ranges, start, data)
-            n, at, error = kernels.walk(data, 0, size, previous, with_crc, PAYLOAD_BYTES_MAX, table)
-            if n:
-                previous = int(table[n - 1]["last_offset"])
-                table["position"][:n] += start
-                yield table[:n]
-            left = ranges.size - start - at
-            needed = _batch_bytes(data[at:])
-            if error == kernels.TORN and start + size < ranges.size and needed <= left:
-                size = max(needed, WINDOW_BYTES)
-            elif error != kernels.OK:
-                raise corrupt(ranges.path, data, at, at + left, error, file_position=start + at, previous=previous)
-            start += at
+    start, size = 0, WINDOW_BYTES
+    while start < ranges.size:
+        size = min(size, ranges.size - start)
+        if buffer.size < size:
+            buffer = np.zeros(size, dtype=np.uint8)
+        data = buffer[:size]
+        read_exactly(ranges, start, data)
+        n, at, error = kernels.walk(data, 0, size, previous, with_crc, PAYLOAD_BYTES_MAX, table)
+        if n:
+            previous = int(table[n - 1]["last_offset"])
+            yield Chunk(path=ranges.path, position=start, data=data, batches=table[:n])
+        left = ranges.size - start - at
+        needed = _batch_bytes(data[at:])
+        if error == kernels.TORN and start + size < ranges.size and needed <= left:
+            size = max(needed, WINDOW_BYTES)
+        elif error != kernels.OK:
+            raise corrupt(ranges.path, data, at, at + left, error, file_position=start + at, previous=previous)
+        start += at
 
 
 def _batch_bytes(data: Bytes) -> int:

@@ -1,7 +1,7 @@
 """Rows of `kafka-log` from a run of chunks of one segment: by decoding records, or from batch headers alone.
 
 Owns which columns a batch header already tells. A task gets a `LogPart` and needs nothing else; what was surveyed is what is
-read, though a segment may have grown since. Knows neither Spark nor options.
+read, though a segment may have grown since. An `ObjectPart` is read without a survey. Knows neither Spark nor options.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from headstone.log.columns import (
     header_column,
 )
 from headstone.log.layout import LOG_APPEND_TIME, TRANSACTIONAL
-from headstone.log.reading import Batches, Bytes, Ints, Payloads, SegmentFile
+from headstone.log.reading import Batches, Bytes, Chunk, Ints, Payloads, SegmentFile, chunks_of_object
 from headstone.retention.passes import PieceReader
 from headstone.retention.rewrite import changed
-from headstone.retention.survey import SegmentSurvey, Walk, seals, survey_partition, walk_file
+from headstone.retention.survey import SegmentSurvey, Walk, seals, walk_file
 from headstone.retention.transactions import Roles
 from headstone.spark.record_columns import arrow_schema, timestamps
 from headstone.storage.stores import is_remote
@@ -71,6 +71,21 @@ class LogPart:
     offset_start: int
     offset_end: int
 
+    @property
+    def file(self) -> SegmentFile:
+        return self.segment.file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectPart:
+    """The same of a segment in an object store, which nobody has surveyed: what is visible is not known."""
+
+    topic: str
+    partition: int
+    file: SegmentFile
+    offset_start: int
+    offset_end: int
+
 
 def parts_of(
     topic: str, partition: int, segment: SegmentSurvey, start: int, end: int, split_bytes: int = SPLIT_BYTES
@@ -89,12 +104,6 @@ def parts_of(
         here = there
 
 
-def segment_alone(file: SegmentFile, walk: Walk) -> SegmentSurvey:
-    """Without its neighbours: which of its records are visible is not known."""
-    survey = survey_partition([file], log_start=None, high_watermark=None, snapshot=None, indexed_aborted=(), walk=walk)
-    return survey.segments[0]
-
-
 def headers_tell(columns: Sequence[str]) -> bool:
     """Then a task walks a whole segment: there is little to read."""
     return HEADER_COLUMNS.issuperset(columns)
@@ -110,40 +119,71 @@ def rows_of(part: LogPart, columns: Sequence[str], walk: Walk = walk_file) -> It
 
 def rows_of_records(part: LogPart, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
     """With the offset behind the last record that was looked at, so that a reader knows where to go on."""
-    payloads, schema = Payloads(), arrow_schema(columns)
+    payloads = Payloads()
     for piece in PieceReader().pieces(_as_it_is(part.segment), backwards=False):
-        batches = piece.chunk.batches
-        inside = (batches["last_offset"] >= part.offset_start) & (batches["base_offset"] < part.offset_end)
-        chosen = np.flatnonzero(inside & (batches["count"] > 0))
-        if not chosen.size:
-            continue
-        for data, spans in decode(piece.chunk, chosen, payloads):
-            following = int(spans[-1, OFFSET]) + 1
-            spans = spans[(spans[:, OFFSET] >= part.offset_start) & (spans[:, OFFSET] < part.offset_end)]
-            of_batch = spans[:, BATCH_INDEX]
-            found = {
-                **_of_headers(part, batches[of_batch], piece.roles[of_batch], piece.chunk.position),
-                **_of_records(data, spans, batches[of_batch]),
-            }
-            yield pa.RecordBatch.from_arrays([found[name]() for name in columns], schema=schema), following
+        yield from _records_in(part, piece.chunk, piece.roles, columns, payloads)
+
+
+def rows_of_object(part: ObjectPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """In one read; it goes on for as long as there may be wanted offsets."""
+    assert "visibility" not in columns, "other segments decide what is visible"
+    payloads = Payloads()
+    for chunk in chunks_of_object(part.file):
+        batches = chunk.batches
+        if int(batches[0]["base_offset"]) >= part.offset_end:
+            return
+        roles = np.zeros(batches.size, dtype=np.uint8)
+        edges = int(batches[0]["base_offset"]), int(batches[-1]["last_offset"])
+        if headers_tell(columns) and part.offset_start <= edges[0] and edges[1] < part.offset_end:
+            yield from _headers_in(part, batches, roles, chunk.position, columns)
+        else:
+            for batch, _ in _records_in(part, chunk, roles, columns, payloads):
+                yield batch
 
 
 def rows_of_headers(part: LogPart, columns: Sequence[str], walk: Walk) -> Iterator[pa.RecordBatch]:
-    """A row per record all the same, but no record is read: a header says how many there are."""
-    schema, segment = arrow_schema(columns), part.segment
+    """One row per record all the same, but no record is read: a header says how many there are."""
+    segment = part.segment
     roles, seal, done = segment.roles(), 0, 0
     for table in walk(segment.file, segment.base - 1):
         batches = table[: segment.batches - done]
         seal += int(seals(batches).sum(dtype=np.uint64))
-        for first, last in _slices(batches["count"]):
-            of_batch = np.repeat(np.arange(first, last), batches["count"][first:last])
-            found = _of_headers(part, batches[of_batch], roles[done + of_batch], 0)
-            yield pa.RecordBatch.from_arrays([found[name]() for name in columns], schema=schema)
+        yield from _headers_in(part, batches, roles[done:], 0, columns)
         done += batches.size
         if done == segment.batches:
             break
     if done != segment.batches or seal % 2**64 != int(segment.cuts[-1]["seal"]):
         raise changed(segment.file.path, 0, segment.base)
+
+
+def _records_in(
+    part: LogPart | ObjectPart, chunk: Chunk, roles: Roles, columns: Sequence[str], payloads: Payloads
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    batches = chunk.batches
+    inside = (batches["last_offset"] >= part.offset_start) & (batches["base_offset"] < part.offset_end)
+    chosen = np.flatnonzero(inside & (batches["count"] > 0))
+    if not chosen.size:
+        return
+    schema = arrow_schema(columns)
+    for data, spans in decode(chunk, chosen, payloads):
+        following = int(spans[-1, OFFSET]) + 1
+        spans = spans[(spans[:, OFFSET] >= part.offset_start) & (spans[:, OFFSET] < part.offset_end)]
+        of_batch = spans[:, BATCH_INDEX]
+        found = {
+            **_of_headers(part, batches[of_batch], roles[of_batch], chunk.position),
+            **_of_records(data, spans, batches[of_batch]),
+        }
+        yield pa.RecordBatch.from_arrays([found[name]() for name in columns], schema=schema), following
+
+
+def _headers_in(
+    part: LogPart | ObjectPart, batches: Batches, roles: Roles, position: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    schema = arrow_schema(columns)
+    for first, last in _slices(batches["count"]):
+        of_batch = np.repeat(np.arange(first, last), batches["count"][first:last])
+        found = _of_headers(part, batches[of_batch], roles[of_batch], position)
+        yield pa.RecordBatch.from_arrays([found[name]() for name in columns], schema=schema)
 
 
 def _slices(counts: Ints) -> Iterator[tuple[int, int]]:
@@ -177,11 +217,11 @@ def _as_it_is(segment: SegmentSurvey) -> SegmentSurvey:
     return replace(segment, file=replace(segment.file, size=max(os.path.getsize(path), segment.size)))
 
 
-def _of_headers(part: LogPart, batches: Batches, roles: Roles, position: int) -> Columns:
+def _of_headers(part: LogPart | ObjectPart, batches: Batches, roles: Roles, position: int) -> Columns:
     """Of each record, what its batch's header tells. `position`: where in the file the positions of the batches count from."""
     rows = batches.size
     attributes, kinds = batches["attributes"], batches["control_type"].astype(np.int64)
-    name = part.segment.file.path.rsplit("/", 1)[-1]
+    name = part.file.path.rsplit("/", 1)[-1]
     return {
         "topic": lambda: pa.repeat(pa.scalar(part.topic, pa.string()), rows),
         "partition": lambda: pa.repeat(pa.scalar(part.partition, pa.int32()), rows),

@@ -25,7 +25,7 @@ from headstone.log.reading import SegmentFile
 from headstone.pipeline.planning import Remembered, run_survey, survey_all, survey_task
 from headstone.retention.policy import NO_LIMIT
 from headstone.spark import log_selection, log_stream
-from headstone.spark.log_rows import SPLIT_BYTES, LogPart, headers_tell, parts_of, rows_of, segment_alone
+from headstone.spark.log_rows import SPLIT_BYTES, LogPart, ObjectPart, headers_tell, parts_of, rows_of, rows_of_object
 from headstone.spark.log_selection import LogSelection
 from headstone.spark.log_stream import KafkaLogStream, StreamSettings
 from headstone.spark.record_columns import SCHEMA, chosen_columns
@@ -44,7 +44,7 @@ class QueryPart(InputPartition):
 
 @dataclass
 class FarPart(InputPartition):
-    """In an object store, where a header costs the bytes around it: the task surveys what it reads, the driver only lists.
+    """In an object store, where a header costs the bytes around it: the driver only lists.
 
     One segment; or, where visibility is asked for, which other segments decide, all of the partition (`file` is None)."""
 
@@ -54,15 +54,16 @@ class FarPart(InputPartition):
     offset_end: int
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        walk = Remembered()
-        if self.file is None:
-            segments = run_survey(survey_task(self.directory), walk)[0].segments
-        else:
-            segments = (segment_alone(self.file, walk),)
         topic, number = self.directory.topic_partition
-        for segment in segments:
-            for part in parts_of(topic, number, segment, self.offset_start, self.offset_end, NO_SPLIT):
-                yield from rows_of(part, columns, walk)
+        start, end = self.offset_start, self.offset_end
+        if self.file is not None:
+            part = ObjectPart(topic=topic, partition=number, file=self.file, offset_start=start, offset_end=end)
+            yield from rows_of_object(part, columns)
+            return
+        walk = Remembered()
+        for segment in run_survey(survey_task(self.directory), walk)[0].segments:
+            for surveyed in parts_of(topic, number, segment, start, end, NO_SPLIT):
+                yield from rows_of(surveyed, columns, walk)
 
 
 class KafkaLogSource(DataSource):
