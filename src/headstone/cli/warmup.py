@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from headstone.log import codecs
+from headstone.log.kernel_cache import forget_others
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.retention.policy import Policy
 from headstone.sim.samples import SampleSettings
@@ -18,6 +19,7 @@ from headstone.spark.session import StartingSession
 
 
 def main() -> None:
+    forget_others()
     with tempfile.TemporaryDirectory(prefix="headstone-") as here:
         source = Path(here) / "source"
         for codec in range(len(codecs.NAMES)):

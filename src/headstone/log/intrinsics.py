@@ -15,8 +15,16 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-kernel: Callable[[Any], Any] = njit(cache=True, nogil=True, boundscheck=True, error_model="numpy")
-"""Bounds are checked: a bad length in a file must end in an error, never in a crash of the process (costs ~15 %)."""
+from headstone.log.kernel_cache import kept_apart
+
+_compiled: Callable[[Any], Any] = njit(cache=True, nogil=True, boundscheck=True, error_model="numpy")
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Bounds are checked: a bad length in a file must end in an error, never in a crash of the process (costs ~15 %)."""
+    with kept_apart():
+        return _compiled(function)
+
 
 HAS_CRC_INSTRUCTION: bool = platform.machine() in ("x86_64", "AMD64") and bool(
     llvm.get_host_cpu_features().get("sse4.2")

@@ -1,0 +1,64 @@
+"""Where compiled kernels are kept: in a folder named by the sources they were compiled from.
+
+Numba compares a cached kernel with the file that defines it, not with the files whose kernels and constants were compiled into
+it. After an update of some files a caller would go on with the old half of the code, and write a wrong log. So every state of
+the sources has a folder of its own. Knows nothing of what the kernels do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from numba import config
+
+PACKAGE = Path(__file__).resolve().parent.parent
+PREFIX = "kernels-"
+ROOMS_OF_CONSTANTS = ("log", "retention")
+"""Every file counts there; elsewhere those that define a kernel."""
+ROOMS = (*ROOMS_OF_CONSTANTS, "audit", "pipeline")
+DECORATED = b"\n@kernel\n"
+
+
+def digest(package: Path) -> str:
+    """Of all sources that kernels are made of."""
+    content = hashlib.sha256()
+    for room in ROOMS:
+        for file in sorted((package / room).glob("*.py")):
+            text = file.read_bytes()
+            if room in ROOMS_OF_CONSTANTS or DECORATED in text:
+                content.update(f"{room}/{file.name} {len(text)}\n".encode() + text)
+    return content.hexdigest()[:16]
+
+
+@cache
+def folder() -> Path:
+    """Beside the package, or in the user's cache where the package is not ours to write to."""
+    beside = PACKAGE / "__pycache__"
+    if os.access(beside if beside.exists() else PACKAGE, os.W_OK):
+        return beside / (PREFIX + digest(PACKAGE))
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "headstone" / (PREFIX + digest(PACKAGE))
+
+
+@contextmanager
+def kept_apart() -> Iterator[None]:
+    """Kernels that are defined within are kept in the folder, unless the user has said where. No one else's are touched."""
+    before = config.CACHE_DIR
+    config.CACHE_DIR = before or str(folder())
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+
+
+def forget_others() -> None:
+    """Kernels of other states of the sources, which nobody will ask for again."""
+    for other in folder().parent.glob(PREFIX + "*"):
+        if other != folder():
+            shutil.rmtree(other, ignore_errors=True)
