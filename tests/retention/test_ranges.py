@@ -21,7 +21,7 @@ from headstone.retention.ranges import (
     deletable,
     dirty_segments,
     eligibility,
-    first_dirty,
+    first_dirty_offset,
     group_segments,
 )
 from headstone.retention.survey import CUT, PartitionSurvey, SegmentSurvey
@@ -84,7 +84,7 @@ def test_a_checkpoint_outside_the_log_is_reset_to_its_start(
     checkpoint: int | None, start: int, end: int, expected: tuple[int, str | None]
 ) -> None:
     """M3, M4, M7, M13."""
-    assert first_dirty(partition(bases(start), end=end), checkpoint) == expected
+    assert first_dirty_offset(partition(bases(start), end=end), checkpoint) == expected
 
 
 def test_a_log_of_one_segment_is_never_eligible() -> None:
