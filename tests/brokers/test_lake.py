@@ -147,7 +147,9 @@ def test_a_topic_under_load_with_kills_into_the_lake_and_back(
         _same_records(lake, served)
         assert lake.metastore.check() == []
         done = run_json(capsys, "lake", "compact", str(lake_dir), "--all")
-        assert sum(one["records_before"] - one["records_after"] for one in done["partitions"]) > 100
+        # However much of it the broker's own cleaner was faster with: one record per key is left.
+        keys = sum(len(newest(served[name])) for name in NAMES)
+        assert sum(one["records_after"] for one in done["partitions"]) == keys
         _same_tables(lake, served)
         assert lake.metastore.check() == []
         restore = ["lake", "restore", str(lake_dir), TOPIC, "--bootstrap", cluster.bootstrap, "--to-topic", "again"]
