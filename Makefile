@@ -6,7 +6,9 @@ INSTALLED := $(VENV)/.installed
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python)
 
 # Tests in these folders start Spark, which wants the machine for itself; the others run in parallel.
-SPARK_TESTS := tests/spark tests/clusters tests/cli tests/examples
+SPARK_TESTS := tests/spark tests/cli tests/examples
+# Sessions on clusters of their own: a process has one session at a time.
+CLUSTER_TESTS := tests/clusters
 # These start real brokers: one worker for each version of Kafka. Without Maven or KAFKA_HOME they are skipped, with the reason.
 BROKER_TESTS := tests/brokers
 SPARK_TESTS_FOUND := $(sort $(dir $(wildcard $(addsuffix /test_*.py,$(SPARK_TESTS)))))
@@ -34,8 +36,9 @@ test: java install
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SPARK_TESTS) $(BROKER_TESTS))
+	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SPARK_TESTS) $(CLUSTER_TESTS) $(BROKER_TESTS))
 	$(if $(SPARK_TESTS_FOUND),$(BIN)/python -m pytest $(SPARK_TESTS_FOUND))
+	$(BIN)/python -m pytest $(CLUSTER_TESTS)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(BROKER_TESTS)
 
 bench: java install
