@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import boto3
 import pytest
 
 from headstone.errors import UsageError
@@ -63,6 +64,22 @@ def test_what_is_above_is_asked_for_when_it_is_wanted(access: Access, root: Obje
     above = partition.parent.parent
     assert isinstance(above, ObjectPlace)
     assert [child.name for child in above.iterdir()] == ["broker", "broker2", "other"]
+
+
+def test_an_empty_object_in_the_place_of_a_folder_hides_no_neighbour(access: Access) -> None:
+    """Consoles make such objects. What is beside a partition tells how far it is replicated."""
+    for key, content in (("marked/", b""), ("marked/t-0/", b""), ("marked/t-0/0.log", b"x"), ("marked/high", b"9")):
+        settings = dict(access.settings)
+        client = boto3.client(
+            "s3", endpoint_url=settings["endpoint"], region_name=settings["region"],
+            aws_access_key_id=settings["access_key_id"], aws_secret_access_key=settings["secret_access_key"],
+        )  # fmt: skip
+        client.put_object(Bucket=BUCKET, Key=key, Body=content)
+    partition = place(f"{ROOT}/marked/t-0", access)
+    assert [child.name for child in partition.iterdir()] == ["0.log"]
+    assert (partition.parent / "high").read_bytes() == b"9"
+    log_dir = place(f"{ROOT}/marked", access)
+    assert [(child.name, child.is_dir()) for child in log_dir.iterdir()] == [("high", False), ("t-0", True)]
 
 
 def test_what_travels_to_a_task_is_its_own_folder(root: ObjectPlace, access: Access) -> None:

@@ -57,10 +57,12 @@ class _Tree:
         return _Tree(self.bucket, self.access, folders, [key] if key in folders else [])
 
     def _add(self, entries: Iterable[Listed], root: str) -> None:
-        """Also the folders between the root and an entry, which no store knows; nothing above the root, where more may be."""
+        """Also the folders between the root and an entry, which no store knows; nothing above the root, where more may be.
+
+        Some tools put an empty object where a folder is: that of the root itself tells nothing."""
         self.folders.setdefault(root, {})
         known = {root}
-        for entry in entries:
+        for entry in (entry for entry in entries if entry.path != root):
             parent, _, name = entry.path.rpartition("/")
             status = None if entry.is_folder else Status(entry.size, entry.modified_ns, entry.tag)
             self.folders.setdefault(parent, {})[name] = status
