@@ -109,8 +109,13 @@ def test_an_output_that_exists_is_refused_and_so_is_one_inside_the_input(
     run(source, prefix / "out", access)
     with pytest.raises(UsageError, match="out/t-0 exists already"):
         run(source, prefix / "out", access)
+    before = contents(source)
+    store_of(source.bucket, access).put((source / "t-9" / UNFINISHED).key, b"")
     with pytest.raises(UsageError, match="lies inside the input"):
         run(source, prefix / "in" / "deeper", access)
+    with pytest.raises(UsageError, match="lies inside the input"):
+        run(source, source, access)
+    assert contents(source) == {**before, f"t-9/{UNFINISHED}": b""}
 
 
 class Killed(BaseException):
@@ -156,6 +161,39 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one(logs: Path, prefix: O
     store.put((out / f"{WORK_PREFIX}1" / "t-0" / "0.log.abc").key, b"garbage")
     run(source, out, access)
     assert not [name for name in contents(out) if "headstone" in name]
+
+
+def test_only_one_of_two_goes_on_in_the_place_of_a_killed_run(
+    logs: Path, prefix: ObjectPlace, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = put(logs, prefix / "in"), prefix / "out"
+    store, key = store_of(out.bucket, access), (out / new_objects.LOCK).key
+    faster = b'{"host": "another", "process": 1}'
+    store.put(key, b"{}")
+    read = store.read
+
+    def overtaken(path: str, position: int, length: int) -> bytes:
+        content = read(path, position, length)
+        if path == key:
+            store.put(key, faster)
+        return content
+
+    monkeypatch.setattr(store, "read", overtaken)
+    with pytest.raises(UsageError, match="another run was faster"):
+        run(source, out, access, clean=True)
+    monkeypatch.undo()
+    assert contents(out) == {new_objects.LOCK: faster}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"host": 3}'])
+def test_a_lock_that_is_none_of_ours_is_respected(
+    logs: Path, prefix: ObjectPlace, access: Access, content: bytes
+) -> None:
+    out = prefix / "out"
+    store_of(out.bucket, access).put((out / new_objects.LOCK).key, content)
+    with pytest.raises(UsageError, match="somebody is writing there"):
+        run(put(logs, prefix / "in"), out, access)
+    assert contents(out) == {new_objects.LOCK: content}
 
 
 @pytest.mark.parametrize("host", ["another", None])

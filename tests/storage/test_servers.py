@@ -52,6 +52,14 @@ def test_a_range_beyond_the_end_is_an_error_that_names_the_object(store: Store) 
         store.read("object", 5, 6)
 
 
+def test_an_object_is_replaced_only_by_who_knows_what_it_was(store: Store) -> None:
+    store.put("object", b"first")
+    tag = store.tag("object")
+    assert store.replace("object", b"second", tag=tag)
+    assert not store.replace("object", b"third", tag=tag)
+    assert store.read("object", 0, store.size("object")) == b"second"
+
+
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES, 2 * PART_BYTES + 1])
 def test_an_upload_in_parts_appears_whole(size: int, store: Store) -> None:
     content = some_bytes(size)

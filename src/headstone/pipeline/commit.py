@@ -371,8 +371,8 @@ def note_untouched(book: CheckpointBook, directories: Sequence[PartitionDir]) ->
     book.write()
 
 
-def refuse_existing(out: Place, directories: Sequence[PartitionDir]) -> None:
-    """Inputs are never written to, and nothing that is there is overwritten."""
+def refuse_inside_inputs(out: Place, directories: Sequence[PartitionDir]) -> None:
+    """Inputs are never written to."""
     inputs = {directory.log_dir for directory in directories}
     inputs |= {
         directory.path.resolve()
@@ -382,6 +382,10 @@ def refuse_existing(out: Place, directories: Sequence[PartitionDir]) -> None:
     for above in _with_parents(out.resolve() if isinstance(out, Path) else out):
         if above in inputs:
             raise UsageError(f"--out {out} lies inside the input {above}; name a directory elsewhere")
+
+
+def refuse_existing(out: Place, directories: Sequence[PartitionDir]) -> None:
+    """Nothing that is there is overwritten, and no partition has two origins."""
     names = Counter(directory.name for directory in directories)
     twice = sorted(name for name, times in names.items() if times > 1)
     if twice:

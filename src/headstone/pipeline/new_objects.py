@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
@@ -38,6 +38,7 @@ from headstone.pipeline.commit import (
     note_new,
     note_untouched,
     refuse_existing,
+    refuse_inside_inputs,
     start_after,
 )
 from headstone.pipeline.engine import Engine
@@ -66,6 +67,7 @@ class NewObjects:
         self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
     ) -> None:
         del wanted
+        refuse_inside_inputs(self._out, everything)
         self._lock(tell)
         stack.callback(self._store.delete, [(self._out / LOCK).key])
         there = self._listed()
@@ -88,14 +90,15 @@ class NewObjects:
         key = (self._out / LOCK).key
         if self._store.put(key, mine, create=True):
             return
-        holder = json.loads(self._store.read(key, 0, self._store.size(key)))
+        tag = self._store.tag(key)
+        holder = _holder(self._store.read(key, 0, self._store.size(key)))
         if not self._take_over and not _is_dead(holder):
             raise UsageError(
-                f"{self._out}: process {holder['process']} on {holder['host']} is writing there; if it was killed, pass "
-                "--clean, which removes what it has left"
+                f"{self._out}: {_named(holder)} is writing there; if it was killed, pass --clean, which removes what it left"
             )
-        tell(f"{self._out}: process {holder['process']} on {holder['host']} was killed here; going on in its place")
-        self._store.put(key, mine)
+        if not self._store.replace(key, mine, tag=tag):
+            raise UsageError(f"{self._out}: another run was faster to go on in the place of {_named(holder)}")
+        tell(f"{self._out}: {_named(holder)} was killed here; going on in its place")
 
     def _remove_leftovers(self, there: ObjectPlace, tell: Tell) -> None:
         """Of runs that were killed: what tasks uploaded, and partitions that were not finished."""
@@ -208,18 +211,28 @@ def _files_below(folder: Place, prefix: str = "") -> Iterator[tuple[str, Place]]
             yield prefix + child.name, child
 
 
-def _is_dead(holder: dict[str, object], alive: Callable[[int], bool] | None = None) -> bool:
+def _holder(content: bytes) -> Mapping[str, object]:
+    """Nothing of a lock that is not ours."""
+    try:
+        holder = json.loads(content)
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _named(holder: Mapping[str, object]) -> str:
+    return f"process {holder['process']} on {holder['host']}" if {"process", "host"} <= holder.keys() else "somebody"
+
+
+def _is_dead(holder: Mapping[str, object]) -> bool:
     """A process of this machine that is no more; of others nothing is known."""
-    if holder.get("host") != socket.gethostname():
+    process = holder.get("process")
+    if holder.get("host") != socket.gethostname() or not isinstance(process, int):
         return False
-    return not (alive or _is_alive)(int(str(holder.get("process"))))
-
-
-def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
-        return False
-    except PermissionError:
         return True
-    return True
+    except PermissionError:
+        return False
+    return False

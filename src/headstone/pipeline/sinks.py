@@ -31,6 +31,7 @@ from headstone.pipeline.commit import (
     note_new,
     own_as,
     refuse_existing,
+    refuse_inside_inputs,
     refuse_keyless,
     remove_work_dir,
     remove_work_dirs,
@@ -153,6 +154,7 @@ class NewDirectory:
         self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
     ) -> None:
         del wanted, tell
+        refuse_inside_inputs(self._out, everything)
         refuse_existing(self._out, everything)
         sources = _log_dirs(everything)
         if not self._out.exists():

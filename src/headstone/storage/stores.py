@@ -182,6 +182,22 @@ class Store:
         self.traffic.bytes_written += len(content)
         return True
 
+    def tag(self, path: str) -> str:
+        """Another one with every content."""
+        with self._translated(path):
+            return str(obstore.head(self._store, path)["e_tag"])
+
+    def replace(self, path: str, content: bytes, *, tag: str) -> bool:
+        """Only if the object still is the one with this tag; False if somebody was faster."""
+        try:
+            with self._translated(path):
+                obstore.put(self._store, path, content, mode={"e_tag": tag})
+        except ChangedObject:
+            return False
+        self.traffic.writes += 1
+        self.traffic.bytes_written += len(content)
+        return True
+
     def copy(self, source: str, target: str) -> None:
         """Within the store, without the bytes passing through here."""
         with self._translated(source):
@@ -219,6 +235,8 @@ class Store:
             yield
         except FileNotFoundError as error:
             raise MissingObject(f"{self.url}/{path}: no such object or bucket") from error
+        except exceptions.PreconditionError as error:
+            raise ChangedObject(f"{self.url}/{path}: somebody has replaced it") from error
         except exceptions.AlreadyExistsError as error:
             raise ExistingObject(f"{self.url}/{path}: there is such an object already") from error
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
@@ -288,6 +306,10 @@ def _listed(entry: Mapping[str, Any]) -> Listed:
         path=entry["path"], size=int(entry["size"]), tag=entry["e_tag"],
         modified_ns=int(entry["last_modified"].timestamp() * 1000) * 1_000_000,
     )  # fmt: skip
+
+
+class ChangedObject(Unfinished):
+    """An object that was to be replaced is another one by now."""
 
 
 class ExistingObject(Unfinished):
