@@ -11,6 +11,7 @@ import pytest
 from headstone.brokers.client import JavaClient
 from headstone.brokers.distribution import Distribution
 from testbed.maven import VERSIONS, KafkaUnavailable, kafka, spark_connector
+from tests.demanded import demanded
 
 ON_TRIAL = VERSIONS[-1:] if os.environ.get("KAFKA_HOME") else VERSIONS
 
@@ -25,12 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", params=ON_TRIAL)
 def distribution(request: pytest.FixtureRequest) -> Distribution:
-    try:
+    with demanded(KafkaUnavailable):
         return kafka(request.param)
-    except KafkaUnavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI demands real brokers: {error}")
-        pytest.skip(f"no real brokers: {error}")
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +44,5 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def connector() -> str:
-    try:
+    with demanded(KafkaUnavailable):
         return spark_connector()
-    except KafkaUnavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI demands Spark's Kafka source: {error}")
-        pytest.skip(f"no Kafka source for Spark: {error}")

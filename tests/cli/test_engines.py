@@ -13,6 +13,7 @@ import pytest
 from headstone.cli.engines import on_spark
 from headstone.cli.main import main, parser
 from headstone.errors import UsageError
+from tests.cli.terminal import shown_on
 from tests.oracle.notation import History
 
 VERBS = [
@@ -77,20 +78,13 @@ def broker_directory(root: Path) -> Path:
 
 def answered(log: Path, answer: bytes, *more: str) -> tuple[int, bytes]:
     """Exit code and stderr of an in-place compaction on a terminal on which somebody types."""
+    words = ["compact", str(log), "--in-place", "--topic", "orders", "--engine", "process", *more]
     ours, theirs = pty.openpty()
     os.write(ours, answer)
-    words = ["compact", str(log), "--in-place", "--topic", "orders", "--engine", "process", *more]
     done = subprocess.Popen(
         [sys.executable, "-m", "headstone.cli.main", *words], stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL
     )
-    os.close(theirs)
-    shown = b""
-    try:
-        while chunk := os.read(ours, 1 << 16):
-            shown += chunk
-    except OSError:  # Linux says so when the other side is closed
-        pass
-    os.close(ours)
+    shown = shown_on(ours, theirs)
     return done.wait(), shown
 
 

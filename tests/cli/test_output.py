@@ -13,6 +13,7 @@ import pytest
 
 from headstone.cli.main import main
 from headstone.cli.output import BAD, Output
+from tests.cli.terminal import shown_on
 
 HEADSTONE = [sys.executable, "-m", "headstone.cli.main"]
 STORY = ["reproduce", "tombstone-divergence"]
@@ -49,14 +50,7 @@ def on_terminal(*words: str, **environment: str) -> bytes:
     ours, theirs = pty.openpty()
     known = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen([*HEADSTONE, *words], stdout=theirs, env={**known, "TERM": "xterm", **environment})
-    os.close(theirs)
-    shown = b""
-    try:
-        while chunk := os.read(ours, 1 << 16):
-            shown += chunk
-    except OSError:  # Linux says so when the other side is closed
-        pass
-    os.close(ours)
+    shown = shown_on(ours, theirs)
     process.wait()
     return shown
 
