@@ -19,7 +19,7 @@ from typing import TypeVar
 from headstone.errors import HeadstoneError
 from headstone.log import reading
 from headstone.log.directory import find_partitions
-from headstone.pipeline import inprocess, planning, work
+from headstone.pipeline import inprocess, work
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import PartitionFacts, inspect
@@ -133,7 +133,6 @@ class _InLine:
 
 def run_in_line() -> None:
     """For this process, from now on."""
-    planning.ThreadPoolExecutor = _InLine  # type: ignore[attr-defined, assignment]
     inprocess.ThreadPoolExecutor = _InLine  # type: ignore[attr-defined, assignment]
 
 

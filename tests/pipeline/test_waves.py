@@ -17,8 +17,7 @@ from headstone.log import checkpoints
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, read_offsets
 from headstone.pipeline import commit, compaction
 from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.planning import SURVEY_THREADS
+from headstone.pipeline.inprocess import NEAR_THREADS, InProcess
 from headstone.pipeline.progress import Board, Meter
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.samples import SampleSettings
@@ -159,7 +158,7 @@ def test_checkpoint_files_are_parsed_and_written_once_a_wave(logs: Path, monkeyp
     monkeypatch.setattr(compaction, "WAVE_PARTITIONS", 3)
     compact(request(logs), InProcess(), lambda text: None)
     assert written == [CLEANER, CLEANER]
-    assert max(Counter(parsed).values()) <= SURVEY_THREADS  # threads that begin together may each parse it
+    assert max(Counter(parsed).values()) <= NEAR_THREADS  # threads that begin together may each parse it
 
 
 def test_ctrl_c_right_after_a_work_directory_was_made_leaves_none(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

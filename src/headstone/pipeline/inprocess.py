@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from headstone.errors import HeadstoneError
+from headstone.pipeline.engine import Engine
 from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.work import (
     IndexUnit,
@@ -25,6 +26,7 @@ from headstone.pipeline.work import (
 )
 
 BUCKETS = 4
+NEAR_THREADS = 4
 Body = Callable[[Any, Meter], Any]
 
 
@@ -84,3 +86,16 @@ class InProcess:
 
 def _meter(board: Board | None) -> Meter:
     return Meter() if board is None else board.meter(board.numbers(1)[0])
+
+
+class CanBeFar(Protocol):
+    @property
+    def is_far(self) -> bool: ...
+
+
+def outcomes_where_they_lie(body: Callable[[Any, Meter], Any], tasks: Sequence[CanBeFar], engine: Engine) -> list[Any]:
+    """In the order of the tasks. What is on a disk is for threads of the driver, what is far away for the engine's machines."""
+    near = InProcess(NEAR_THREADS).outcomes(body, [task for task in tasks if not task.is_far])
+    far = engine.outcomes(body, [task for task in tasks if task.is_far])
+    outcomes = {False: iter(near), True: iter(far)}
+    return [next(outcomes[task.is_far]) for task in tasks]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -29,7 +28,7 @@ from headstone.log.indexes import AbortedTxn, read_aborted
 from headstone.log.reading import Batches, SegmentFile, with_loss
 from headstone.log.snapshots import ProducerEntry, read_snapshot
 from headstone.pipeline.engine import Engine
-from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.inprocess import NEAR_THREADS, InProcess, outcomes_where_they_lie
 from headstone.pipeline.progress import Meter
 from headstone.pipeline.work import GroupWork, PartitionWork
 from headstone.retention.keys import HashKey
@@ -48,7 +47,6 @@ from headstone.retention.ranges import (
 from headstone.retention.survey import PartitionSurvey, Walk, survey_partition, walk_file
 from headstone.storage.places import ObjectPlace, Place
 
-SURVEY_THREADS = 4
 REMEMBERED_BYTES_MAX = 64 << 20
 """Of the headers of one partition in an object store; a batch takes about a hundred bytes."""
 
@@ -75,7 +73,7 @@ Surveyed = tuple[PartitionSurvey, tuple[str, ...]]
 
 def survey_all(directories: Sequence[PartitionDir], engine: Engine | None = None) -> list[Surveyed]:
     """Without an engine by threads of this process, wherever they lie."""
-    return [_or_raise(outcome) for outcome in survey_each(directories, engine or InProcess(SURVEY_THREADS))]
+    return [_or_raise(outcome) for outcome in survey_each(directories, engine or InProcess(NEAR_THREADS))]
 
 
 def _or_raise(outcome: Surveyed | Exception) -> Surveyed:
@@ -93,19 +91,9 @@ def survey_each(directories: Sequence[PartitionDir], engine: Engine) -> list[Sur
         except (UsageError, CorruptLog, OSError) as error:
             return error
 
-    def survey(task: SurveyTask) -> Surveyed | Exception:
-        try:
-            return run_survey(task)
-        except (UsageError, CorruptLog, OSError) as error:
-            return error
-
     tasks = [task_of(directory) for directory in directories]
-    far = [task for task in tasks if isinstance(task, SurveyTask) and task.is_far]
-    near = [task for task in tasks if isinstance(task, SurveyTask) and not task.is_far]
-    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        surveyed = dict(zip((id(task) for task in near), pool.map(survey, near), strict=True))
-    surveyed.update(zip((id(task) for task in far), engine.outcomes(survey_far, far, None), strict=True))
-    return [task if isinstance(task, Exception) else surveyed[id(task)] for task in tasks]
+    surveys = iter(outcomes_where_they_lie(survey, [task for task in tasks if isinstance(task, SurveyTask)], engine))
+    return [task if isinstance(task, Exception) else next(surveys) for task in tasks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +125,7 @@ def survey_task(directory: PartitionDir) -> SurveyTask:
     return SurveyTask(directory=directory, log_start=start, high_watermark=high, notes=notes)
 
 
-def survey_far(task: SurveyTask, meter: Meter) -> Surveyed:
+def survey(task: SurveyTask, meter: Meter) -> Surveyed:
     """The body of a task."""
     del meter
     return run_survey(task)

@@ -5,19 +5,16 @@ Headers decide also where nothing is rewritten, so checksums must be right there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headstone.errors import CorruptLog, HeadstoneError
 from headstone.log.reading import SegmentFile, verify_segment
 from headstone.pipeline.engine import Engine
+from headstone.pipeline.inprocess import outcomes_where_they_lie
 from headstone.pipeline.progress import Meter
 from headstone.storage.places import ObjectPlace, Place
 from headstone.storage.stores import is_remote
 from headstone.storage.uploads import copy_whole
-
-THREADS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +43,5 @@ def transfer(task: Transfer, meter: Meter) -> None:
 
 
 def run_transfers(tasks: Sequence[Transfer], engine: Engine) -> list[Exception | None]:
-    """In the order of the tasks: what went wrong. On a disk by threads of the driver, else wherever the engine works."""
-    far = [task for task in tasks if task.is_far]
-    near = [task for task in tasks if not task.is_far]
-    with ThreadPoolExecutor(THREADS) as pool:
-        outcomes = dict(zip(map(id, near), pool.map(_tried(transfer), near), strict=True))
-    outcomes.update(zip(map(id, far), engine.outcomes(transfer, far, None), strict=True))
-    return [outcomes[id(task)] for task in tasks]
-
-
-def _tried(body: Callable[[Transfer, Meter], None]) -> Callable[[Transfer], Exception | None]:
-    def run(task: Transfer) -> Exception | None:
-        try:
-            body(task, Meter())
-        except (CorruptLog, HeadstoneError, OSError) as error:
-            return error
-        return None
-
-    return run
+    """In the order of the tasks: what went wrong."""
+    return outcomes_where_they_lie(transfer, tasks, engine)
