@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headstone.log.directory import find_partitions
+from headstone.pipeline.commit import WORK_PREFIX
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
@@ -31,9 +32,13 @@ class Backup:
     access: Access
 
     def files(self, url: str) -> dict[str, bytes]:
+        """What is a log directory there. A twin that Spark did not stop in time uploads behind the commit, into the folder of
+        its run, where no reader looks and from where the next run removes it."""
         store = Store.open(url, dict(self.access.settings))
         return {
-            entry.path: store.read(entry.path, 0, entry.size) for entry in sorted(store.entries(), key=lambda e: e.path)
+            entry.path: store.read(entry.path, 0, entry.size)
+            for entry in sorted(store.entries(), key=lambda e: e.path)
+            if not entry.path.startswith(WORK_PREFIX)
         }
 
 

@@ -56,6 +56,8 @@ def test_a_task_that_wakes_up_late_changes_nothing(
         with cluster.halted(1):
             finish()
     assert backup.files(out) == expected
+    found = [directory.name for directory in find_partitions([out], backup.access)]
+    assert found == [directory.name for directory in find_partitions([backup.url], backup.access)]
 
 
 def test_a_store_with_faults_changes_nothing(
