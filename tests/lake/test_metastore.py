@@ -275,6 +275,49 @@ def test_a_partition_is_read_as_it_was_at_one_moment(metastore_url: str, store: 
     other.close()
 
 
+def test_many_partitions_are_read_in_few_statements(store: Metastore) -> None:
+    store.create_topic("many", 1200)
+    names = [TopicPartition("many", number) for number in range(1200)]
+    (made,) = store.register(1, now_ms=1)
+    appends = {
+        name: Append(expected_next=0, extents=(extent(0, 1 + i, made, position=i, length=1),)) for i, name in enumerate(names)
+    }  # fmt: skip
+    store.append(appends, {made: SIZE}, now_ms=1)
+    append(store, ORDERS, 0, 10)
+    store.replace(
+        ORDERS, 0, [], Claim(processed=Span(0, 10), cleaned=(Span(0, 10),), tombstones=(Span(0, 9),)), {}, now_ms=5
+    )
+    statements: list[str] = []
+    event.listen(store._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    some = store.snapshot([OTHER, *names[:3], ORDERS])
+    assert len(statements) < 10
+    everything = store.snapshot(None)
+    assert len(statements) < 30
+    assert list(everything) == store.partitions() == sorted([ORDERS, OTHER, *names])
+    assert some == {name: store.partition(name) for name in sorted([OTHER, *names[:3], ORDERS])}
+    assert some.items() <= everything.items()
+    assert [everything[name].next_offset for name in names] == list(range(1, 1201))
+    assert store.snapshot([]) == {}
+    with pytest.raises(UsageError, match="no partition orders-7"):
+        store.snapshot([ORDERS, TopicPartition("orders", 7)])
+
+
+@pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)  # SQLite lets nobody write during a look
+def test_many_partitions_are_read_as_they_were_at_one_moment(metastore_url: str, store: Metastore) -> None:
+    append(store, ORDERS, 0, 10)
+    other = Metastore.open(metastore_url)
+    looks = iter(("rows", "extents"))
+
+    def append_after_the_first(*arguments: object) -> None:
+        if "JOIN topics" in str(arguments[2]) and next(looks, None) == "rows":
+            append(other, ORDERS, 10, 20)
+
+    event.listen(store._engine, "after_cursor_execute", append_after_the_first)
+    found = store.snapshot(None)[ORDERS]
+    assert (found.next_offset, violations(found), next(looks)) == (10, [], "extents")
+    other.close()
+
+
 def test_leveling_waits_for_whoever_works_on_the_partition(store: Metastore) -> None:
     """A compaction that runs knows the extents as they were; merged under it, they would no longer fit."""
     append(store, ORDERS, 0, 10)

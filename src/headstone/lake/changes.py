@@ -14,12 +14,10 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from headstone.lake import schema
 from headstone.lake.clock import follow
 from headstone.lake.commits import CommitRefused, Extent, Partition
-from headstone.lake.rows import extent_row, loaded, located, places
+from headstone.lake.rows import chunks, extent_row, loaded, located, places
 from headstone.log.topic_partition import TopicPartition
 
 REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
-ROWS_AT_ONCE = 500
-"""In one SQL statement: databases limit its parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
 def _retire(connection: Connection, partition_id: int, starts: Sequence[int], moment_ms: int) -> None:
     """Extents that the log is no longer made of move to the past."""
     table = schema.extents
-    for some in (starts[i : i + ROWS_AT_ONCE] for i in range(0, len(starts), ROWS_AT_ONCE)):
+    for some in chunks(starts):
         mine = (table.c.partition_id == partition_id) & table.c.span_start.in_(some)
         rows = [{**row._mapping, "removed_ms": moment_ms} for row in connection.execute(select(table).where(mine))]
         connection.execute(insert(schema.past_extents), rows)
@@ -126,7 +124,7 @@ def release(connection: Connection, object_ids: set[str], clock: Callable[[], in
 
     Their rows are locked first: of two partitions that leave the same object at once, the second must see the first."""
     ordered = sorted(object_ids)
-    for some in (ordered[i : i + ROWS_AT_ONCE] for i in range(0, len(ordered), ROWS_AT_ONCE)):
+    for some in chunks(ordered):
         mine = schema.objects.c.object_id.in_(some)
         rows = select(schema.objects.c.object_id).where(mine).order_by(schema.objects.c.object_id)
         # Not against those who only point at them from new rows: two who both do would wait for each other.

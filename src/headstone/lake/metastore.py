@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +53,9 @@ from headstone.lake.rows import (
     known_since,
     lease_of,
     loaded,
+    loaded_all,
     located,
+    located_all,
     lowest_hold,
     places,
 )
@@ -242,6 +244,13 @@ class Metastore:
     def partition(self, topic_partition: TopicPartition) -> Partition:
         with self.transaction(snapshot=True) as connection:
             return loaded(connection, *located(connection, topic_partition, lock=False))
+
+    def snapshot(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Partition]:
+        """These partitions, or all of the lake, at one moment: a few statements per chunk of them, none per partition."""
+        with self.transaction(snapshot=True) as connection:
+            rows = located_all(connection, partitions)
+            loaded = loaded_all(connection, list(rows.values()))
+        return {topic_partition: loaded[row.partition_id] for topic_partition, row in sorted(rows.items())}
 
     def partition_as_of(self, topic_partition: TopicPartition, moment_ms: int) -> Partition:
         """What the log was made of then; clean ranges are of no interest to readers and left out."""

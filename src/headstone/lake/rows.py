@@ -5,8 +5,8 @@ Reads and converts; every change, and every transaction, is the metastore's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, func, select
 
@@ -17,6 +17,14 @@ from headstone.lake.dead import dead_bytes
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
+
+ROWS_AT_ONCE = 500
+"""In one SQL statement: databases limit its parameters."""
+T = TypeVar("T")
+
+
+def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[start : start + ROWS_AT_ONCE] for start in range(0, len(items), ROWS_AT_ONCE))
 
 
 def located(connection: Connection, topic_partition: TopicPartition, *, lock: bool) -> tuple[int, Any]:
@@ -29,6 +37,27 @@ def located(connection: Connection, topic_partition: TopicPartition, *, lock: bo
     if row is None:
         raise UsageError(f"the lake has no partition {topic_partition}")
     return row.partition_id, row
+
+
+def located_all(connection: Connection, wanted: Collection[TopicPartition] | None) -> dict[TopicPartition, Any]:
+    """The rows of many partitions in few statements; of all of them for None. By row id, the order in which rows are locked."""
+    partitions, topics = schema.partitions, schema.topics
+    query = select(topics.c.name, partitions).join_from(partitions, topics)
+    numbers = sorted({partition.number for partition in wanted or ()})
+    if numbers and len(numbers) <= ROWS_AT_ONCE:
+        query = query.where(partitions.c.number.in_(numbers))
+    queries = [query]
+    if wanted is not None:
+        queries = [query.where(topics.c.name.in_(some)) for some in chunks(sorted({each.topic for each in wanted}))]
+    found = [row for each in queries for row in connection.execute(each)]
+    rows = {TopicPartition(row.name, row.number): row for row in sorted(found, key=lambda row: row.partition_id)}
+    if wanted is None:
+        return rows
+    for partition in wanted:
+        if partition not in rows:
+            raise UsageError(f"the lake has no partition {partition}")
+    asked = frozenset(wanted)
+    return {partition: row for partition, row in rows.items() if partition in asked}
 
 
 def partition_id_of(connection: Connection, topic_partition: TopicPartition) -> int:
@@ -44,12 +73,43 @@ def loaded(connection: Connection, partition_id: int, row: Any, *, with_extents:
     return Partition(
         start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch,
         extents=tuple(extent_of(found) for found in rows(schema.extents)) if with_extents else (),
-        cleaned=tuple(Span(found.span_start, found.span_end) for found in rows(schema.cleaned)),
-        tombstones=tuple(
-            TombstoneRange(span=Span(found.span_start, found.span_end), cleaned_at_ms=found.cleaned_at_ms)
-            for found in rows(schema.tombstones)
-        ),
+        cleaned=tuple(span_of(found) for found in rows(schema.cleaned)),
+        tombstones=tuple(tombstones_of(found) for found in rows(schema.tombstones)),
     )  # fmt: skip
+
+
+def loaded_all(connection: Connection, rows: Sequence[Any]) -> dict[int, Partition]:
+    """By row id. A statement per table and chunk of partitions, whatever each of them holds."""
+    loaded: dict[int, Partition] = {}
+    for some in chunks(rows):
+        ids = [row.partition_id for row in some]
+        extents, cleaned, tombstones = (
+            _by_partition(connection, table, ids) for table in (schema.extents, schema.cleaned, schema.tombstones)
+        )
+        for row in some:
+            mine = row.partition_id
+            loaded[mine] = Partition(
+                start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch,
+                extents=tuple(map(extent_of, extents.get(mine, ()))), cleaned=tuple(map(span_of, cleaned.get(mine, ()))),
+                tombstones=tuple(map(tombstones_of, tombstones.get(mine, ()))),
+            )  # fmt: skip
+    return loaded
+
+
+def _by_partition(connection: Connection, table: Any, ids: Sequence[int]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    query = select(table).where(table.c.partition_id.in_(ids)).order_by(table.c.partition_id, table.c.span_start)
+    for row in connection.execute(query):
+        found.setdefault(row.partition_id, []).append(row)
+    return found
+
+
+def span_of(row: Any) -> Span:
+    return Span(row.span_start, row.span_end)
+
+
+def tombstones_of(row: Any) -> TombstoneRange:
+    return TombstoneRange(span=span_of(row), cleaned_at_ms=row.cleaned_at_ms)
 
 
 def known_since(connection: Connection, topic_id: int) -> int:
