@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headstone.pipeline.progress import Meter
 from headstone.storage.access import Access
-from headstone.storage.places import store_of
+from headstone.storage.stores import store_of
 
 MACHINES = "machines"
 

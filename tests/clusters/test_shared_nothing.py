@@ -10,7 +10,7 @@ import pytest
 
 from headstone.spark.engine import OnSpark
 from headstone.storage.access import Access
-from headstone.storage.places import store_of
+from headstone.storage.stores import store_of
 from testbed.faulty_s3 import FaultyS3
 from testbed.s3 import BUCKET
 from testbed.spark_cluster import SparkCluster

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.lake.commits import Extent
-from headstone.lake.objects import ObjectWriter, object_path, read_extent, read_index, writing_object
+from headstone.lake.objects import ObjectWriter, object_path, read_extent, read_index, write_once, writing_object
 from headstone.lake.spans import Span
 from headstone.storage.stores import MissingObject, Store
 from testbed.s3 import BUCKET
@@ -146,3 +147,29 @@ def test_what_a_killed_upload_has_left_on_disk_goes_with_its_object(tmp_path: Pa
     assert store.list() == []
     store.delete(["objects/aa/aabb"])
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def filling(content: bytes, *, records: int = 3) -> Callable[[ObjectWriter], None]:
+    def fill(writer: ObjectWriter) -> None:
+        writer.add("orders", 0, Span(0, 7), [content], records=records, max_timestamp_ms=9)
+
+    return fill
+
+
+def test_of_two_tasks_that_write_the_same_object_the_first_counts(object_store: Store) -> None:
+    """A library of another version packs the same records into other bytes: whoever is late must not replace them."""
+    object_id = str(uuid.uuid4())
+    first = write_once(object_store, object_id, filling(b"packed"))
+    assert write_once(object_store, object_id, filling(b"packed")) == first
+    late = write_once(object_store, object_id, filling(b"packed otherwise"))
+    assert (late.extents, late.size) == (first.extents, first.size)
+    assert read_extent(object_store, late.extents[0]) == b"packed"
+    with pytest.raises(Unfinished, match="holds something else"):
+        write_once(object_store, object_id, filling(b"packed", records=4))
+
+
+def test_a_store_travels_as_its_address(object_store: Store) -> None:
+    """Tasks in other processes open it there; what is in memory is this process's."""
+    object_store.put("a", b"content")
+    again = pickle.loads(pickle.dumps(object_store))
+    assert (again.read("a", 0, 7), again.url, again.access) == (b"content", object_store.url, object_store.access)

@@ -16,7 +16,7 @@ from headstone.log import reading
 from headstone.log.reading import walk_segment
 from headstone.storage import ranges
 from headstone.storage.access import FROM_ENVIRONMENT
-from headstone.storage.places import store_of
+from headstone.storage.stores import store_of
 from tests.oracle.notation import History
 
 BUCKET = "memory://walks"

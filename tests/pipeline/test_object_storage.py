@@ -23,7 +23,8 @@ from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.synth import SampleSettings, write_sample
 from headstone.storage import ranges
 from headstone.storage.access import Access
-from headstone.storage.places import ObjectPlace, Place, object_place, store_of
+from headstone.storage.places import ObjectPlace, Place, object_place
+from headstone.storage.stores import store_of
 from testbed.s3 import BUCKET, s3
 
 POLICY = kafka_rules(Policy(now_ms=1_800_000_000_000))

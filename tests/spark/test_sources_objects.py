@@ -15,8 +15,7 @@ from headstone.spark.log_stream import KafkaLogStream
 from headstone.spark.record_columns import SCHEMA
 from headstone.spark.source import FarPart, KafkaLogSource
 from headstone.storage.access import FROM_ENVIRONMENT
-from headstone.storage.places import store_of
-from headstone.storage.stores import Store
+from headstone.storage.stores import Store, store_of
 from testbed.s3 import BUCKET as BUCKET_ON_S3
 from testbed.s3 import s3
 from tests.oracle.notation import History

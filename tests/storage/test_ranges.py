@@ -9,9 +9,8 @@ import pytest
 
 from headstone.storage import ranges
 from headstone.storage.access import Access
-from headstone.storage.places import store_of
 from headstone.storage.ranges import open_ranges
-from headstone.storage.stores import MissingObject
+from headstone.storage.stores import MissingObject, store_of
 from testbed.s3 import BUCKET
 
 ROOT = f"s3://{BUCKET}"

@@ -1,11 +1,12 @@
-"""The list of an extent's keys: what a compaction has to read, and what it may mark dead unread, is decided by it.
+"""The list of an extent's keys: the index of a compaction. What is superseded is decided by these lists, and no batch is read.
 
-Behind the batches, one entry per record with a key, sorted by the first half of the key's digest:
+Behind the batches, one entry per record with a key, in the order of their offsets:
 
-    first halves (8 each)  CRC-32C (4)  lowest offset (8)  second halves (8 each)  offsets above it (4 each)  CRC-32C (4)
+    first halves (8 each)  CRC-32C (4)  lowest offset (8)  second halves (8 each)  above it (4 each)  CRC-32C (4)
 
-The first part alone tells whether an extent is concerned. Digests are those of the index of a pass, SipHash-2-4-128, under a
-secret of the lake: records are deleted by them, so nobody may be able to make two keys of one digest.
+The first part alone tells whether an extent is concerned. The top bit of the last number tells a tombstone, the others how far
+the record is above the lowest offset. Digests are those of the index of a pass, SipHash-2-4-128, under a secret of the lake:
+records are deleted by them, so nobody may be able to make two keys of one digest.
 """
 
 from __future__ import annotations
@@ -19,31 +20,36 @@ import numpy.typing as npt
 
 from headstone.log import kernels
 from headstone.log.reading import Chunk, Payloads, corrupt_record
-from headstone.retention.keys import NEWEST, HashKey, index_records, mark_newest, new_table
+from headstone.retention.keys import NEWEST, TOMBSTONE, HashKey, index_records, mark_newest, new_table
 from headstone.retention.policy import NO_LIMIT
 
 Halves = npt.NDArray[np.uint64]
-"""First halves of digests, sorted."""
+"""First halves of digests."""
 Offsets = npt.NDArray[np.int64]
 HALF_BYTES, LOWEST_BYTES, ABOVE_BYTES, CHECKSUM_BYTES = 8, 8, 4, 4
-ABOVE_MAX = (1 << 32) - 1
+ABOVE_MAX = (1 << 31) - 1
+TOMBSTONE_BIT = 1 << 31
 NO_HALVES: Halves = np.zeros(0, dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyList:
-    """Sorted by `digests[:, 0]`. Records without a key are not in it."""
+    """In the order of offsets. Records without a key are not in it."""
 
     digests: npt.NDArray[np.uint64]
     offsets: Offsets
+    tombstones: npt.NDArray[np.bool_]
 
     @property
     def fits(self) -> bool:
         """Whether it can be written: offsets that are too far from each other can't."""
-        return self.offsets.size == 0 or int(self.offsets.max() - self.offsets.min()) <= ABOVE_MAX
+        return self.offsets.size == 0 or int(self.offsets[-1] - self.offsets[0]) <= ABOVE_MAX
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> KeyList:
-        return KeyList(self.digests[chosen], self.offsets[chosen])
+        return KeyList(self.digests[chosen], self.offsets[chosen], self.tombstones[chosen])
+
+
+NO_KEYS = KeyList(np.zeros((0, 2), dtype=np.uint64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_))
 
 
 def halves_bytes(keys: int) -> int:
@@ -72,8 +78,8 @@ def verified(section: bytes) -> bytes | None:
 
 def key_section(keys: KeyList) -> bytes:
     low, high = keys.digests[:, 0].astype("<u8"), keys.digests[:, 1].astype("<u8")
-    lowest = int(keys.offsets.min()) if keys.offsets.size else 0
-    above = (keys.offsets - lowest).astype("<u4")
+    lowest = int(keys.offsets[0]) if keys.offsets.size else 0
+    above = ((keys.offsets - lowest) | np.where(keys.tombstones, TOMBSTONE_BIT, 0)).astype("<u4")
     rest = lowest.to_bytes(LOWEST_BYTES, "little") + high.tobytes() + above.tobytes()
     return with_checksum(low.tobytes()) + with_checksum(rest)
 
@@ -92,7 +98,11 @@ def keys_of(halves: Halves, section: bytes) -> KeyList | None:
     lowest = int.from_bytes(data[:LOWEST_BYTES], "little")
     high = np.frombuffer(data, dtype="<u8", count=halves.size, offset=LOWEST_BYTES)
     above = np.frombuffer(data, dtype="<u4", offset=LOWEST_BYTES + halves.size * HALF_BYTES)
-    return KeyList(np.stack([halves, high.astype(np.uint64)], axis=1), above.astype(np.int64) + lowest)
+    return KeyList(
+        np.stack([halves, high.astype(np.uint64)], axis=1),
+        (above & np.uint32(ABOVE_MAX)).astype(np.int64) + lowest,
+        (above & np.uint32(TOMBSTONE_BIT)) != 0,
+    )
 
 
 def keys_in(chunks: Iterable[Chunk], hash_key: HashKey) -> KeyList:
@@ -107,41 +117,41 @@ def _runs(chunk: Chunk, payloads: Payloads, hash_key: HashKey) -> Iterable[KeyLi
         counts = batches["count"][some].astype(np.int64)
         records = int(counts.sum())
         digests, ordinals = np.zeros((records, 2), dtype=np.uint64), np.cumsum(counts) - counts
-        offsets = np.zeros(records, dtype=np.int64)
+        offsets, entries = np.zeros(records, dtype=np.int64), np.zeros(records, dtype=np.int64)
+        states = np.zeros(records, dtype=np.uint8)
         n, code, k, r = index_records(
             data, starts, ends, batches["base_offset"][some], batches["last_offset"][some], batches["count"][some],
-            ordinals, np.uint64(hash_key.k0), np.uint64(hash_key.k1), NO_LIMIT, NO_LIMIT, np.zeros(records, dtype=np.uint8), 0,
-            digests, np.zeros(records, dtype=np.int64), offsets,
+            ordinals, np.uint64(hash_key.k0), np.uint64(hash_key.k1), NO_LIMIT, NO_LIMIT, states, 0, digests, entries, offsets,
         )  # fmt: skip
         if code != kernels.OK:
             raise corrupt_record(chunk.path, chunk.in_file(int(some[k])), code, int(r))
-        yield KeyList(digests[:n], offsets[:n])
+        yield KeyList(digests[:n], offsets[:n], states[entries[:n]] & TOMBSTONE != 0)
 
 
 def joined(lists: Iterable[KeyList]) -> KeyList:
-    """One list of all of them."""
-    found = list(lists)
-    digests = np.concatenate([np.zeros((0, 2), dtype=np.uint64), *(one.digests for one in found)])
-    offsets = np.concatenate([np.zeros(0, dtype=np.int64), *(one.offsets for one in found)])
-    order = np.argsort(digests[:, 0], kind="stable")
-    return KeyList(digests[order], offsets[order])
+    """One list of all of them, which follow each other."""
+    parts = list(lists)
+    return KeyList(
+        np.concatenate([NO_KEYS.digests, *(part.digests for part in parts)]),
+        np.concatenate([NO_KEYS.offsets, *(part.offsets for part in parts)]),
+        np.concatenate([NO_KEYS.tombstones, *(part.tombstones for part in parts)]),
+    )
 
 
 def union(lists: Iterable[Halves]) -> Halves:
     """Sorted, each once. Not `np.unique`: since NumPy 2.3 that hashes first, which takes many times as long for millions."""
-    found = np.sort(np.concatenate([NO_HALVES, *lists]))
-    kept = np.ones(found.size, dtype=np.bool_)
-    np.not_equal(found[1:], found[:-1], out=kept[1:])
-    return found[kept]
+    halves = np.sort(np.concatenate([NO_HALVES, *lists]))
+    kept = np.ones(halves.size, dtype=np.bool_)
+    np.not_equal(halves[1:], halves[:-1], out=kept[1:])
+    return halves[kept]
 
 
-def any_common(ours: Halves, theirs: Halves) -> bool:
-    """Both sorted. If not, no key is in both."""
-    few, many = (ours, theirs) if ours.size < theirs.size else (theirs, ours)
-    if few.size == 0:
+def any_common(halves: Halves, wanted: Halves) -> bool:
+    """`wanted` is a union. If not, no key is in both."""
+    if wanted.size == 0:
         return False
-    at = np.minimum(np.searchsorted(many, few), many.size - 1)
-    return bool((many[at] == few).any())
+    places = np.minimum(np.searchsorted(wanted, halves), wanted.size - 1)
+    return bool((wanted[places] == halves).any())
 
 
 class NewerKeys:
@@ -154,7 +164,8 @@ class NewerKeys:
 
     def superseded(self, older: KeyList) -> Offsets:
         """Offsets of those records, all of them below the newer ones, that are not the newest of their key any more."""
-        return np.sort(older.offsets[self._marked(older, dirty=False) != NEWEST])
+        superseded: Offsets = older.offsets[self._marked(older, dirty=False) != NEWEST]
+        return superseded
 
     def _marked(self, keys: KeyList, *, dirty: bool) -> npt.NDArray[np.uint8]:
         size = keys.offsets.size

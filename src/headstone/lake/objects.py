@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import google_crc32c
 
-from headstone.errors import CorruptLog
+from headstone.errors import CorruptLog, Unfinished
 from headstone.lake.commits import Extent
 from headstone.lake.dead import NONE, dead_bytes, dead_of, dead_section, without_dead
 from headstone.lake.keyindex import (
@@ -38,7 +38,7 @@ from headstone.lake.spans import Span
 from headstone.log.reading import chunk_of
 from headstone.storage.stores import PART_BYTES, Sink, Store
 
-MAGIC = b"HEADST\x00\x03"
+MAGIC = b"HEADST\x00\x04"
 """The last byte is the version."""
 FOOTER = struct.Struct(">II8s")
 assert FOOTER.size == 16
@@ -125,6 +125,50 @@ def writing_object(store: Store, object_id: str, *, part_bytes: int = PART_BYTES
         writer = ObjectWriter(object_id, sink)
         yield writer
         writer.finish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """An object that is in the store, and what its index says."""
+
+    object_id: str
+    size: int
+    ranges: tuple[Range, ...]
+
+    @property
+    def extents(self) -> list[Extent]:
+        return [listed.extent for listed in self.ranges]
+
+
+def write_once(store: Store, object_id: str, fill: Callable[[ObjectWriter], None]) -> Stored:
+    """For tasks, which may run twice: an object that is there is never replaced, and its own word counts.
+
+    It goes up in one piece, since stores refuse only those if there is one. So it fits into memory."""
+    pieces = _Pieces()
+    writer = ObjectWriter(object_id, pieces)
+    fill(writer)
+    writer.finish()
+    path = object_path(object_id)
+    if store.put(path, b"".join(pieces.written), create=True):
+        return Stored(object_id=object_id, size=writer.size, ranges=tuple(writer.ranges))
+    twin = Stored(object_id=object_id, size=store.size(path), ranges=tuple(read_index(store, object_id)))
+    if [_kept(listed) for listed in twin.ranges] != [_kept(listed) for listed in writer.ranges]:
+        raise Unfinished(f"{store.url}/{path} holds something else than what this task was to write; run it again")
+    return twin
+
+
+class _Pieces:
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+def _kept(listed: Range) -> tuple[object, ...]:
+    """What two writers of the same range agree on, whatever their codecs make of the bytes."""
+    extent = listed.extent
+    return listed.topic, listed.partition, extent.span, extent.records, extent.dead, extent.keys
 
 
 def read_extent(store: Store, extent: Extent) -> bytes:

@@ -46,7 +46,8 @@ from headstone.pipeline.outputs import attempt_path
 from headstone.pipeline.planning import Candidate
 from headstone.pipeline.sinks import Tell, WorkDirs
 from headstone.pipeline.transfers import Transfer, run_transfers
-from headstone.storage.places import ObjectPlace, Place, children, object_place, place, store_of
+from headstone.storage.places import ObjectPlace, Place, children, object_place, place
+from headstone.storage.stores import store_of
 from headstone.storage.uploads import copy_whole, write_whole
 
 LOCK = ".headstone-lock"

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 from headstone.errors import UsageError
 from headstone.storage.access import FROM_ENVIRONMENT, Access
 from headstone.storage.redaction import address
-from headstone.storage.stores import Listed, Store, is_remote
+from headstone.storage.stores import Listed, is_remote, store_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +184,3 @@ def object_place(url: str, access: Access = FROM_ENVIRONMENT) -> ObjectPlace:
     if not bucket:
         raise UsageError(f"{url}: no bucket; name {scheme}://BUCKET/PREFIX")
     return ObjectPlace(f"{scheme}://{bucket}", key.strip("/"), access)
-
-
-@lru_cache(maxsize=64)
-def store_of(bucket: str, access: Access) -> Store:
-    """Opened once per process: connections are kept."""
-    return Store.open(bucket, dict(access.settings))

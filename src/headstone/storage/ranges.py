@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Protocol
 
 from headstone.storage.access import FROM_ENVIRONMENT, Access
-from headstone.storage.places import ObjectPlace, object_place, store_of
-from headstone.storage.stores import is_remote
+from headstone.storage.places import ObjectPlace, object_place
+from headstone.storage.stores import is_remote, store_of
 
 WINDOW_BYTES = 8 << 20
 """A request costs tens of milliseconds, and a gigabit line brings about a megabyte in ten."""

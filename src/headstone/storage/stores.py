@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from obstore import exceptions
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from headstone.errors import Unfinished, UsageError
+from headstone.storage.access import FROM_ENVIRONMENT, Access
 from headstone.storage.redaction import address, first_line
 
 PART_BYTES = 8 << 20
@@ -77,10 +79,15 @@ class Traffic:
 class Store:
     """The objects under one prefix."""
 
-    def __init__(self, url: str, store: Any) -> None:
+    def __init__(self, url: str, store: Any, access: Access = FROM_ENVIRONMENT) -> None:
         self.url = url
+        self.access = access
         self.traffic = Traffic()
         self._store = store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is opened there, once for all who have the same access."""
+        return store_of, (self.url, self.access)
 
     @classmethod
     def open(cls, url: str, settings: Mapping[str, str] | None = None, *, patient: bool = True) -> Store:
@@ -101,9 +108,10 @@ class Store:
             client = {"timeout": f"{REACH_SECONDS}s", **client}
             more = {"retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=REACH_SECONDS)}}
         try:
-            return cls(url, from_url(url, config=given, client_options=client, **more))  # type: ignore[call-overload]
+            opened = from_url(url, config=given, client_options=client, **more)  # type: ignore[call-overload]
         except (exceptions.BaseError, ValueError) as error:
             raise UsageError(f"{address(url)}: {first_line(error)}; object storage is {SCHEMES}") from error
+        return cls(url, opened, Access.of(settings or {}))
 
     def upload(self, path: str, *, part_bytes: int = PART_BYTES) -> ObjectUpload:
         """An upload in parts that somebody finishes, or not."""
@@ -243,6 +251,12 @@ class Store:
             raise UsageError(f"{self.url}: access refused: {first_line(error)}; check the credentials") from error
         except exceptions.BaseError as error:
             raise Unfinished(f"{self.url}/{path}: {first_line(error)}") from error
+
+
+@lru_cache(maxsize=64)
+def store_of(bucket: str, access: Access) -> Store:
+    """Opened once per process: connections are kept."""
+    return Store.open(bucket, dict(access.settings))
 
 
 class ObjectUpload:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from headstone.storage.access import FROM_ENVIRONMENT
-from headstone.storage.places import ObjectPlace, Place, store_of
+from headstone.storage.places import ObjectPlace, Place
 from headstone.storage.ranges import WINDOW_BYTES, open_ranges
+from headstone.storage.stores import store_of
 
 
 class Upload(Protocol):
