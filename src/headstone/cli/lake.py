@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headstone.cli.connections import add_cluster_arguments, add_store_arguments
-from headstone.cli.engines import IN_PROCESS, add_engine_arguments, add_spark_arguments
+from headstone.cli.engines import IN_PROCESS, add_engine_arguments
 from headstone.cli.options import (
     MOMENT,
     duration_ms,
@@ -97,9 +97,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_ingest(actions: Actions) -> None:
     into = actions.add(
         "ingest", "copy committed records from log directories, backups or a cluster", "lake_data.ingest",
-        "/data/lake /backups/broker-1 --topic orders", "/data/lake --bootstrap kafka:9092 --topic orders --continuous",
+        "/data/lake /backups/broker-1 --topic orders", "/data/lake s3://backups/broker-1 --master spark://HOST:7077",
+        "/data/lake --bootstrap kafka:9092 --topic orders --continuous",
     )  # fmt: skip
-    into.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, backups")
+    into.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="log directories, partition directories, backups, also s3://BUCKET/PREFIX",
+    )
     add_cluster_arguments(into, what="a running cluster instead")
     into.add_argument(
         "--topic", action="append", default=[], help="of the cluster, or of all that the paths hold; may be repeated"
@@ -123,7 +129,7 @@ def _add_ingest(actions: Actions) -> None:
         "--topic-conf", metavar="TOPIC:K=V", action="append", default=[],
         help="a topic setting by Kafka's name, for topics that are new; may be repeated",
     )  # fmt: skip
-    add_spark_arguments(into)
+    add_engine_arguments(into, auto=f"{IN_PROCESS}; from a cluster Spark")
 
 
 def _add_read(actions: Actions) -> None:

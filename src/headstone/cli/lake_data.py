@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstone.cli.connections import has_cluster, kafka_connection, located
-from headstone.cli.engines import require_spark, spark_conf
+from headstone.cli.engines import PROCESS, engine_of, require_spark, spark_conf
 from headstone.cli.inspect import of_topics
 from headstone.cli.lake_opening import chosen_partitions, lake_address, open_named
 from headstone.cli.options import pairs
@@ -52,6 +52,7 @@ def _ingest_logs(arguments: argparse.Namespace, output: Output) -> list[dict[str
     from headstone.lake.ingest import ingest as ingest_logs
     from headstone.lake.topics import adopt, in_directories
     from headstone.log.directory import find_partitions
+    from headstone.pipeline.progress import ProgressLine
 
     directories = of_topics(
         find_partitions([located(arguments, path) for path in arguments.paths]), arguments.topic, arguments.paths
@@ -62,7 +63,13 @@ def _ingest_logs(arguments: argparse.Namespace, output: Output) -> list[dict[str
     for topic in given.keys() - lake.metastore.topics().keys():
         found = replace(facts[topic], settings={**facts[topic].settings, **given[topic]})
         adopt(lake, topic, found, policy=arguments.cleanup_policy)
-    done = ingest_logs(lake, directories, clock=lake.metastore.clock, tell=output.tell, policy=arguments.cleanup_policy)
+    progress = ProgressLine(enabled=not output.quiet)
+    with engine_of(arguments, verb="lake ingest", spark_by_default=False) as engine, progress:
+        engine.begin()
+        done = ingest_logs(
+            lake, directories, clock=lake.metastore.clock, engine=engine, board=progress.board, tell=output.tell,
+            policy=arguments.cleanup_policy,
+        )  # fmt: skip
     lake.close()
     return [{**asdict(part), "partition": str(part.partition)} for part in done]
 
@@ -79,6 +86,8 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
 
     if not arguments.topic:
         raise UsageError("name the topics with --topic; it may be repeated")
+    if arguments.engine == PROCESS:
+        raise UsageError("a cluster is read with Spark's own Kafka source; leave out --engine process")
     if arguments.spark_remote:
         raise UsageError("ingest from a cluster commits from the driver, which must be this process: use --master")
     connection = kafka_connection(arguments)

@@ -2,39 +2,37 @@
 
 What is in the lake already is not read again: next_offset says where to go on, and a commit that comes second is refused, so
 running it twice, or killing it anywhere, loses nothing and doubles nothing. Keeps offsets, timestamps, keys, headers, codecs.
+
+The driver: it surveys by tasks, registers objects, hands out one task per object (`ingest_tasks`), and appends what they made,
+the oldest of each partition first. Tasks never see the metastore.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from headstone.errors import UsageError
-from headstone.lake.commits import Extent, oldest
-from headstone.lake.keyindex import keys_in
+from headstone.lake.commits import CommitRefused, Extent
+from headstone.lake.ingest_tasks import IngestWork, Share, ingest_object, objects_of, shares_of
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import Append
-from headstone.lake.objects import ObjectWriter, writing_object
-from headstone.lake.segments import oldest_stamp
-from headstone.lake.spans import SPREAD_MAX, Span
+from headstone.lake.objects import Stored
 from headstone.lake.topics import adopt, in_directories
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
-from headstone.log.layout import NOT_CONTROL
-from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.inprocess import NEAR_THREADS, InProcess
 from headstone.pipeline.planning import survey_all
-from headstone.retention.keys import HashKey
-from headstone.retention.passes import Piece, PieceReader
-from headstone.retention.rewrite import Rewriter
+from headstone.pipeline.progress import Board
 from headstone.retention.survey import PartitionSurvey
-from headstone.retention.transactions import COMMITTED, DATA
-from headstone.retention.verdicts import COPY, COPY_AS_PLAIN, DROP
 
 EXTENT_BYTES = 16 << 20
 OBJECT_BYTES = 64 << 20
-NO_LIMIT = (1 << 63) - 1
+WAVE_OBJECTS = 256
+"""Objects that are on their way at once. What a killed run has uploaded of them, and not committed, is garbage."""
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,81 +46,46 @@ class Ingested:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """What a piece of a log has for consumers, and [first, end) of the batches that were looked at."""
-
-    data: bytes
-    records: int
-    newest_ms: int
-    oldest_ms: int
-    """Of its batches, by the newest timestamp of each."""
-    first: int
-    end: int
-
-
-@dataclass(slots=True, kw_only=True)
-class _Part:
-    """An extent's worth of batches, before it has an object."""
-
-    topic_partition: TopicPartition
-    span: Span
-    chunks: list[bytes] = field(default_factory=list)
-    records: int = 0
-    max_timestamp_ms: int = -1
-    oldest_timestamp_ms: int = -1
-    first: int = -1
-    """Where its records begin, behind the gap that the span may begin with."""
-    size: int = 0
-
-    def take(self, taken: _Taken) -> None:
-        self.first = self.first if self.chunks else taken.first
-        self.chunks.append(taken.data)
-        self.size += len(taken.data)
-        self.records += taken.records
-        self.max_timestamp_ms = max(self.max_timestamp_ms, taken.newest_ms)
-        self.oldest_timestamp_ms = oldest([self.oldest_timestamp_ms, taken.oldest_ms])
-
-
 def ingest(
-    lake: Lake, directories: Sequence[PartitionDir], *, clock: Callable[[], int],
-    tell: Callable[[str], None] = lambda text: None, policy: str | None = None,
-    extent_bytes: int = EXTENT_BYTES, object_bytes: int = OBJECT_BYTES,
+    lake: Lake, directories: Sequence[PartitionDir], *, clock: Callable[[], int], engine: Engine | None = None,
+    board: Board | None = None, tell: Tell = lambda text: None, policy: str | None = None,
+    extent_bytes: int = EXTENT_BYTES, object_bytes: int = OBJECT_BYTES, wave_objects: int = WAVE_OBJECTS,
 ) -> list[Ingested]:  # fmt: skip
-    """All partitions found; topics that the lake does not have are created. One commit an object.
+    """All partitions found; topics that the lake does not have are created. One commit per object.
 
-    `policy` is these topics' cleanup.policy; None: what their log directories tell of it. The log start of the first log is the
-    lake's. Later ones do not move it: a shorter log must not take away what is there."""
+    Without an engine by threads of this process. `policy` is these topics' cleanup.policy; None: what their log directories
+    tell of it. The log start of the first log is the lake's. Later ones do not move it: a shorter log must not take away what
+    is there."""
+    engine = engine or InProcess(NEAR_THREADS)
     wanted = [directory for directory in directories if directory.topic != METADATA_TOPIC]
     for topic, facts in in_directories(wanted).items():
         adopt(lake, topic, facts, policy=policy, tell=tell)
     surveys = {
         TopicPartition(directory.topic, directory.partition): survey
-        for directory, (survey, _) in zip(wanted, survey_all(wanted), strict=True)
+        for directory, (survey, _) in zip(wanted, survey_all(wanted, engine), strict=True)
     }
-    starts = {topic_partition: lake.metastore.partition(topic_partition).next_offset for topic_partition in surveys}
+    starts = lake.metastore.next_offsets(surveys)
     for topic_partition, survey in surveys.items():
         _refuse_gap(topic_partition, starts[topic_partition], survey)
-    added = {
-        topic_partition: Ingested(
-            partition=topic_partition, start=starts[topic_partition], end=starts[topic_partition], records=0, bytes=0
-        )
-        for topic_partition in surveys
+    shares = {
+        topic_partition: list(shares_of(topic_partition, survey, starts[topic_partition], object_bytes))
+        for topic_partition, survey in surveys.items()
     }
-    waiting: list[_Part] = []
-    for topic_partition in sorted(surveys):
-        for part in _parts(topic_partition, surveys[topic_partition], starts[topic_partition], extent_bytes):
-            waiting.append(part)
-            if sum(one.size for one in waiting) >= object_bytes:
-                _upload(lake, waiting, added, clock)
-                tell(f"{topic_partition}: up to offset {added[topic_partition].end}")
-                waiting = []
-    if waiting:
-        _upload(lake, waiting, added, clock)
-    for topic_partition, survey in surveys.items():
-        if starts[topic_partition] == 0 < min(survey.log_start, added[topic_partition].end):
-            lake.metastore.start_at(topic_partition, min(survey.log_start, added[topic_partition].end), now_ms=clock)
-    return [added[topic_partition] for topic_partition in sorted(added)]
+    objects = list(objects_of(shares, object_bytes))
+    if board is not None:
+        board.expect(sum(share.size for some in objects for share in some))
+    run = _Run(lake, surveys, starts, clock, tell)
+    for first in range(0, len(objects), wave_objects):
+        wave = objects[first : first + wave_objects]
+        works = [
+            IngestWork(
+                store=lake.store, object_id=object_id, hash_key=lake.metastore.hash_key, shares=some,
+                extent_bytes=extent_bytes,
+            )
+            for object_id, some in zip(lake.metastore.register(len(wave), now_ms=clock), wave, strict=True)
+        ]  # fmt: skip
+        run.commit(works, engine.outcomes(ingest_object, works, board))
+    return [run.added[topic_partition] for topic_partition in sorted(run.added)]
 
 
 def _refuse_gap(topic_partition: TopicPartition, start: int, survey: PartitionSurvey) -> None:
@@ -135,82 +98,59 @@ def _refuse_gap(topic_partition: TopicPartition, start: int, survey: PartitionSu
         )
 
 
-def _upload(
-    lake: Lake, parts: Sequence[_Part], added: dict[TopicPartition, Ingested], clock: Callable[[], int]
-) -> None:
-    (object_id,) = lake.metastore.register(1, now_ms=clock())
-    appends: dict[TopicPartition, list[Extent]] = {}
-    with writing_object(lake.store, object_id) as writer:
-        for part in parts:
-            appends.setdefault(part.topic_partition, []).append(_add(writer, part, lake.metastore.hash_key))
-    commits = {
-        topic_partition: Append(expected_next=added[topic_partition].end, extents=tuple(extents))
-        for topic_partition, extents in appends.items()
-    }  # fmt: skip
-    lake.metastore.append(commits, {object_id: writer.size}, now_ms=clock)
-    for topic_partition, extents in appends.items():
-        before = added[topic_partition]
-        added[topic_partition] = Ingested(
-            partition=topic_partition, start=before.start, end=extents[-1].span.end,
-            records=before.records + sum(extent.records for extent in extents),
+class _Run:
+    """What was committed so far, partition by partition."""
+
+    def __init__(
+        self, lake: Lake, surveys: Mapping[TopicPartition, PartitionSurvey], starts: Mapping[TopicPartition, int],
+        clock: Callable[[], int], tell: Tell,
+    ) -> None:  # fmt: skip
+        self._lake, self._surveys, self._clock, self._tell = lake, surveys, clock, tell
+        self.added = {
+            topic_partition: Ingested(partition=topic_partition, start=start, end=start, records=0, bytes=0)
+            for topic_partition, start in starts.items()
+        }
+
+    def commit(self, works: Sequence[IngestWork], outcomes: Sequence[Stored | Exception]) -> None:
+        """Appends what follows on what is there; of a partition with a share that failed, nothing behind that.
+
+        The first error is raised when all that can be kept is kept."""
+        errors: list[Exception] = []
+        failed: set[TopicPartition] = set()
+        for work, outcome in zip(works, outcomes, strict=True):
+            own = {share.topic_partition for share in work.shares}
+            if isinstance(outcome, Stored) and not own & failed:
+                try:
+                    self._append(outcome, work.shares)
+                except CommitRefused as error:
+                    outcome = error
+            if isinstance(outcome, Exception):
+                errors.append(outcome)
+            if isinstance(outcome, Exception) or own & failed:
+                failed |= own
+        if errors:
+            raise errors[0]
+
+    def _append(self, uploaded: Stored, shares: Sequence[Share]) -> None:
+        by_partition: dict[TopicPartition, list[Extent]] = {share.topic_partition: [] for share in shares}
+        for found in uploaded.ranges:
+            by_partition[TopicPartition(found.topic, found.partition)].append(found.extent)
+        appends = {
+            topic_partition: Append(expected_next=self.added[topic_partition].end, extents=tuple(extents))
+            for topic_partition, extents in by_partition.items()
+        }
+        self._lake.metastore.append(appends, {uploaded.object_id: uploaded.size}, now_ms=self._clock)
+        for topic_partition, extents in by_partition.items():
+            self._note(topic_partition, extents)
+
+    def _note(self, topic_partition: TopicPartition, extents: Sequence[Extent]) -> None:
+        before, log_start = self.added[topic_partition], self._surveys[topic_partition].log_start
+        end = extents[-1].span.end
+        self.added[topic_partition] = replace(
+            before, end=end, records=before.records + sum(extent.records for extent in extents),
             bytes=before.bytes + sum(extent.length for extent in extents),
         )  # fmt: skip
-
-
-def _add(writer: ObjectWriter, part: _Part, hash_key: HashKey) -> Extent:
-    keys = keys_in((chunk_of(str(part.topic_partition), chunk) for chunk in part.chunks), hash_key)
-    return writer.add(
-        part.topic_partition.topic, part.topic_partition.number, part.span, part.chunks, records=part.records,
-        max_timestamp_ms=part.max_timestamp_ms, oldest_timestamp_ms=part.oldest_timestamp_ms, keys=keys,
-    )  # fmt: skip
-
-
-def _parts(topic_partition: TopicPartition, survey: PartitionSurvey, start: int, extent_bytes: int) -> Iterator[_Part]:
-    """Extents that tile [start, LSO); the last one reaches up to the LSO, whatever its last record is."""
-    end = survey.lso
-    if end <= start:
-        return
-    rewriter, reader = Rewriter(now_ms=0, plain_below=NO_LIMIT), PieceReader()
-    part, looked_at = _Part(topic_partition=topic_partition, span=Span(start, end)), start
-    for segment in survey.segments:
-        if segment.next_offset <= start or segment.base >= end:
-            continue
-        for piece in reader.pieces(segment, backwards=False):
-            taken = _taken(topic_partition, piece, start, end, rewriter)
-            if part.chunks and taken.records and taken.end - part.first > SPREAD_MAX:
-                yield replace(part, span=Span(part.span.start, looked_at))
-                part = _Part(topic_partition=topic_partition, span=Span(looked_at, end))
-            if taken.records:
-                part.take(taken)
-            looked_at = max(looked_at, taken.end)
-            if part.size >= extent_bytes and looked_at > part.span.start:
-                yield replace(part, span=Span(part.span.start, looked_at))
-                part = _Part(topic_partition=topic_partition, span=Span(looked_at, end))
-    if part.span.start < end:
-        yield part
-
-
-def _taken(topic_partition: TopicPartition, piece: Piece, start: int, end: int, rewriter: Rewriter) -> _Taken:
-    """What consumers may read in [start, end)."""
-    batches, roles = piece.chunk.batches, piece.roles
-    inside = (batches["last_offset"] >= start) & (batches["last_offset"] < end)
-    cut = inside & (batches["base_offset"] < start)
-    if cut.any():
-        row = batches[int(np.argmax(cut))]
-        raise UsageError(
-            f"{topic_partition}: the lake ends at {start}, inside the batch [{row['base_offset']}, {row['last_offset']}] of "
-            f"{piece.chunk.path}: this log and what the lake was filled from are not the same"
-        )
-    data = inside & (batches["count"] > 0) & (batches["control_type"] == NOT_CONTROL)
-    actions = np.full(batches.size, DROP, dtype=np.uint8)
-    actions[data & (roles == DATA)] = COPY
-    actions[data & (roles == COMMITTED)] = COPY_AS_PLAIN
-    horizons = np.full(batches.size, -1, dtype=np.int64)
-    states = np.zeros(piece.records, dtype=np.uint8)
-    written = rewriter.rewrite(piece.chunk, actions, roles, horizons, states, piece.ordinals)
-    return _Taken(
-        data=bytes(written.data), records=written.records, newest_ms=int(written.stamps.max(initial=-1)),
-        oldest_ms=oldest_stamp(written.stamps),
-        first=int(batches["base_offset"][inside][0]) if inside.any() else start,
-        end=int(batches["last_offset"][inside].max()) + 1 if inside.any() else start,
-    )  # fmt: skip
+        if before.start == 0 and before.end < log_start:
+            self._lake.metastore.start_at(topic_partition, min(log_start, end), now_ms=self._clock)
+        if end < self._surveys[topic_partition].lso:
+            self._tell(f"{topic_partition}: up to offset {end}")

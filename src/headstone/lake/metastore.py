@@ -252,6 +252,12 @@ class Metastore:
             loaded = loaded_all(connection, list(rows.values()))
         return {topic_partition: loaded[row.partition_id] for topic_partition, row in sorted(rows.items())}
 
+    def next_offsets(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Where the logs of these partitions, or of all, end. Looks at no extent."""
+        with self.transaction(snapshot=True) as connection:
+            rows = located_all(connection, partitions)
+        return {topic_partition: int(row.next_offset) for topic_partition, row in sorted(rows.items())}
+
     def partition_as_of(self, topic_partition: TopicPartition, moment_ms: int) -> Partition:
         """What the log was made of then; clean ranges are of no interest to readers and left out."""
         with self.transaction(snapshot=True) as connection:
