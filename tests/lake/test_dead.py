@@ -12,7 +12,7 @@ from sqlalchemy import update
 from headstone.errors import CorruptLog
 from headstone.lake import schema
 from headstone.lake.collection import collect, garbage
-from headstone.lake.dead import dead_of, dead_section, is_live, without_dead
+from headstone.lake.dead import dead_bytes, dead_of, dead_section, is_live, without_dead
 from headstone.lake.keyindex import (
     KeyList,
     NewerKeys,
@@ -29,6 +29,7 @@ from headstone.lake.lake import create_lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path, read_dead, read_extent, read_index, read_live
 from headstone.lake.reading import record_batches, records, table_batches
+from headstone.lake.spans import Span
 from headstone.log.columns import decode
 from headstone.log.layout import DELETE_HORIZON
 from headstone.log.listing import RecordEntry, record_entries
@@ -260,14 +261,34 @@ def test_lists_are_what_they_say() -> None:
         assert again.offsets.tolist() == keys.offsets.tolist()
         assert again.tombstones.tolist() == keys.tombstones.tolist()
         offsets = np.flatnonzero(chance.random(size) < 0.3)
-        found = dead_of(dead_section(offsets))
-        assert found is not None
-        assert found.tolist() == offsets.tolist()
         assert np.flatnonzero(~is_live(np.arange(size), offsets)).tolist() == offsets.tolist()
 
 
 def listed(digests: list[list[int]], offsets: list[int]) -> KeyList:
     return KeyList(np.array(digests, dtype=np.uint64), np.array(offsets), np.zeros(len(offsets), dtype=np.bool_))
+
+
+@pytest.mark.parametrize("span", [Span(0, 300), Span(1 << 40, (1 << 40) + 70_000), Span(7, 1 << 62)], ids=str)
+def test_a_list_of_dead_records_is_as_long_as_their_number_tells(span: Span) -> None:
+    """Anywhere in the extent, its first and last offset too."""
+    chance = random.Random(3)
+    for size in (1, 2, 5, 50, 299):
+        some = {chance.randrange(span.start, span.end) for _ in range(size)}
+        offsets = np.array(sorted(some | {span.start, span.end - 1}), dtype=np.int64)
+        section = dead_section(offsets, span)
+        assert len(section) == dead_bytes(offsets.size, span) <= 8 * offsets.size + 40
+        again = dead_of(section, offsets.size, span)
+        assert again is not None
+        assert again.tolist() == offsets.tolist()
+        assert dead_of(section, offsets.size + 1, span) is None
+        assert dead_of(section[:-1] + bytes([section[-1] ^ 1]), offsets.size, span) is None
+
+
+def test_a_list_of_dead_records_takes_little_more_than_a_byte_for_each() -> None:
+    """1 % of a million records, keys anywhere: a seventh of what their offsets would take."""
+    assert dead_bytes(10_000, Span(0, 1_000_000)) < 12_000
+    assert dead_bytes(300_000, Span(0, 1_000_000)) < 170_000
+    assert dead_bytes(0, Span(0, 1_000_000)) == 0
 
 
 def test_both_halves_of_a_digest_decide() -> None:

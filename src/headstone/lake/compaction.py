@@ -154,7 +154,7 @@ def _fetch(job: _Job) -> None:
 
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         list(pool.map(fetch, fetched))
-    job.bytes_read += sum(extent.length + dead_bytes(extent.dead) for extent in fetched)
+    job.bytes_read += sum(extent.length + dead_bytes(extent.dead, extent.span) for extent in fetched)
     (directory / numbered(fetched[-1].span.end, LOG)).touch()
 
 
@@ -204,7 +204,7 @@ def _parts(
 
 def _size(directory: Path, change: Extent | Mark) -> int:
     if isinstance(change, Mark):
-        return dead_bytes(change.dead.size)
+        return dead_bytes(change.dead.size, change.extent.span)
     return sum(path.stat().st_size for _, path in files_of(directory, change.span))
 
 

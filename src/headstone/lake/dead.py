@@ -3,6 +3,13 @@
 Where a compaction takes few records from an extent it lists their offsets instead of writing all the others once more. The
 list lies in an object of its own; every reader leaves out what is in it, and whoever writes the extent again, for whatever
 reason, writes it without them. When too many are dead, compaction rewrites the extent.
+
+A list is coded after Elias and Fano (P. Elias, JACM 21(2), 1974), with whole bytes for the low part of an offset:
+
+    low bytes of every offset (0 to 7 each)  high parts, one bit set for each offset (bits)  CRC-32C (4)
+
+The high part of the i-th offset is the position of the i-th bit that is set, less i. How many low bytes there are follows from
+the number of offsets and the width of the extent, and so does the length of the list, which is stored nowhere.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headstone.lake.keyindex import CHECKSUM_BYTES, Offsets, verified, with_checksum
+from headstone.lake.spans import Span
 from headstone.log.columns import OFFSET, decode
 from headstone.log.reading import Chunk, Payloads
 from headstone.retention.keys import SUPERSEDED, UNMAPPED
@@ -24,19 +32,51 @@ OFFSET_BYTES = 8
 NONE: Offsets = np.zeros(0, dtype=np.int64)
 
 
-def dead_bytes(dead: int) -> int:
-    """What the list takes; 0 if there is none."""
-    return dead * OFFSET_BYTES + CHECKSUM_BYTES if dead else 0
+def dead_bytes(dead: int, span: Span) -> int:
+    """What the list of so many offsets of an extent takes; 0 if there is none."""
+    if not dead:
+        return 0
+    low = _low_bytes(dead, span)
+    return dead * low + _high_bytes(dead, span, low) + CHECKSUM_BYTES
 
 
-def dead_section(offsets: Offsets) -> bytes:
-    return with_checksum(offsets.astype("<i8").tobytes())
+def dead_section(offsets: Offsets, span: Span) -> bytes:
+    """`offsets` are in order, all of them in the span."""
+    low = _low_bytes(offsets.size, span)
+    above = (offsets - span.start).astype("<u8")
+    bits = np.zeros(_high_bits(offsets.size, span, low), dtype=np.uint8)
+    bits[(above >> 8 * low).astype(np.int64) + np.arange(offsets.size)] = 1
+    lows = above.view(np.uint8).reshape(-1, OFFSET_BYTES)[:, :low]
+    return with_checksum(lows.tobytes() + np.packbits(bits, bitorder="little").tobytes())
 
 
-def dead_of(section: bytes) -> Offsets | None:
-    """None if the checksum is wrong."""
+def dead_of(section: bytes, dead: int, span: Span) -> Offsets | None:
+    """In order. None if the checksum is wrong, or if this is no list of so many."""
     data = verified(section)
-    return None if data is None else np.frombuffer(data, dtype="<i8").astype(np.int64)
+    if data is None or len(section) != dead_bytes(dead, span):
+        return None
+    low = _low_bytes(dead, span)
+    above = np.zeros((dead, OFFSET_BYTES), dtype=np.uint8)
+    above[:, :low] = np.frombuffer(data, dtype=np.uint8, count=dead * low).reshape(dead, low)
+    bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8, offset=dead * low), bitorder="little")
+    ones = np.flatnonzero(bits)
+    if ones.size != dead:
+        return None
+    high = (ones - np.arange(dead)).astype(np.int64) << 8 * low
+    return span.start + above.view("<u8")[:, 0].astype(np.int64) + high
+
+
+def _low_bytes(dead: int, span: Span) -> int:
+    """Those with which the list is shortest."""
+    return min(range(OFFSET_BYTES), key=lambda low: dead * low + _high_bytes(dead, span, low))
+
+
+def _high_bytes(dead: int, span: Span, low: int) -> int:
+    return (_high_bits(dead, span, low) + 7) // 8
+
+
+def _high_bits(dead: int, span: Span, low: int) -> int:
+    return dead + (span.end - span.start - 1 >> 8 * low)
 
 
 def is_live(offsets: Offsets, dead: Offsets) -> npt.NDArray[np.bool_]:

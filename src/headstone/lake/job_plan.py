@@ -236,7 +236,7 @@ class _Lists:
         return read_keys(self._store, extent, halves)
 
     def dead(self, extent: Extent) -> Offsets:
-        self.read.append(dead_bytes(extent.dead))
+        self.read.append(dead_bytes(extent.dead, extent.span))
         return read_dead(self._store, extent)
 
     def all_keys(self, extent: Extent) -> KeyList:

@@ -57,7 +57,7 @@ def place_of(found: Range, object_id: str) -> tuple[int, int]:
     """The bytes of a range in this object, the list of keys behind them included."""
     extent = found.extent
     if extent.object_id != object_id:
-        return extent.dead_position, extent.dead_position + dead_bytes(extent.dead)
+        return extent.dead_position, extent.dead_position + dead_bytes(extent.dead, extent.span)
     return extent.position, extent.position + extent.length + section_bytes(extent.keys)
 
 
@@ -104,7 +104,7 @@ class ObjectWriter:
             extent, records=extent.records + extent.dead - dead.size, dead=dead.size, dead_object=self.object_id,
             dead_position=self.size,
         )  # fmt: skip
-        self._write(dead_section(dead))
+        self._write(dead_section(dead, extent.span))
         self.ranges.append(Range(topic=topic, partition=partition, extent=marked))
         return marked
 
@@ -215,7 +215,8 @@ def read_dead(store: Store, extent: Extent) -> Offsets:
     if extent.dead_object is None:
         return NONE
     path = object_path(extent.dead_object)
-    found = dead_of(store.read(path, extent.dead_position, dead_bytes(extent.dead)))
+    section = store.read(path, extent.dead_position, dead_bytes(extent.dead, extent.span))
+    found = dead_of(section, extent.dead, extent.span)
     if found is None:
         raise _damaged(store, path, extent.dead_position, extent, "list of dead records")
     return found

@@ -136,7 +136,7 @@ def _expect_all_told(path: str, object_id: str, data: bytes, ranges: list[Range]
         if start != end:
             break
         end = stop
-        if part.extent.object_id != object_id and dead_of(data[start:stop]) is None:
+        if part.extent.object_id != object_id and dead_of(data[start:stop], part.extent.dead, part.extent.span) is None:
             raise CorruptLog(file=path, position=start, offset=-1, found="wrong CRC-32C of a list of dead records")
     index_bytes, *_ = FOOTER.unpack(data[-FOOTER.size :])
     if end != len(data) - FOOTER.size - index_bytes:

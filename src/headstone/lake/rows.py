@@ -172,5 +172,5 @@ def places(topic_partition: TopicPartition, extent: Extent) -> Iterator[tuple[st
     end = extent.position + extent.length + section_bytes(extent.keys)
     yield extent.object_id, Place(extent.position, end, f"{topic_partition} {extent.span}")
     if extent.dead_object is not None:
-        end = extent.dead_position + dead_bytes(extent.dead)
+        end = extent.dead_position + dead_bytes(extent.dead, extent.span)
         yield extent.dead_object, Place(extent.dead_position, end, f"dead records of {topic_partition} {extent.span}")
