@@ -15,6 +15,7 @@ from headstone.cli.connections import add_cluster_arguments, add_store_arguments
 from headstone.cli.engines import IN_PROCESS, add_engine_arguments
 from headstone.cli.options import (
     MOMENT,
+    deadline_ms,
     duration_ms,
     interval_ms,
     moment_ms,
@@ -67,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--objects", metavar="URL", help="s3://, gs://, az://, file:// (default: in LAKE itself)")
     _add_ingest(actions)
     _add_read(actions)
+    _add_erase(actions)
     _add_back(actions)
     status = actions.add("status", "partitions, dirty ratios, cleaned ranges, queue", "lake_care.status", "/data/lake --check",
                          exit_codes={FINDINGS: "--check found something wrong"})  # fmt: skip
@@ -81,17 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     clock.add_argument("--apply", action="store_true", help="do it (default: only say what would be done)")
     gc = actions.add("gc", "show what is garbage; with --apply, delete it", "lake_care.gc", "/data/lake --apply")
     gc.add_argument("--apply", action="store_true", help="delete it (default: only show it)")
-    gc.add_argument(
-        "--grace-ms", type=duration_ms, default=3_600_000, metavar="N",
-        help="for readers of what was replaced (default 3600000: an hour)",
-    )  # fmt: skip
-    gc.add_argument(
-        "--upload-ms",
-        type=interval_ms,
-        default=86_400_000,
-        metavar="N",
-        help="the longest upload (default 86400000: a day)",
-    )
+    _add_grace(gc)
 
 
 def _add_ingest(actions: Actions) -> None:
@@ -158,6 +150,50 @@ def _add_read(actions: Actions) -> None:
     which = proof.add_mutually_exclusive_group(required=True)
     which.add_argument("--key", help="as text")
     which.add_argument("--key-hex", metavar="HEX", help="as hexadecimal bytes")
+
+
+def _add_erase(actions: Actions) -> None:
+    erase = actions.add(
+        "erase", "remove every trace of keys by a deadline; run it again, or let workers go on", "lake_erasure.erase",
+        "/data/lake users --key alice --deadline 30d", "/data/lake users --keys-file leavers.txt --write-tombstone",
+        exit_codes={
+            0: "nothing is left of the keys", FINDINGS: "a key is not deleted yet: delete it in Kafka, ingest, run again",
+            UNFINISHED: "what could be done is; the rest waits for its time",
+        },
+    )  # fmt: skip
+    erase.add_argument("topic", metavar="TOPIC", help="whose keys they are")
+    erase.add_argument("--key", action="append", default=[], help="as text; may be repeated")
+    erase.add_argument(
+        "--key-hex", action="append", default=[], metavar="HEX", help="as hexadecimal bytes; may be repeated"
+    )
+    erase.add_argument(
+        "--keys-file", type=Path, metavar="FILE", help='one key per line, as text or as {"hex": "..."} (default: none)'
+    )
+    erase.add_argument(
+        "--deadline", dest="deadline_ms", type=deadline_ms, default=30 * 86_400_000, metavar="TIME",
+        help="from now, in ms or such as 36h or 30d; `lake status` shows it (default 30d)",
+    )  # fmt: skip
+    erase.add_argument(
+        "--write-tombstone", action="store_true",
+        help="write missing tombstones into the lake, whose log is the only one from then on: ingest refuses the topic "
+        "(default: only if that is so already)",
+    )  # fmt: skip
+    _add_grace(erase)
+    add_engine_arguments(erase, auto=IN_PROCESS)
+
+
+def _add_grace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--grace-ms", type=duration_ms, default=3_600_000, metavar="N",
+        help="for readers of what was replaced (default 3600000: an hour)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--upload-ms",
+        type=interval_ms,
+        default=86_400_000,
+        metavar="N",
+        help="the longest upload (default 86400000: a day)",
+    )
 
 
 def _add_as_of(parser: argparse.ArgumentParser) -> None:

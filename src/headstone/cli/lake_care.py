@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headstone.cli.connections import store_settings
+from headstone.cli.lake_erasure import erasure_line
 from headstone.cli.lake_opening import open_named
 from headstone.cli.output import BAD, Output
 from headstone.cli.parsing import DONE, FINDINGS
@@ -41,6 +42,7 @@ def status(arguments: argparse.Namespace, output: Output) -> int:
 
 def _status(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """What there is to tell, and the lake's time."""
+    from headstone.lake.erasures import Erasures
     from headstone.lake.holds import Holds
     from headstone.lake.leases import Leases
     from headstone.lake.scheduling import queue
@@ -68,6 +70,7 @@ def _status(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
         "working": {str(name): worker for name, worker in leases.held(now_ms=now_ms).items()},
         "workers": [asdict(row) for row in leases.workers()],
         "history": [{**asdict(row), "partition": str(row.partition)} for row in leases.history()],
+        "erasures": [asdict(erasure) for erasure in Erasures(lake.metastore).all()],
         "violations": lake.metastore.check() if arguments.check else [],
         "holds": [
             {**asdict(hold), "partition": str(hold.partition)} for hold in Holds(lake.metastore).all(now_ms=now_ms)
@@ -88,6 +91,8 @@ def _status_lines(document: Mapping[str, Any], now_ms: int, output: Output) -> I
     for hold in document["holds"]:
         left = hold["expires_ms"] - now_ms
         yield f"held by {hold['reader']}: {hold['partition']} from {hold['held_from']} for {left} ms more"
+    for erasure in document["erasures"]:
+        yield erasure_line(erasure, now_ms, output)
     for text in document["violations"]:
         yield output.painted(f"WRONG: {text}", BAD)
 

@@ -6,9 +6,7 @@ Calls and renders; what is due and in which order is decided in `lake/scheduling
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headstone.cli.engines import engine_of
-from headstone.cli.lake_opening import chosen_partitions, open_named
+from headstone.cli.lake_opening import chosen_partitions, name_of_worker, open_named
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE
 from headstone.errors import HeadstoneError, UsageError
@@ -44,7 +42,7 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
     now_ms = clock()
     states = _of_topics(arguments, eligibilities(lake, now_ms=now_ms))
     order = list(states) if arguments.all else [name for name, _ in queue(states.items(), now_ms=now_ms)]
-    worker_name = _name("compact")
+    worker_name = name_of_worker("compact")
     working_on = partial(leased, lake, worker=worker_name)
     done, leveled, failed = [], [], []
     with engine_of(arguments, verb="lake", spark_by_default=False) as engine:
@@ -94,11 +92,6 @@ def _of_topics(
     return {name: state for name, state in states.items() if not arguments.topic or name.topic in arguments.topic}
 
 
-def _name(what: str = "") -> str:
-    """By which others see who works on a partition."""
-    return "-".join(filter(None, (what, socket.gethostname(), str(os.getpid()))))
-
-
 def _compact_lines(done: Sequence[Compacted], leveled: Sequence[Leveled], evacuated: Evacuated | None) -> Iterator[str]:
     for result in done:
         yield _compacted_line(result)
@@ -134,7 +127,7 @@ def worker(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.worker import HARD, RUN, SOFT, Worker
 
     lake = open_named(arguments)
-    name = arguments.name or _name()
+    name = arguments.name or name_of_worker()
     woken = threading.Event()
     committed = 0
     with engine_of(arguments, verb="lake", spark_by_default=False) as engine:

@@ -6,6 +6,8 @@ Shared by the actions of `headstone lake`.
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 from typing import TYPE_CHECKING
 
 from headstone.cli.connections import store_settings
@@ -40,6 +42,11 @@ def open_named(arguments: argparse.Namespace) -> Lake:
     if arguments.now_ms is not None:
         lake.metastore.give_clock(arguments.now_ms)
     return lake
+
+
+def name_of_worker(what: str = "") -> str:
+    """By which others see who works on a partition."""
+    return "-".join(filter(None, (what, socket.gethostname(), str(os.getpid()))))
 
 
 def chosen_partitions(arguments: argparse.Namespace, lake: Lake) -> list[TopicPartition]:

@@ -60,6 +60,17 @@ def _iso_ms(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Duration(Whole):
+    """Milliseconds, or a number of seconds, minutes, hours or days: 90s, 15m, 36h, 30d."""
+
+    def __call__(self, text: str) -> int:
+        unit = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}.get(text[-1:])
+        if unit is None or not text[:-1].isdigit():
+            return Whole.__call__(self, text)
+        return Whole.__call__(self, str(int(text[:-1]) * unit))
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """A number from `low` to `high`, for argparse."""
 
@@ -84,6 +95,7 @@ moment_ms = Moment(0, TIME_MS_MAX)
 duration_ms = Whole(0, NO_LIMIT)
 """Kafka's longs: the largest means for ever."""
 interval_ms = Whole(1, 365 * DAY_MS)
+deadline_ms = Duration(0, TIME_MS_MAX)
 ratio = Share()
 memory_mb = Whole(1, 1 << 24)
 record_count = Whole(1, 10**12)

@@ -22,7 +22,8 @@ DATABASE, GIVEN = "database", "given"
 STAMPS = (
     schema.lakes.c.clock_ms, schema.partitions.c.changed_ms, schema.partitions.c.known_from_ms, schema.extents.c.added_ms,
     schema.past_extents.c.added_ms, schema.past_extents.c.removed_ms, schema.objects.c.changed_ms,
-    schema.tombstones.c.cleaned_at_ms, schema.requests.c.requested_ms,
+    schema.tombstones.c.cleaned_at_ms, schema.requests.c.requested_ms, schema.erasures.c.requested_ms,
+    schema.erasures.c.step_ms,
 )  # fmt: skip
 """Columns of the times at which something was; none of them lies ahead of the clock."""
 

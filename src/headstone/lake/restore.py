@@ -19,6 +19,7 @@ from headstone.lake.reading import records
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
+from headstone.retention.settings import BY_NAME
 
 TOLD_EVERY = 500_000
 
@@ -97,7 +98,8 @@ def _make_or_check(
 ) -> None:
     live = cluster.describe([topic]).get(topic)
     if live is None:
-        config = {POLICY: "compact"} | {name: str(value) for name, value in settings.items()}
+        own = {name for name, setting in BY_NAME.items() if not setting.of_kafka}
+        config = {POLICY: "compact"} | {name: str(value) for name, value in settings.items() if name not in own}
         if config[POLICY] == POLICY_UNKNOWN:
             raise UsageError(f"{not_compacted(settings)}; or make the topic {topic} yourself, then restore into it")
         cluster.create_topic(topic, partitions=partitions, copies=copies, settings=config)

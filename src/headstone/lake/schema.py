@@ -180,6 +180,21 @@ holds = Table(
 )
 """Readers that have not passed `held_from` yet: tombstones from there on stay until they have, or until it expires."""
 
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("topic", String(249), primary_key=True),
+    Column("key_digest", String(32), primary_key=True),
+    Column("requested_ms", BigInteger, nullable=False),
+    Column("deadline_ms", BigInteger, nullable=False),
+    Column("step", String(32), nullable=False),
+    Column("step_ms", BigInteger, nullable=False),
+    Column("not_before_ms", BigInteger, nullable=False),
+    Column("waits_for", Text, nullable=False),
+)
+"""Keys of which nothing may be left after `deadline_ms`, by their digest under the lake's secret. The topic is a name: one that
+is dropped meanwhile has bytes in objects for a while. `step` is the last that was done; look again at `not_before_ms`."""
+
 workers = Table(
     "workers",
     metadata,

@@ -14,6 +14,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir, is_broker_directory
+from headstone.retention.settings import SOURCE, SOURCE_LAKE
 
 Tell = Callable[[str], None]
 
@@ -37,6 +38,11 @@ def adopt(
 
     Of a topic that is there only the policy follows its source: the others are the lake's own."""
     before = lake.metastore.topics().get(topic)
+    if before is not None and before.get(SOURCE) == SOURCE_LAKE:
+        raise UsageError(
+            f"{topic}: records were written to it in the lake (`lake erase --write-tombstone`), so its offsets are no longer "
+            "those of any Kafka topic: ingest into a new lake; this one stays as it is"
+        )
     wanted = policy or facts.settings.get(POLICY)
     if before is None:
         settings = dict(facts.settings) | ({POLICY: policy} if policy else {})
@@ -51,6 +57,11 @@ def adopt(
     if wanted is not None and wanted != before.get(POLICY) and (policy or wanted != POLICY_UNKNOWN):
         lake.metastore.configure(topic, {POLICY: wanted})
         tell(f"{topic}: {POLICY} is {wanted} now, it was {before.get(POLICY, 'compact')}")
+
+
+def make_lakes_own(lake: Lake, topic: str) -> None:
+    """From now on the lake's log is the only one: whoever goes on with another would lose the records that it has here."""
+    lake.metastore.configure(topic, {SOURCE: SOURCE_LAKE})
 
 
 def in_directories(directories: Sequence[PartitionDir]) -> dict[str, TopicFacts]:

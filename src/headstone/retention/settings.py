@@ -16,6 +16,7 @@ from headstone.retention.policy import NO_LIMIT, Policy
 NO_RETENTION_MS = -1
 INT_MAX = 2**31 - 1
 CLEANUP_POLICY = "cleanup.policy"
+SOURCE, SOURCE_LAKE = "headstone.source", "lake"
 
 IN_FORCE, IF_SET, NOT = "in force", "if set", "not"
 """What is copied of a topic: its value, whoever has set it; its value if it was set for the topic itself; or nothing."""
@@ -41,6 +42,8 @@ class TopicSetting:
     copied: str = NOT
     flag: bool = True
     """Whether a compaction can be told otherwise."""
+    of_kafka: bool = True
+    """Whether a broker knows it; the others are the lake's own."""
 
     @property
     def option(self) -> str:
@@ -113,6 +116,10 @@ TOPIC_SETTINGS = (
     ),
     TopicSetting(name="max.message.bytes", kind=int, copied=IF_SET, flag=False, about="the largest batch, in bytes"),
     TopicSetting(name="compression.type", kind=str, copied=IF_SET, flag=False, about="a codec, or producer"),
+    TopicSetting(
+        name=SOURCE, kind=str, flag=False, of_kafka=False,
+        about="lake: records are written to it in the lake, so that its offsets are no longer Kafka's and ingest refuses it",
+    ),
 )  # fmt: skip
 """A later setting of the same field wins, as `internal.segment.bytes` does in a broker."""
 

@@ -1,0 +1,111 @@
+"""`headstone lake erase|prove-erased`: a key's records go, for good and by a deadline; and the proof that they have.
+
+Calls and renders; what is left of a key and what comes next is decided in `lake/erasure.py` and `lake/proof.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headstone.cli.engines import engine_of
+from headstone.cli.lake_opening import name_of_worker, open_named
+from headstone.cli.output import BAD, GOOD, Output
+from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
+from headstone.errors import UsageError
+
+if TYPE_CHECKING:
+    pass
+
+
+def erase(arguments: argparse.Namespace, output: Output) -> int:
+    """0: nothing is left; 1: a key is not deleted yet; 3: the rest has to wait."""
+    from headstone.lake.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
+    from headstone.lake.erasures import Erasures
+    from headstone.lake.worker import leased
+    from headstone.retention.settings import SOURCE, SOURCE_LAKE
+
+    keys = _keys(arguments)
+    lake = open_named(arguments)
+    clock = lake.metastore.clock
+    now_ms, settings = clock(), lake.metastore.topics().get(arguments.topic, {})
+    deadline_ms = now_ms + arguments.deadline_ms
+    write = arguments.write_tombstone or settings.get(SOURCE) == SOURCE_LAKE
+    digests = request_erasure(lake, arguments.topic, keys, deadline_ms=deadline_ms, clock=clock, write=write)
+    end_ms = earliest_end_ms(settings, now_ms=now_ms, grace_ms=arguments.grace_ms)
+    if end_ms > deadline_ms:
+        output.warn(
+            f"headstone: the deadline can't be kept: tombstones of {arguments.topic} stay for delete.retention.ms, then "
+            f"for the grace, {end_ms - now_ms} ms in all; the deadline is in {arguments.deadline_ms} ms"
+        )
+    worker = name_of_worker("erase")
+    with engine_of(arguments, verb="lake", spark_by_default=False) as engine:
+        tools = Tools(
+            lake=lake, engine=engine, clock=clock, worker=worker, working_on=partial(leased, lake, worker=worker),
+            grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms, tell=output.tell,
+        )  # fmt: skip
+        carry_on_erasures(tools, [arguments.topic])
+    asked = [erasure for erasure in Erasures(lake.metastore).all() if erasure.topic == arguments.topic]
+    asked = [erasure for erasure in asked if erasure.key_digest in digests]
+    live = undeleted_keys(lake, arguments.topic, digests)
+    lake.close()
+    output.answer(
+        lambda: {"topic": arguments.topic, "erasures": [asdict(erasure) for erasure in asked]},
+        (erasure_line(asdict(erasure), now_ms, output) for erasure in asked),
+    )
+    if live:
+        return FINDINGS
+    return UNFINISHED if any(erasure.is_open for erasure in asked) else DONE
+
+
+def erasure_line(erasure: Mapping[str, Any], now_ms: int, output: Output) -> str:
+    """Of `erase` and of `status`."""
+    from headstone.lake.erasures import ERASED
+
+    name = f"erasure of {erasure['key_digest']} in {erasure['topic']}"
+    if erasure["step"] == ERASED:
+        return f"{name}: {output.painted(ERASED, GOOD)} at {erasure['step_ms']}"
+    left_ms = erasure["deadline_ms"] - now_ms
+    deadline = f"{left_ms} ms left" if left_ms >= 0 else output.painted(f"LATE by {-left_ms} ms", BAD)
+    return f"{name}: {erasure['step']}, {deadline}; waits for {erasure['waits_for'] or 'a worker'}"
+
+
+def _keys(arguments: argparse.Namespace) -> list[bytes]:
+    keys = [text.encode() for text in arguments.key] + [key_of_hex("--key-hex", text) for text in arguments.key_hex]
+    if arguments.keys_file is not None:
+        keys += list(_keys_in(arguments.keys_file))
+    if not keys:
+        raise UsageError("name the keys with --key, --key-hex or --keys-file")
+    return keys
+
+
+def _keys_in(path: Path) -> Iterator[bytes]:
+    """One per line, as text or, as other verbs show bytes that are none, as {"hex": "..."}."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--keys-file {path}: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.startswith('{"hex"'):
+            yield key_of_hex(f"--keys-file {path}, line {number}:", str(_hex_in(path, number, line)))
+        elif line:
+            yield line.encode()
+
+
+def _hex_in(path: Path, number: int, line: str) -> object:
+    try:
+        return json.loads(line)["hex"]
+    except (ValueError, KeyError) as error:
+        raise UsageError(f'--keys-file {path}, line {number}: expected {{"hex": "..."}}') from error
+
+
+def key_of_hex(where: str, text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise UsageError(f"{where} {text}: not hexadecimal") from error

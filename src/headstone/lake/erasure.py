@@ -1,0 +1,227 @@
+"""Erases keys: what is left of them leaves the log, then the objects, then the store. Goes on wherever the last run was.
+
+A tombstone first, from Kafka or, where the lake's log is the only one, from here. Then the shared compaction, a rewriting of
+what holds the key's dead records, evacuation of objects that hold what no log is made of any more, and collection. Nothing
+here removes anything by a way of its own. Which step is next, and what has to wait, is told by `erasures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from headstone.errors import HeadstoneError, UsageError
+from headstone.lake.collection import GRACE_MS, UPLOAD_MS, collect, garbage
+from headstone.lake.compaction import compact_partition
+from headstone.lake.erasures import (
+    ERASED,
+    KEY_LEFT,
+    RETRY_MS,
+    VALUES_GONE,
+    VALUES_LEFT,
+    Erasure,
+    Erasures,
+    next_left,
+    undeleted,
+)
+from headstone.lake.job_plan import JobOptions
+from headstone.lake.key_search import KeyRecord, digest_of, records_of
+from headstone.lake.keyindex import keys_in
+from headstone.lake.lake import Lake
+from headstone.lake.leveling import rewrite_runs
+from headstone.lake.metastore import Append
+from headstone.lake.objects import writing_object
+from headstone.lake.purging import evacuate
+from headstone.lake.scheduling import not_compacted
+from headstone.lake.spans import Span, covers
+from headstone.lake.topics import make_lakes_own
+from headstone.log.arrow_batches import batches_of
+from headstone.log.columns import HEADER_TYPE
+from headstone.log.reading import chunk_of
+from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Engine
+from headstone.retention.settings import setting_of
+
+GONE = {VALUES_LEFT: VALUES_GONE, KEY_LEFT: ERASED}
+"""What follows when the objects are collected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What an erasure works with. `working_on` has the lease of a partition for `worker` while it is changed."""
+
+    lake: Lake
+    engine: Engine
+    clock: Callable[[], int]
+    worker: str | None = None
+    working_on: Callable[[TopicPartition], AbstractContextManager[object]] = nullcontext
+    options: JobOptions = field(default_factory=JobOptions)
+    grace_ms: int = GRACE_MS
+    upload_ms: int = UPLOAD_MS
+    tell: Callable[[str], None] = lambda text: None
+
+
+def earliest_end_ms(settings: Mapping[str, object], *, now_ms: int, grace_ms: int = GRACE_MS) -> int:
+    """When the last byte of a key that is deleted now can be gone: its tombstone, too, has to have had its time."""
+    lag_ms, retention_ms = (setting_of(settings, name) for name in ("min.compaction.lag.ms", "delete.retention.ms"))
+    return now_ms + int(lag_ms) + int(retention_ms) + 2 * grace_ms
+
+
+def request_erasure(
+    lake: Lake, topic: str, keys: Collection[bytes], *, deadline_ms: int, clock: Callable[[], int], write: bool = False
+) -> list[str]:
+    """Digests of the keys, which are on the list from now on. `write`: tombstones are written here where they are missing."""
+    settings = lake.metastore.topics().get(topic)
+    if settings is None:
+        raise UsageError(f"the lake has no topic {topic}")
+    if reason := not_compacted(settings):
+        raise UsageError(f"{topic}: {reason}, so nothing of a key goes before retention takes it")
+    digests = {digest_of(key, lake.metastore.hash_key): key for key in keys}
+    Erasures(lake.metastore).request(topic, digests, deadline_ms=deadline_ms, now_ms=clock())
+    if write:
+        _write_tombstones(lake, topic, digests, clock)
+    return sorted(digests)
+
+
+def _write_tombstones(lake: Lake, topic: str, keys: Mapping[str, bytes], clock: Callable[[], int]) -> None:
+    """At the end of every partition in which the newest record of a key is a value. No partition is guessed."""
+    missing: dict[TopicPartition, list[bytes]] = {}
+    for record in undeleted_keys(lake, topic, keys):
+        missing.setdefault(record.partition, []).append(keys[record.digest])
+    if missing:
+        make_lakes_own(lake, topic)  # first: an offset that is given away here must not be taken for Kafka's
+    for topic_partition, some in sorted(missing.items()):
+        _append(lake, topic_partition, some, clock)
+
+
+def undeleted_keys(lake: Lake, topic: str, digests: Collection[str]) -> list[KeyRecord]:
+    """Of each key and partition the newest record, where it is a value."""
+    found = _by_digest(records_of(lake, topic, digests))
+    return [record for records in found.values() for record in undeleted(records)]
+
+
+def _append(lake: Lake, topic_partition: TopicPartition, keys: Sequence[bytes], clock: Callable[[], int]) -> None:
+    """CommitRefused: somebody else has appended meanwhile; run it again."""
+    now_ms, start = clock(), lake.metastore.partition(topic_partition).next_offset
+    columns = {
+        "offset": pa.array(range(start, start + len(keys)), pa.int64()),
+        "timestamp_ms": pa.array([now_ms] * len(keys), pa.int64()),
+        "log_append_time": pa.array([False] * len(keys)),
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.nulls(len(keys), pa.binary()),
+        "headers": pa.array([[] for _ in keys], HEADER_TYPE),
+    }
+    batches = [written.data for written in batches_of(pa.RecordBatch.from_pydict(columns))]
+    (object_id,) = lake.metastore.register(1, now_ms=now_ms)
+    with writing_object(lake.store, object_id) as writer:
+        extent = writer.add(
+            topic_partition.topic, topic_partition.number, Span(start, start + len(keys)), batches, records=len(keys),
+            max_timestamp_ms=now_ms,
+            keys=keys_in((chunk_of(str(topic_partition), batch) for batch in batches), lake.metastore.hash_key),
+        )  # fmt: skip
+    append = {topic_partition: Append(expected_next=start, extents=(extent,))}
+    lake.metastore.append(append, {object_id: writer.size}, now_ms=clock)
+
+
+def carry_on_erasures(tools: Tools, topics: Collection[str] | None = None) -> int:
+    """Everything that can be done now, topic by topic; how many steps were. `topics` None: those that are due.
+
+    What fails is told and tried again later: one topic's trouble is not another's."""
+    erasures, done = Erasures(tools.lake.metastore), 0
+    for topic in erasures.open_topics(now_ms=tools.clock()) if topics is None else sorted(topics):
+        try:
+            done += _carry_on(tools, erasures, topic)
+        except HeadstoneError as error:
+            tools.tell(f"erasure in {topic}: looking again later: {error}")
+            for erasure in erasures.open_of(topic):
+                erasures.wait(erasure, str(error), until_ms=tools.clock() + RETRY_MS)
+    return done
+
+
+def _carry_on(tools: Tools, erasures: Erasures, topic: str) -> int:
+    left, done = _brought_out(tools, topic, {erasure.key_digest for erasure in erasures.open_of(topic)}), 0
+    while steps := _leave(tools, erasures, topic, left) + _collected(tools, erasures, topic):
+        done += steps
+    for erasure in erasures.open_of(topic):
+        waits_for, until_ms = _waiting(tools, erasures, erasure, left.get(erasure.key_digest, []))
+        erasures.wait(erasure, waits_for, until_ms=until_ms)
+    return done
+
+
+def _by_digest(found: Sequence[KeyRecord]) -> dict[str, list[KeyRecord]]:
+    grouped: dict[str, list[KeyRecord]] = {}
+    for record in found:
+        grouped.setdefault(record.digest, []).append(record)
+    return grouped
+
+
+def _brought_out(tools: Tools, topic: str, digests: Collection[str]) -> dict[str, list[KeyRecord]]:
+    """Compacts the partitions that show one of the keys, writes extents again that only hide one; what is left then."""
+    lake, found = tools.lake, records_of(tools.lake, topic, digests)
+    for topic_partition in sorted({record.partition for record in found if record.shown}):
+        with tools.working_on(topic_partition):
+            options = replace(tools.options, clock=tools.clock)
+            compact_partition(lake, topic_partition, tools.engine, now_ms=tools.clock(), options=options)
+    hiding: dict[TopicPartition, set[Span]] = {}
+    for record in records_of(lake, topic, digests) if found else ():
+        if not record.shown:
+            hiding.setdefault(record.partition, set()).add(record.extent.span)
+    for topic_partition, spans in sorted(hiding.items()):
+        with tools.working_on(topic_partition):
+            partition = lake.metastore.partition(topic_partition)
+            runs = [[extent] for extent in partition.extents if extent.span in spans]
+            rewrite_runs(lake, topic_partition, partition, runs, clock=tools.clock, worker=tools.worker)
+    return _by_digest(records_of(lake, topic, digests)) if found else {}
+
+
+def _leave(tools: Tools, erasures: Erasures, topic: str, left: Mapping[str, Sequence[KeyRecord]]) -> int:
+    """Where nothing of a key's values, or of the key, is in the log any more, it leaves the objects that are in use."""
+    steps = [(erasure, next_left(erasure, left.get(erasure.key_digest, []))) for erasure in erasures.open_of(topic)]
+    ready = [(erasure, step) for erasure, step in steps if step is not None]
+    if ready:
+        evacuate(tools.lake, [topic], clock=tools.clock, worker=tools.worker, working_on=tools.working_on)
+    return sum(erasures.advance(erasure, step, now_ms=tools.clock()) for erasure, step in ready)
+
+
+def _collected(tools: Tools, erasures: Erasures, topic: str) -> int:
+    """What has left is gone as soon as no object is there that was unreferenced, or on its way, when it left."""
+    waiting = [erasure for erasure in erasures.open_of(topic) if erasure.step in GONE]
+    if waiting:
+        limits = {"grace_ms": tools.grace_ms, "upload_ms": tools.upload_ms}
+        collect(tools.lake, garbage(tools.lake, now_ms=tools.clock(), **limits))
+    gone = [erasure for erasure in waiting if not erasures.objects_since(erasure.step_ms)]
+    return sum(erasures.advance(erasure, GONE[erasure.step], now_ms=tools.clock()) for erasure in gone)
+
+
+def _waiting(
+    tools: Tools, erasures: Erasures, erasure: Erasure, left: Sequence[KeyRecord]
+) -> tuple[str, int]:  # fmt: skip
+    """For what, and until when."""
+    now_ms = tools.clock()
+    if newest := undeleted(left):
+        where = ", ".join(f"{record.partition} at offset {record.offset}" for record in newest)
+        return f"a value in {where}: delete it in Kafka first, ingest, run again", now_ms + RETRY_MS
+    if erasure.step in GONE:
+        objects = erasures.objects_since(erasure.step_ms)
+        ends = (erasure.step_ms + wait_ms + 1 for wait_ms in (tools.grace_ms, tools.upload_ms))
+        until_ms = min((end for end in ends if end > now_ms), default=now_ms + RETRY_MS)
+        return f"{objects} objects that are unreferenced or on their way, and their time of grace", until_ms
+    if any(not record.tombstone for record in left):
+        return "compaction of a superseded value: min.compaction.lag.ms is not over", now_ms + RETRY_MS
+    ends_ms = [_tombstone_end_ms(tools.lake, record) for record in left]
+    until_ms = max((end for end in ends_ms if end is not None), default=now_ms + RETRY_MS)
+    if until_ms > now_ms:
+        return "the tombstone, which stays for delete.retention.ms", until_ms
+    return "the tombstone, which a reader holds or which has dirty data below it", now_ms + RETRY_MS
+
+
+def _tombstone_end_ms(lake: Lake, record: KeyRecord) -> int | None:
+    """None: its time has not begun, since it was not cleaned yet."""
+    retention_ms = int(setting_of(lake.metastore.topics()[record.partition.topic], "delete.retention.ms"))
+    for known in lake.metastore.partition(record.partition).tombstones:
+        if covers([known.span], Span(record.offset, record.offset + 1)):
+            return known.cleaned_at_ms + retention_ms
+    return None

@@ -1,0 +1,277 @@
+"""Erasure: after its deadline a search over every byte of the store finds nothing; with a step left out it does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from headstone.cli.main import main
+from headstone.errors import UsageError
+from headstone.lake.collection import collect, garbage
+from headstone.lake.compaction import compact_partition
+from headstone.lake.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
+from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
+from headstone.lake.holds import Holds
+from headstone.lake.ingest import ingest
+from headstone.lake.key_search import digest_of
+from headstone.lake.lake import Lake
+from headstone.lake.leveling import level_partition
+from headstone.lake.purging import evacuate
+from headstone.lake.reading import records, table
+from headstone.lake.topics import make_lakes_own
+from headstone.log.directory import find_partitions
+from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.inprocess import InProcess
+from tests.lake.scene import AT, Scene
+from tests.oracle.notation import History
+
+ORDERS, USERS = TopicPartition("orders", 0), TopicPartition("users", 0)
+RETENTION_MS, GRACE_MS, UPLOAD_MS = 1000, 100, 500
+ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
+PEOPLE = tuple(f"N[person{i}]" for i in range(20))
+
+
+class Town:
+    """Two topics whose first extents lie in one object, with alice among 20 people; she is deleted later."""
+
+    def __init__(self, lake: Lake, root: Path, codec: str = "") -> None:
+        self.lake, self.now_ms = lake, 5
+        self._root, self._codec = root, codec
+        self._histories = {"orders": History(), "users": History()}
+        for topic in self._histories:
+            lake.metastore.create_topic(topic, 1, {"delete.retention.ms": RETENTION_MS})
+        self.ingest(orders="N[o1] N[o2]", users=" ".join((*PEOPLE, "N[alice]")))
+        self.compact()
+
+    def ingest(self, **terms: str) -> None:
+        for topic, text in terms.items():
+            history = self._histories[topic]
+            history.append(" ".join(term + self._codec for term in text.split()))
+            history.roll()
+            history.write_partition(self._root / "logs", f"{topic}-0")
+        ingest(self.lake, find_partitions([self._root / "logs"]), clock=self.clock)
+
+    def compact(self) -> None:
+        compact_partition(self.lake, USERS, InProcess(1), now_ms=self.now_ms)
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def request(self, *keys: bytes, deadline_ms: int = 10_000, write: bool = False) -> list[str]:
+        return request_erasure(self.lake, "users", keys, deadline_ms=deadline_ms, clock=self.clock, write=write)
+
+    def carry_on(self, now_ms: int) -> list[tuple[str, str]]:
+        """(step, what it waits for) of all erasures then."""
+        self.now_ms = now_ms
+        tools = Tools(
+            lake=self.lake, engine=InProcess(1), clock=self.clock, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS
+        )  # fmt: skip
+        carry_on_erasures(tools)
+        return [(erasure.step, erasure.waits_for) for erasure in Erasures(self.lake.metastore).all()]
+
+    def search(self, *needles: bytes) -> list[str]:
+        """Names of files that hold one of them, as they are or in what is compressed there. Knows no format of the lake's."""
+        files = [path for path in (self._root / "objects").rglob("*") if path.is_file()]
+        return sorted(path.name for path in files if any(map(holds(path.read_bytes()), needles)))
+
+
+def holds(content: bytes) -> Callable[[bytes], bool]:
+    pieces = [content, *unpacked(content)]
+    return lambda needle: any(needle in piece for piece in pieces)
+
+
+def unpacked(content: bytes) -> Iterator[bytes]:
+    start = content.find(ZSTD_FRAME)
+    while start >= 0:
+        yield zstandard.ZstdDecompressor().decompressobj().decompress(content[start:])
+        start = content.find(ZSTD_FRAME, start + 1)
+
+
+@pytest.fixture
+def town(lake: Lake, tmp_path: Path) -> Town:
+    return Town(lake, tmp_path)
+
+
+@pytest.mark.parametrize("codec", ["", "/zstd"])
+def test_after_its_deadline_no_byte_of_the_store_tells_of_the_key(lake: Lake, tmp_path: Path, codec: str) -> None:
+    """The value goes first, the tombstone when it has had its time; others keep what they have."""
+    town = Town(lake, tmp_path, codec)
+    others = list(records(lake, ORDERS)), {key: entry.value for key, entry in table(lake, USERS).items()}
+    town.ingest(orders="N[o3]", users="T[alice]")
+    assert len(town.search(b"alice")) == 2
+    town.request(b"alice")
+    for now_ms in (20, 100):
+        ((step, waits_for),) = town.carry_on(now_ms)
+        assert (step, waits_for.endswith("and their time of grace")) == (VALUES_LEFT, True)
+    assert town.search(b"v20") != []
+    assert town.carry_on(200) == [(VALUES_GONE, "the tombstone, which stays for delete.retention.ms")]
+    assert town.search(b"v20") == []
+    assert len(town.search(b"alice")) == 1
+    (erasure,) = Erasures(lake.metastore).all()
+    assert (erasure.requested_ms, erasure.deadline_ms, erasure.not_before_ms) == (5, 10_000, 20 + RETENTION_MS)
+    assert town.carry_on(500) == [(VALUES_GONE, "the tombstone, which stays for delete.retention.ms")]
+    assert [step for step, _ in town.carry_on(2000)] == [KEY_LEFT]
+    assert town.search(b"alice") != []
+    assert town.carry_on(2000 + GRACE_MS + 1) == [(ERASED, "")]
+    assert town.search(b"alice", b"v20") == []
+    assert len(town.search(b"person7")) == len(town.search(b"o1")) == 1
+    others[1].pop(b"alice")
+    assert {key: entry.value for key, entry in table(lake, USERS).items()} == others[1]
+    assert list(records(lake, ORDERS))[:2] == others[0]
+    assert lake.metastore.check() == []
+
+
+STEPS: dict[str, Callable[[Town], object]] = {
+    "dead records": lambda town: level_partition(town.lake, USERS, clock=town.clock, purge=True),
+    "evacuation": lambda town: evacuate(town.lake, ["users"], clock=town.clock),
+    "collection": lambda town: collect(
+        town.lake, garbage(town.lake, now_ms=town.now_ms + 1, grace_ms=0, upload_ms=UPLOAD_MS)
+    ),
+}
+
+
+@pytest.mark.parametrize("left_out", ["", *STEPS])
+def test_with_one_step_left_out_the_bytes_are_still_there(town: Town, left_out: str) -> None:
+    town.ingest(orders="N[o3]", users="T[alice]")
+    for town.now_ms in (20, 2000):
+        town.compact()
+        for name, step in STEPS.items():
+            if name != left_out:
+                step(town)
+    assert bool(town.search(b"alice")) == bool(left_out)
+
+
+def test_a_key_that_is_not_deleted_waits_for_that(town: Town) -> None:
+    """Its deadline runs all the same; when the deletion has come, workers go on."""
+    (digest,) = town.request(b"alice")
+    (waiting,) = town.carry_on(20)
+    assert waiting == (REQUESTED, "a value in users-0 at offset 20: delete it in Kafka first, ingest, run again")
+    assert [(found.partition, found.offset) for found in undeleted_keys(town.lake, "users", [digest])] == [(USERS, 20)]
+    town.ingest(users="T[alice]")
+    assert [step for step, _ in town.carry_on(20 + 600_000)] == [VALUES_LEFT]
+    assert undeleted_keys(town.lake, "users", [digest]) == []
+
+
+def test_a_key_that_the_log_never_had_is_gone_when_the_objects_of_its_past_are(town: Town) -> None:
+    town.request(b"nobody")
+    assert [step for step, _ in town.carry_on(20)] == [ERASED]
+
+
+def test_several_keys_are_erased_together_and_told_apart(town: Town) -> None:
+    town.ingest(users="T[alice] T[person3]")
+    digests = town.request(b"alice", b"person3", b"person4")
+    assert [erasure.key_digest for erasure in Erasures(town.lake.metastore).all()] == sorted(digests)
+    live = digest_of(b"person4", town.lake.metastore.hash_key)
+    states = dict(zip(digests, town.carry_on(20), strict=True))
+    assert [states.pop(live)[0], *(step for step, _ in states.values())] == [REQUESTED, VALUES_LEFT, VALUES_LEFT]
+
+
+def test_asking_again_keeps_the_earlier_deadline_and_what_was_done(town: Town) -> None:
+    town.ingest(users="T[alice]")
+    town.request(b"alice", deadline_ms=9000)
+    town.carry_on(20)
+    for deadline_ms in (20_000, 8000):
+        town.request(b"alice", deadline_ms=deadline_ms)
+    (erasure,) = Erasures(town.lake.metastore).all()
+    assert (erasure.step, erasure.requested_ms, erasure.deadline_ms) == (VALUES_LEFT, 5, 8000)
+    assert [erasure.is_late(now_ms) for now_ms in (8000, 8001)] == [False, True]
+
+
+def test_a_reader_that_holds_the_tombstone_holds_the_erasure(town: Town) -> None:
+    town.ingest(users="T[alice]")
+    town.request(b"alice")
+    Holds(town.lake.metastore).hold("warehouse", USERS, 0, expires_ms=10**9)
+    for now_ms in (20, 200):
+        town.carry_on(now_ms)
+    waits_for = "the tombstone, which a reader holds or which has dirty data below it"
+    assert town.carry_on(2000) == [(VALUES_GONE, waits_for)]
+    Holds(town.lake.metastore).release("warehouse")
+    town.carry_on(2000 + 600_000)
+    assert town.carry_on(2000 + 700_000) == [(ERASED, "")]
+
+
+def test_a_tombstone_is_written_where_the_key_is_and_ingest_knows(lake: Lake, tmp_path: Path) -> None:
+    """Offsets of the lake's own are not Kafka's: what Kafka has at them would be lost without a word."""
+    town = Town(lake, tmp_path)
+    next_offset = lake.metastore.partition(USERS).next_offset
+    town.request(b"alice", b"nobody", write=True)
+    written = list(records(lake, USERS, offset_start=next_offset))
+    assert [(entry.offset, entry.key, entry.value) for entry in written] == [(next_offset, b"alice", None)]
+    with pytest.raises(UsageError, match="offsets are no longer those of any Kafka topic"):
+        town.ingest(users="N[bob]")
+    assert b"alice" not in table(lake, USERS)
+    town.request(b"alice", write=True)
+    assert lake.metastore.partition(USERS).next_offset == next_offset + 1
+    for now_ms in (20, 200, 2000, 2200):
+        town.carry_on(now_ms)
+    assert town.search(b"alice") == []
+
+
+def test_keys_of_a_topic_that_is_not_compacted_are_not_erased(town: Town) -> None:
+    town.lake.metastore.configure("users", {"cleanup.policy": "delete"})
+    with pytest.raises(UsageError, match="nothing of a key goes before retention takes it"):
+        town.request(b"alice")
+    with pytest.raises(UsageError, match="no topic nosuch"):
+        request_erasure(town.lake, "nosuch", [b"a"], deadline_ms=1, clock=town.clock)
+    assert Erasures(town.lake.metastore).all() == []
+
+
+def test_the_earliest_end_counts_the_tombstone() -> None:
+    settings = {"delete.retention.ms": 1000, "min.compaction.lag.ms": 50}
+    assert earliest_end_ms(settings, now_ms=7, grace_ms=100) == 7 + 50 + 1000 + 200
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert main(["lake", *arguments, "--output", "json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked for, waiting for Kafka, waiting for its time, done; `status` tells of it, and never the key."""
+    history, where, logs = History(), str(tmp_path / "lake"), str(tmp_path / "logs")
+    history.append("N[alice] N[bob] |")
+    history.write_partition(tmp_path / "logs", "users-0")
+    told(capsys, "init", where, "--now-ms", "1000")
+    conf = ("--topic-conf", "users:delete.retention.ms=500")
+    told(capsys, "ingest", where, logs, *conf, "--now-ms", "1000")
+    (tmp_path / "keys").write_text(f'alice\n{{"hex": "{b"bob".hex()}"}}\n')
+    erase = ("erase", where, "users", "--deadline", "1h", "--grace-ms", "10", "--upload-ms", "10")
+    asked = told(capsys, *erase, "--keys-file", str(tmp_path / "keys"), code=1)["erasures"]
+    assert [(one["step"], one["deadline_ms"]) for one in asked] == [(REQUESTED, 3_601_000)] * 2
+    history.append("T[alice] T[bob] |")
+    history.write_partition(tmp_path / "logs", "users-0")
+    told(capsys, "ingest", where, logs)
+    for now_ms, code in ((1000, 3), (1100, 3), (2000, 3), (2100, 0)):
+        done = told(capsys, *erase, "--key", "alice", "--key-hex", b"bob".hex(), "--now-ms", str(now_ms), code=code)
+    assert [one["step"] for one in done["erasures"]] == [ERASED, ERASED]
+    assert told(capsys, "status", where)["erasures"] == done["erasures"]
+    assert main(["lake", "status", where]) == 0
+    said = capsys.readouterr().out
+    assert ("alice" in said, said.count(": erased at 2100")) == (False, 2)
+    assert main(["lake", "erase", where, "users"]) == 2
+    assert main(["lake", "erase", where, "users", "--key-hex", "xyz"]) == 2
+    capsys.readouterr()
+    assert main(["lake", "erase", where, "users", "--key", "a", "--deadline", "1s", "--grace-ms", "9999"]) == 0
+    assert "the deadline can't be kept" in capsys.readouterr().err
+
+
+def test_an_erasure_that_is_late_is_told(scene: Scene, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    scene.write("N[a]")
+    request_erasure(scene.lake, "t", [b"a"], deadline_ms=50, clock=lambda: 10)
+    assert main(["lake", "status", f"sqlite:///{tmp_path / 'lake.db'}", "--now-ms", "60"]) == 0
+    assert "requested, LATE by 10 ms; waits for a worker" in capsys.readouterr().out
+    assert scene.lake.metastore.partition(AT).next_offset == 1
+
+
+def test_a_topic_of_the_lakes_own_gets_its_tombstones_unasked(town: Town, tmp_path: Path) -> None:
+    make_lakes_own(town.lake, "users")
+    where = f"sqlite:///{tmp_path / 'lake.db'}"
+    assert main(["lake", "erase", where, "users", "--key", "alice", "--now-ms", "20"]) == 3
+    assert b"alice" not in table(town.lake, USERS)
+    assert main(["lake", "erase", where, "orders", "--key", "o1", "--now-ms", "20"]) == 1
+    assert b"o1" in table(town.lake, ORDERS)
