@@ -161,7 +161,7 @@ def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None
     content[-20] ^= 1
     path.write_bytes(content)
     proof = prove_erased(scene.lake, "t", b"nobody")
-    assert (proof.verdict, [one.path for one in proof.unread]) == ("unknown", [object_path(extent.object_id)])
+    assert (proof.verdict, [one.path for one in proof.unread]) == ("unproven", [object_path(extent.object_id)])
     assert evacuate(scene.lake, ["t"], clock=lambda: 30).objects == (extent.object_id,)
     collected(scene.lake)
     assert (prove_erased(scene.lake, "t", b"nobody").verdict, len(scene.held())) == ("erased", 2)
@@ -186,7 +186,7 @@ def test_a_proof_tells_where_a_value_is(scene: Scene) -> None:
     """In the log, dead, and in an object that is no part of it any more; other topics' keys are not this one's."""
     scene.write("N[a]", *(f"N[k{i}]" for i in range(9)))
     live = prove_erased(scene.lake, "t", b"a")
-    assert (live.verdict, [(one.offset, one.state) for one in live.sightings]) == ("found", [(0, "live")])
+    assert (live.verdict, [(one.offset, one.state) for one in live.sightings]) == ("not erased", [(0, "live")])
     scene.compact(now_ms=5)
     scene.write("T[a]")
     assert scene.compact(now_ms=10).extents_marked == 1
@@ -209,7 +209,7 @@ def test_a_short_value_is_a_value(scene: Scene, value: bytes) -> None:
     scene.history.append_batch(replace(batch, records=(replace(batch.records[0], value=value),)))
     scene.write("T[b]")
     found = [prove_erased(scene.lake, "t", key) for key in (b"a", b"b", b"")]
-    assert [proof.verdict for proof in found] == ["found", "erased", "erased"]
+    assert [proof.verdict for proof in found] == ["not erased", "erased", "erased"]
     assert [len(proof.sightings) for proof in found] == [1, 1, 0]
 
 
@@ -223,7 +223,7 @@ def test_bytes_that_an_index_does_not_tell_about_prove_nothing(scene: Scene) -> 
             writer.add("t", number, extent.span, [read_extent(lake.store, extent)], records=2, max_timestamp_ms=9)
         writer.ranges.pop()
     proof = prove_erased(lake, "t", b"nobody")
-    assert (proof.verdict, [one.path for one in proof.unread]) == ("unknown", [object_path(object_id)])
+    assert (proof.verdict, [one.path for one in proof.unread]) == ("unproven", [object_path(object_id)])
     assert "does not tell about" in proof.unread[0].why
 
 
@@ -235,7 +235,7 @@ def test_what_can_not_be_read_proves_nothing(scene: Scene, tmp_path: Path, name:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"HEADST\x00\x03 and the value of somebody")
     proof = prove_erased(scene.lake, "t", b"nobody")
-    assert (proof.verdict, [one.path for one in proof.unread]) == ("unknown", [name])
+    assert (proof.verdict, [one.path for one in proof.unread]) == ("unproven", [name])
 
 
 def test_an_object_that_comes_while_others_are_read_is_searched(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_an_object_that_comes_while_others_are_read_is_searched(scene: Scene, mo
 
     monkeypatch.setattr(store, "list", moved)
     proof = prove_erased(scene.lake, "t", b"b")
-    assert (proof.verdict, [one.object_id == extent.object_id for one in proof.sightings]) == ("found", [False])
+    assert (proof.verdict, [one.object_id == extent.object_id for one in proof.sightings]) == ("not erased", [False])
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:

@@ -139,7 +139,7 @@ def _add_read(actions: Actions) -> None:
         "--to", type=Path, metavar="FILE", help="a Parquet file (default: one JSON line per record, to stdout)"
     )
     proof = actions.add(
-        "prove-erased", "read every object of the store and say whether a value of a key is left", "lake_data.prove",
+        "prove-erased", "read every object of the store and say whether a value of a key is left", "lake_erasure.prove",
         "/data/lake users --key alice",
         exit_codes={
             0: "no object holds a value of the key", FINDINGS: "some do",
@@ -150,6 +150,10 @@ def _add_read(actions: Actions) -> None:
     which = proof.add_mutually_exclusive_group(required=True)
     which.add_argument("--key", help="as text")
     which.add_argument("--key-hex", metavar="HEX", help="as hexadecimal bytes")
+    proof.add_argument(
+        "--anywhere", action="store_true",
+        help="nor the bytes of the key: not in a tombstone, another record, another topic (default: no value of the key)",
+    )  # fmt: skip
 
 
 def _add_erase(actions: Actions) -> None:

@@ -1,4 +1,4 @@
-"""`headstone lake ingest|read|restore|prove-erased`: records into the lake, out of it, back to Kafka, and gone.
+"""`headstone lake ingest|read|restore`: records into the lake, out of it, and back to Kafka.
 
 Calls and renders; their arguments are in `lake.py`.
 """
@@ -20,8 +20,8 @@ from headstone.cli.engines import PROCESS, engine_of, require_spark, spark_conf
 from headstone.cli.inspect import of_topics
 from headstone.cli.lake_opening import chosen_partitions, lake_address, open_named
 from headstone.cli.options import pairs
-from headstone.cli.output import BAD, GOOD, Output
-from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
+from headstone.cli.output import Output
+from headstone.cli.parsing import DONE
 from headstone.errors import UsageError
 from headstone.log.shown import shown_bytes
 from headstone.retention.settings import BY_NAME
@@ -29,7 +29,6 @@ from headstone.retention.settings import BY_NAME
 if TYPE_CHECKING:
     from headstone.lake.commits import Extent
     from headstone.lake.lake import Lake
-    from headstone.lake.proof import Proof
     from headstone.pipeline.progress import Board, Meter
 
 
@@ -219,49 +218,6 @@ def _write_parquet(path: Path, batches: Iterator[Any]) -> int:
             count += batch.num_rows
     partial.replace(path)
     return count
-
-
-def prove(arguments: argparse.Namespace, output: Output) -> int:
-    from headstone.lake.proof import ERASED, FOUND, prove_erased
-
-    lake = open_named(arguments)
-    if arguments.topic not in lake.metastore.topics():
-        raise UsageError(f"the lake has no topic {arguments.topic}")
-    proof = prove_erased(lake, arguments.topic, _key(arguments))
-    lake.close()
-    total = sum(searched.bytes for searched in proof.searched)
-    output.answer(
-        lambda: {
-            "topic": proof.topic, "key_hex": proof.key.hex(), "verdict": proof.verdict, "bytes": total,
-            "found": [asdict(sighting) for sighting in proof.sightings],
-            "objects": [asdict(searched) for searched in proof.searched],
-            "unread": [asdict(unread) for unread in proof.unread],
-        },
-        _proof_lines(proof, total, output),
-    )  # fmt: skip
-    return {ERASED: DONE, FOUND: FINDINGS}.get(proof.verdict, UNFINISHED)
-
-
-def _proof_lines(proof: Proof, total: int, output: Output) -> Iterator[str]:
-    from headstone.lake.proof import ERASED
-
-    for sighting in proof.sightings:
-        what = "tombstone" if sighting.tombstone else "value"
-        where = f"{proof.topic}-{sighting.partition} {sighting.offset}"
-        yield f"{what} at {where}, {sighting.state}, in {sighting.object_id}"
-    for unread in proof.unread:
-        yield f"not read: {unread.path}: {unread.why}"
-    verdict = output.painted(proof.verdict, GOOD if proof.verdict == ERASED else BAD)
-    yield f"{verdict}: {len(proof.searched)} objects, {total:,} bytes were read"
-
-
-def _key(arguments: argparse.Namespace) -> bytes:
-    if arguments.key is not None:
-        return str(arguments.key).encode()
-    try:
-        return bytes.fromhex(arguments.key_hex)
-    except ValueError as error:
-        raise UsageError(f"--key-hex {arguments.key_hex}: not hexadecimal") from error
 
 
 def restore(arguments: argparse.Namespace, output: Output) -> int:

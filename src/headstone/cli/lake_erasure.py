@@ -13,11 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headstone import __version__
 from headstone.cli.engines import engine_of
 from headstone.cli.lake_opening import name_of_worker, open_named
 from headstone.cli.output import BAD, GOOD, Output
 from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
 from headstone.errors import UsageError
+from headstone.storage.redaction import address
+
+if TYPE_CHECKING:
+    from headstone.lake.proof import Proof
 
 if TYPE_CHECKING:
     pass
@@ -73,6 +78,61 @@ def erasure_line(erasure: Mapping[str, Any], now_ms: int, output: Output) -> str
     left_ms = erasure["deadline_ms"] - now_ms
     deadline = f"{left_ms} ms left" if left_ms >= 0 else output.painted(f"LATE by {-left_ms} ms", BAD)
     return f"{name}: {erasure['step']}, {deadline}; waits for {erasure['waits_for'] or 'a worker'}"
+
+
+def prove(arguments: argparse.Namespace, output: Output) -> int:
+    """0: erased; 1: not erased; 3: unproven."""
+    from headstone.lake.erasures import Erasures
+    from headstone.lake.proof import ERASED, FOUND, prove_erased, sealed
+
+    lake = open_named(arguments)
+    asked = {erasure.topic for erasure in Erasures(lake.metastore).all()}
+    if arguments.topic not in lake.metastore.topics().keys() | asked:  # one that was dropped may still be erased
+        raise UsageError(f"the lake has no topic {arguments.topic}")
+    key = key_of_hex("--key-hex", arguments.key_hex) if arguments.key is None else str(arguments.key).encode()
+    proof = prove_erased(lake, arguments.topic, key, anywhere=arguments.anywhere)
+    about = {"lake": lake.metastore.lake_id, "objects_url": address(lake.metastore.location), "version": __version__}
+    lake.close()
+    output.answer(lambda: sealed(about | _proof_document(proof)), _proof_lines(proof, output))
+    return {ERASED: DONE, FOUND: FINDINGS}.get(proof.verdict, UNFINISHED)
+
+
+def _proof_document(proof: Proof) -> dict[str, object]:
+    return {
+        "topic": proof.topic, "key_hex": proof.key.hex(), "key_digest": proof.key_digest, "anywhere": proof.anywhere,
+        "verdict": proof.verdict, "started_ms": proof.started_ms, "finished_ms": proof.finished_ms,
+        "partitions": [
+            {
+                "partition": str(name), "start_offset": partition.start_offset, "next_offset": partition.next_offset,
+                "compaction_epoch": partition.compaction_epoch, "extents": len(partition.extents),
+            }
+            for name, partition in sorted(proof.partitions.items())
+        ],
+        "bytes": sum(searched.bytes for searched in proof.searched),
+        "found": [asdict(sighting) for sighting in proof.sightings],
+        "mentions_count": proof.mentions_count, "mentions": [asdict(mention) for mention in proof.mentions],
+        "objects": [asdict(searched) for searched in proof.searched],
+        "unread": [asdict(unread) for unread in proof.unread],
+    }  # fmt: skip
+
+
+def _proof_lines(proof: Proof, output: Output) -> Iterator[str]:
+    from headstone.lake.proof import ERASED
+
+    for sighting in proof.sightings:
+        what = "tombstone" if sighting.tombstone else "value"
+        where = f"{proof.topic}-{sighting.partition} {sighting.offset}"
+        yield f"{what} at {where}, {sighting.state}, in {sighting.object_id} at {sighting.position}"
+    for mention in proof.mentions:
+        where = "" if mention.offset is None else f", compressed in the record of offset {mention.offset}"
+        yield f"the key's bytes in {mention.object_id} at {mention.position}{where}"
+    if proof.mentions_count > len(proof.mentions):
+        yield f"and {proof.mentions_count - len(proof.mentions):,} times more"
+    for unread in proof.unread:
+        yield f"not read: {unread.path}: {unread.why}"
+    verdict = output.painted(proof.verdict, GOOD if proof.verdict == ERASED else BAD)
+    total = sum(searched.bytes for searched in proof.searched)
+    yield f"{verdict}: {len(proof.searched)} objects, {total:,} bytes were read"
 
 
 def _keys(arguments: argparse.Namespace) -> list[bytes]:

@@ -1,35 +1,39 @@
 """The proof that a key's values are erased: every object that is in the store is read, whoever points at it, and searched.
 
-Reads only. What can't be read proves nothing: an answer is "erased", "found" or "unknown". Lists of keys hold digests under the
-lake's secret and lists of dead records hold offsets; both are read, but no value is in them. Versions that a bucket keeps of
-deleted objects, and parts of uploads that were given up, are the store's own and not seen from here.
+Reads only. What can't be read proves nothing: an answer is "erased", "not erased" or "unproven". Lists of keys hold digests
+under the lake's secret and lists of dead records hold offsets; both are read, but no value is in them. Versions that a bucket
+keeps of deleted objects, and parts of uploads that were given up, are the store's own and not seen from here.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from headstone.errors import CorruptLog
-from headstone.lake.commits import Extent
+from headstone.lake.changes import REGISTERED
+from headstone.lake.commits import Partition
 from headstone.lake.dead import dead_of
+from headstone.lake.key_search import Digests, digest_of, digest_rows, matching
 from headstone.lake.keyindex import halves_bytes, halves_of, keys_of
 from headstone.lake.lake import MARKER, Lake
 from headstone.lake.objects import FOOTER, MAGIC, Range, object_path, place_of, read_dead, read_index
-from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
-from headstone.log.reading import Payloads, chunk_of
+from headstone.log.columns import HEADERS_END, OFFSET, decode
+from headstone.log.reading import Chunk, Payloads, chunk_of
 from headstone.log.topic_partition import TopicPartition
-from headstone.retention.keys import HashKey, siphash_spans
 from headstone.storage.stores import MissingObject
 
 LISTINGS_MAX = 5
 """Tries to list what has come since: a copy that is made while its original is deleted must not be missed."""
-ERASED, FOUND, UNKNOWN = "erased", "found", "unknown"
+ERASED, FOUND, UNKNOWN = "erased", "not erased", "unproven"
 LIVE, DEAD, UNREFERENCED = "live", "dead", "unreferenced"
 ORPHAN = "orphan"
+MENTIONS_MAX = 100
+"""That are told one by one; a short key may be everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +41,22 @@ class Sighting:
     """A record of the key. `state`: live and dead ones are in an extent of the log, unreferenced ones only in an object."""
 
     object_id: str
+    position: int
+    """Of the batches that it is in."""
     partition: int
     offset: int
     tombstone: bool
     state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """The key's bytes somewhere else, in whatever: at this position of the object, or in a compressed batch behind it."""
+
+    object_id: str
+    position: int
+    offset: int | None
+    """Of the record, where it is compressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +81,50 @@ class Unread:
 
 @dataclass(slots=True, kw_only=True)
 class Proof:
+    """`anywhere`: the key's bytes were searched for in all that there is, and neither they nor a tombstone may be left."""
+
     topic: str
     key: bytes
+    key_digest: str
+    anywhere: bool
+    started_ms: int
+    partitions: dict[TopicPartition, Partition]
+    """As they were when it began."""
+    finished_ms: int = 0
     searched: list[Searched] = field(default_factory=list)
     sightings: list[Sighting] = field(default_factory=list)
+    mentions: list[Mention] = field(default_factory=list)
+    mentions_count: int = 0
     unread: list[Unread] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
         """A tombstone is what says that the key is deleted, so it is no value; it goes in its own time."""
-        if any(not sighting.tombstone for sighting in self.sightings):
+        if any(self.anywhere or not sighting.tombstone for sighting in self.sightings) or self.mentions_count:
             return FOUND
         return UNKNOWN if self.unread else ERASED
 
+    def mention(self, found: Mention) -> None:
+        self.mentions_count += 1
+        if len(self.mentions) < MENTIONS_MAX:
+            self.mentions.append(found)
 
-def prove_erased(lake: Lake, topic: str, key: bytes) -> Proof:
-    """Every object of the store, read whole, and those that come meanwhile."""
-    proof, seen = Proof(topic=topic, key=key), {MARKER}
+
+def sealed(document: Mapping[str, object]) -> dict[str, object]:
+    """With the SHA-256 of all the rest, as JSON of sorted names without spaces: whoever edits it has to make another one."""
+    rest = {name: value for name, value in document.items() if name != "sha256"}
+    content = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return {**rest, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def prove_erased(lake: Lake, topic: str, key: bytes, *, anywhere: bool = False) -> Proof:
+    """Every object of the store, read whole, and those that come meanwhile. `anywhere`: not only records of the topic."""
+    own = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
+    proof = Proof(
+        topic=topic, key=key, key_digest=digest_of(key, lake.metastore.hash_key), anywhere=anywhere and key != b"",
+        started_ms=lake.metastore.clock(), partitions={partition: lake.metastore.partition(partition) for partition in own},
+    )  # fmt: skip
+    on_their_way, seen = _uploads(lake), {MARKER}
     for _ in range(LISTINGS_MAX):
         fresh = [path for path in lake.store.list() if path not in seen]
         states = {row.object_id: row.state for row in lake.metastore.objects().values()} if fresh else {}
@@ -92,28 +135,29 @@ def prove_erased(lake: Lake, topic: str, key: bytes) -> Proof:
             break
     else:
         proof.unread.append(Unread(path=lake.store.url, why="objects come faster than they are read: stop the writers"))
+    parts = "a part of an upload that is on its way or was killed; `lake gc` deletes the latter"
+    proof.unread += [Unread(path=path, why=parts) for path in lake.store.staged()]
+    upload = "an upload that has not ended since before the proof began; `lake gc` gives up those of killed writers"
     proof.unread += [
-        Unread(path=path, why="a part of an upload that is on its way or was killed; `lake gc` deletes the latter")
-        for path in lake.store.staged()
+        Unread(path=object_path(object_id), why=upload)
+        for object_id in sorted(on_their_way & _uploads(lake))
+        if object_path(object_id) not in seen
     ]
+    proof.finished_ms = lake.metastore.clock()
     return proof
+
+
+def _uploads(lake: Lake) -> set[str]:
+    return {row.object_id for row in lake.metastore.objects().values() if row.state == REGISTERED}
 
 
 def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> None:
     object_id = path.rpartition("/")[2]
+    looking = _Looking(lake, path, object_id, proof)
     try:
         if path != object_path(object_id):
             raise CorruptLog(file=path, position=0, offset=-1, found="not an object of the lake")
-        data = lake.store.read(path, 0, lake.store.size(path))
-        ranges = read_index(lake.store, object_id)
-        _expect_all_told(path, object_id, data, ranges)
-        parts = [part for part in ranges if part.topic == proof.topic and part.extent.object_id == object_id]
-        sightings, records, digests = [], 0, 0
-        for part in parts:
-            hits, count = _records_of(path, data, part, proof.key)
-            sightings += [(part, offset, tombstone) for offset, tombstone in hits]
-            records += count
-            digests += _digests_of(path, data, part, proof.key, lake.metastore.hash_key)
+        size = looking.look()
     except MissingObject:
         return  # collected since it was listed
     except CorruptLog as error:
@@ -121,76 +165,121 @@ def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> N
         return
     proof.searched.append(
         Searched(
-            object_id=object_id, state=states.get(object_id, ORPHAN), bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(), records=records, digests=digests,
+            object_id=object_id, state=states.get(object_id, ORPHAN), bytes=size, sha256=looking.hash.hexdigest(),
+            records=looking.records, digests=looking.digests,
         )
     )  # fmt: skip
-    proof.sightings += _judged(lake, proof.topic, sightings)
+    proof.sightings += _judged(lake, proof, looking.found)
 
 
-def _expect_all_told(path: str, object_id: str, data: bytes, ranges: list[Range]) -> None:
-    """No byte in front of the index that it does not tell about; lists of dead records are what they say."""
-    end = len(MAGIC)
-    for part in ranges:
-        start, stop = place_of(part, object_id)
-        if start != end:
-            break
-        end = stop
-        if part.extent.object_id != object_id and dead_of(data[start:stop], part.extent.dead, part.extent.span) is None:
-            raise CorruptLog(file=path, position=start, offset=-1, found="wrong CRC-32C of a list of dead records")
-    index_bytes, *_ = FOOTER.unpack(data[-FOOTER.size :])
-    if end != len(data) - FOOTER.size - index_bytes:
-        raise CorruptLog(file=path, position=end, offset=-1, found="bytes that its index does not tell about")
+class _Looking:
+    """One object, range after range: what is in memory is one of them."""
+
+    def __init__(self, lake: Lake, path: str, object_id: str, proof: Proof) -> None:
+        self.hash = hashlib.sha256()
+        self.records = self.digests = 0
+        self.found: list[tuple[Range, int, bool]] = []
+        self._lake, self._path, self._object_id, self._proof = lake, path, object_id, proof
+        self._wanted = digest_rows([proof.key_digest])
+        self._position, self._tail = 0, b""
+
+    def look(self) -> int:
+        """How long it is. Every byte is told by the index, or is an error."""
+        size = self._lake.store.size(self._path)
+        ranges = read_index(self._lake.store, self._object_id)
+        self._take(len(MAGIC))
+        for part in ranges:
+            start, stop = place_of(part, self._object_id)
+            if start != self._position:
+                break
+            self._search(part, self._take(stop - start))
+        index_bytes, *_ = FOOTER.unpack(self._lake.store.read(self._path, size - FOOTER.size, FOOTER.size))
+        if self._position != size - FOOTER.size - index_bytes:
+            raise CorruptLog(
+                file=self._path, position=self._position, offset=-1, found="bytes that its index does not tell about"
+            )
+        self._take(size - self._position)
+        return size
+
+    def _take(self, length: int) -> bytes:
+        """The next bytes; wherever the key's bytes begin in them, or have begun in front of them, is noted."""
+        data = self._lake.store.read(self._path, self._position, length)
+        self.hash.update(data)
+        if self._proof.anywhere:
+            joined, first = self._tail + data, self._position - len(self._tail)
+            place = joined.find(self._proof.key)
+            while place >= 0:
+                self._proof.mention(Mention(object_id=self._object_id, position=first + place, offset=None))
+                place = joined.find(self._proof.key, place + 1)
+            self._tail = joined[len(joined) - len(self._proof.key) + 1 :] if len(self._proof.key) > 1 else b""
+        self._position += length
+        return data
+
+    def _search(self, part: Range, data: bytes) -> None:
+        extent, own = part.extent, part.topic == self._proof.topic
+        if extent.object_id != self._object_id:
+            if dead_of(data, extent.dead, extent.span) is None:
+                raise self._wrong(extent.dead_position, "a list of dead records")
+            return
+        if extent.length and (own or self._proof.anywhere):
+            chunk = chunk_of(self._path, data[: extent.length])
+            if self._proof.anywhere:
+                self._mentions(chunk, extent.position)
+            if own:
+                self.records += int(chunk.batches["count"].sum(dtype=np.int64))
+                hash_key = self._lake.metastore.hash_key
+                hits = matching(chunk, self._wanted, hash_key)
+                self.found += [(part, offset, tombstone) for _, offset, tombstone in hits]
+        if own and extent.keys >= 0:
+            self.digests += self._listed(part, data[extent.length :])
+
+    def _listed(self, part: Range, section: bytes) -> int:
+        extent = part.extent
+        border = halves_bytes(extent.keys)
+        halves = halves_of(section[:border])
+        keys = keys_of(halves, section[border:]) if halves is not None else None
+        if keys is None:
+            raise self._wrong(extent.position + extent.length, "a list of keys")
+        return _count(keys.digests, self._wanted)
+
+    def _mentions(self, chunk: Chunk, position: int) -> None:
+        """In batches that are compressed; what is not was seen as it lies there."""
+        packed = (chunk.batches["count"] > 0) & (chunk.batches["codec"] != 0)
+        for arena, spans in decode(chunk, np.flatnonzero(packed), Payloads()) if packed.any() else ():
+            content = arena[: int(spans[-1, HEADERS_END])].tobytes()
+            place = content.find(self._proof.key)
+            while place >= 0:
+                self._mention(spans, place, position)
+                place = content.find(self._proof.key, place + 1)
+
+    def _mention(self, spans: np.ndarray[tuple[int, int], np.dtype[np.int64]], place: int, position: int) -> None:
+        row = int(np.searchsorted(spans[:, HEADERS_END], place, side="right"))
+        offset = int(spans[min(row, len(spans) - 1), OFFSET])
+        self._proof.mention(Mention(object_id=self._object_id, position=position, offset=offset))
+
+    def _wrong(self, position: int, what: str) -> CorruptLog:
+        return CorruptLog(file=self._path, position=position, offset=-1, found=f"wrong CRC-32C of {what}")
 
 
-def _records_of(path: str, data: bytes, part: Range, key: bytes) -> tuple[list[tuple[int, bool]], int]:
-    """(offset, is it a tombstone) of the key's records in one range, and how many records there are in all."""
-    extent, hash_key, payloads = part.extent, HashKey.random(), Payloads()
-    if not extent.length:
-        return [], 0
-    chunk = chunk_of(path, data[extent.position : extent.position + extent.length])
-    hits: list[tuple[int, bool]] = []
-    for arena, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
-        same = spans[spans[:, KEY_SIZE] == len(key)]
-        digests = siphash_spans(arena, same[:, KEY_AT], same[:, KEY_SIZE], hash_key)
-        matching = same[(digests == _digest(key, hash_key)).all(axis=1)]
-        hits += [(int(row[OFFSET]), bool(row[VALUE_SIZE] < 0)) for row in matching]
-    return hits, int(chunk.batches["count"].sum(dtype=np.int64))
+def _count(found: Digests, wanted: Digests) -> int:
+    return int((found == wanted).all(axis=1).sum())
 
 
-def _digests_of(path: str, data: bytes, part: Range, key: bytes, hash_key: HashKey) -> int:
-    extent = part.extent
-    if extent.keys < 0:
-        return 0
-    start, end = extent.position + extent.length, place_of(part, extent.object_id)[1]
-    border = start + halves_bytes(extent.keys)
-    halves = halves_of(data[start:border])
-    keys = keys_of(halves, data[border:end]) if halves is not None else None
-    if keys is None:
-        raise CorruptLog(file=path, position=start, offset=-1, found="wrong CRC-32C of a list of keys")
-    return int((keys.digests == _digest(key, hash_key)).all(axis=1).sum())
-
-
-def _digest(key: bytes, hash_key: HashKey) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
-    data = np.frombuffer(key or b"\0", dtype=np.uint8)
-    return siphash_spans(data, np.array([0]), np.array([len(key)]), hash_key)
-
-
-def _judged(lake: Lake, topic: str, found: list[tuple[Range, int, bool]]) -> Iterator[Sighting]:
-    for range_, offset, tombstone in found:
-        extent = _pointing_at(lake, topic, range_)
-        state = UNREFERENCED if extent is None else DEAD if offset in read_dead(lake.store, extent) else LIVE
+def _judged(lake: Lake, proof: Proof, found: list[tuple[Range, int, bool]]) -> Iterator[Sighting]:
+    for listed, offset, tombstone in found:
+        state = _state(lake, proof.topic, listed, offset)
         yield Sighting(
-            object_id=range_.extent.object_id,
-            partition=range_.partition,
-            offset=offset,
-            tombstone=tombstone,
-            state=state,
-        )
+            object_id=listed.extent.object_id, position=listed.extent.position, partition=listed.partition, offset=offset,
+            tombstone=tombstone, state=state,
+        )  # fmt: skip
 
 
-def _pointing_at(lake: Lake, topic: str, found: Range) -> Extent | None:
-    """The extent of the log whose bytes these are."""
-    extents = lake.metastore.partition(TopicPartition(topic, found.partition)).extents
-    place = (found.extent.object_id, found.extent.position)
-    return next((extent for extent in extents if (extent.object_id, extent.position) == place and extent.length), None)
+def _state(lake: Lake, topic: str, listed: Range, offset: int) -> str:
+    """By the extent of the log whose bytes these are, if there is one."""
+    topic_partition = TopicPartition(topic, listed.partition)
+    known = topic_partition in lake.metastore.partitions()
+    place = (listed.extent.object_id, listed.extent.position)
+    for extent in lake.metastore.partition(topic_partition).extents if known else ():
+        if extent.length and (extent.object_id, extent.position) == place:
+            return DEAD if offset in read_dead(lake.store, extent) else LIVE
+    return UNREFERENCED
