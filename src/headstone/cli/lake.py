@@ -1,7 +1,8 @@
 """`headstone lake`: topics in object storage. The arguments of all its actions; each is imported when it is used.
 
 LAKE is a directory (an embedded lake: SQLite and local objects) or the URL of a metastore. What the actions do is in
-`lake_data.py` (records in, out, back and gone), `lake_jobs.py` (who compacts what) and `lake_care.py` (status and garbage).
+`lake_data.py` (records in, out, back and gone), `lake_jobs.py` (who compacts what), `lake_care.py` (status and garbage) and
+`lake_recovery.py` (log directories for new brokers).
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_read(actions)
     _add_erase(actions)
     _add_back(actions)
+    _add_export(actions)
     status = actions.add("status", "partitions, dirty ratios, cleaned ranges, queue", "lake_care.status", "/data/lake --check",
                          exit_codes={FINDINGS: "--check found something wrong"})  # fmt: skip
     status.add_argument("--check", action="store_true", help="check every invariant of the metastore")
@@ -220,6 +222,35 @@ def _add_back(actions: Actions) -> None:
     )
     _add_as_of(back)
     back.add_argument("--no-verify", action="store_true", help="do not read it back")
+
+
+def _add_export(actions: Actions) -> None:
+    out = actions.add(
+        "export", "write topics as log directories from which new brokers start, offsets as they were",
+        "lake_recovery.export", "/data/lake orders __consumer_offsets --log-dirs /var/lib/kafka/data",
+        "/data/lake --all-topics --log-dirs s3://bucket/kafka --dry-run",
+    )  # fmt: skip
+    out.add_argument("topics", nargs="*", metavar="TOPIC", help="which ones")
+    out.add_argument("--all-topics", action="store_true", help="all that the lake has")
+    out.add_argument(
+        "--log-dirs", metavar="DIR", action="append", required=True,
+        help="where to, a path or s3://, gs://, az://; of several brokers, each formatted by kafka-storage, once per broker",
+    )  # fmt: skip
+    out.add_argument(
+        "--replication-factor",
+        type=replication_factor,
+        default=1,
+        metavar="N",
+        help="on how many of the brokers (default 1)",
+    )
+    out.add_argument(
+        "--topic-id", metavar="TOPIC=ID", action="append", default=[],
+        help="the id that the topic has in the metadata of the new brokers; may be repeated (default: the one it had)",
+    )  # fmt: skip
+    _add_as_of(out)
+    out.add_argument("--dry-run", action="store_true", help="only say what would be written")
+    out.add_argument("--clean", action="store_true", help="remove what a killed export has left in an object store")
+    add_engine_arguments(out, auto=IN_PROCESS)
 
 
 def _add_compact(actions: Actions) -> None:

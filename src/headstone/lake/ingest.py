@@ -16,9 +16,11 @@ from headstone.errors import UsageError
 from headstone.lake.commits import CommitRefused, Extent
 from headstone.lake.ingest_tasks import IngestWork, Share, ingest_object, objects_of, shares_of
 from headstone.lake.lake import Lake
+from headstone.lake.leader_epochs import note_leader_epochs
 from headstone.lake.metastore import Append
 from headstone.lake.objects import Stored
 from headstone.lake.topics import adopt, in_directories
+from headstone.log import checkpoints
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
@@ -85,6 +87,9 @@ def ingest(
             for object_id, some in zip(lake.metastore.register(len(wave), now_ms=clock), wave, strict=True)
         ]  # fmt: skip
         run.commit(works, engine.outcomes(ingest_object, works, board))
+    for directory in wanted:
+        epochs = checkpoints.read_leader_epochs(directory.path / checkpoints.LEADER_EPOCHS)
+        note_leader_epochs(lake.metastore, directory.topic_partition, epochs)
     return [run.added[topic_partition] for topic_partition in sorted(run.added)]
 
 

@@ -216,6 +216,12 @@ class Metastore:
             )
             return {row.name: json.loads(row.settings) for row in rows}
 
+    def kafka_ids(self) -> dict[str, str | None]:
+        """Of every topic the id that Kafka gave it, where it is known."""
+        with self.transaction() as connection:
+            rows = connection.execute(select(schema.topics.c.name, schema.topics.c.kafka_id))
+            return {row.name: row.kafka_id for row in rows}
+
     def configure(self, topic: str, settings: Mapping[str, object]) -> None:
         """These settings of a topic, beside those that it has."""
         named = schema.topics.c.name == topic

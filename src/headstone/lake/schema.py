@@ -68,6 +68,15 @@ partitions = Table(
 )
 """`changed_ms` never goes back, whatever the clocks of workers say. Before `known_from_ms` the past was collected."""
 
+leader_epochs = Table(
+    "leader_epochs",
+    metadata,
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
+    Column("epoch", Integer, primary_key=True),
+    Column("start_offset", BigInteger, nullable=False),
+)
+"""At which offset each leader of the partition in Kafka began to write, as far as its logs have told."""
+
 objects = Table(
     "objects",
     metadata,

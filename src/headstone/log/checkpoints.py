@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -98,9 +98,13 @@ def read_leader_epochs(path: Place) -> list[tuple[int, int]]:
     return epochs
 
 
-def write_leader_epochs(path: Path, epochs: list[tuple[int, int]]) -> None:
+def leader_epochs_text(epochs: Sequence[tuple[int, int]]) -> str:
     lines = [VERSION, str(len(epochs))] + [f"{epoch} {start}" for epoch, start in epochs]
-    write_atomically(path, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def write_leader_epochs(path: Path, epochs: Sequence[tuple[int, int]]) -> None:
+    write_atomically(path, leader_epochs_text(epochs))
 
 
 def read_topic_id(path: Place) -> str | None:
@@ -116,8 +120,12 @@ def read_topic_id(path: Place) -> str | None:
     raise _malformed(path, 1, "no topic_id")
 
 
+def topic_id_text(topic_id: str) -> str:
+    return f"version: 0\ntopic_id: {topic_id}"
+
+
 def write_topic_id(path: Path, topic_id: str) -> None:
-    write_atomically(path, f"version: 0\ntopic_id: {topic_id}")
+    write_atomically(path, topic_id_text(topic_id))
 
 
 def _rows(path: Place) -> list[list[str]]:

@@ -69,11 +69,10 @@ class NewObjects:
     ) -> None:
         del wanted
         refuse_inside_inputs(self._out, everything)
-        self._lock(tell)
-        stack.callback(self._store.delete, [(self._out / LOCK).key])
-        there = self._listed()
-        self._remove_leftovers(there, tell)
-        refuse_existing(self._listed(), everything)
+        stack.enter_context(self.locked(tell))
+        there = self.listed()
+        self.remove_leftovers(there, tell)
+        refuse_existing(self.listed(), everything)
         before = [child for child in children(there) if child.is_dir()]
         stopped = all(was_stopped_cleanly(log_dir) for log_dir in {directory.log_dir for directory in everything})
         self._clean_stop = stopped and (not before or was_stopped_cleanly(there))
@@ -81,10 +80,21 @@ class NewObjects:
             self._store.delete([(self._out / checkpoints.CLEAN_SHUTDOWN).key])
         self._book = CheckpointBook(there)
 
-    def _listed(self) -> ObjectPlace:
+    # What is said here of locks, leftovers and signs holds for whoever else makes log directories of objects.
+
+    def listed(self) -> ObjectPlace:
         there = place(str(self._out), self._out.access)
         assert isinstance(there, ObjectPlace)
         return there
+
+    @contextmanager
+    def locked(self, tell: Tell) -> Iterator[None]:
+        """One that was killed leaves its lock behind; the next one takes it over."""
+        self._lock(tell)
+        try:
+            yield
+        finally:
+            self._store.delete([(self._out / LOCK).key])
 
     def _lock(self, tell: Tell) -> None:
         mine = json.dumps({"host": socket.gethostname(), "process": os.getpid(), "run": secrets.token_hex(8)}).encode()
@@ -101,16 +111,16 @@ class NewObjects:
             raise UsageError(f"{self._out}: another run was faster to go on in the place of {_named(holder)}")
         tell(f"{self._out}: {_named(holder)} was killed here; going on in its place")
 
-    def _remove_leftovers(self, there: ObjectPlace, tell: Tell) -> None:
+    def remove_leftovers(self, there: ObjectPlace, tell: Tell) -> None:
         """Of runs that were killed: what tasks uploaded, and partitions that were not finished."""
         garbage = [child for child in children(there) if child.name.startswith(WORK_PREFIX)]
         garbage += [child for child in children(there) if (child / UNFINISHED).exists()]
         for folder in garbage:
             tell(f"{folder} was left by a run that was killed: removed")
             assert isinstance(folder, ObjectPlace)
-            self._remove(folder)
+            self.remove(folder)
 
-    def _remove(self, folder: ObjectPlace) -> None:
+    def remove(self, folder: ObjectPlace) -> None:
         """The sign of a partition that is unfinished goes last."""
         keys = [entry.path for entry in self._store.entries(folder.key)]
         self._store.delete(sorted(keys, key=lambda key: key.endswith(UNFINISHED)))
@@ -121,7 +131,7 @@ class NewObjects:
         try:
             yield {c.directory.path: job / c.directory.name for c in wave}
         finally:
-            self._remove(job)
+            self.remove(job)
 
     def transfers(self, done: Finished, work_dir: Place) -> list[Transfer]:
         """What another store or a disk has is uploaded by tasks; the store copies its own at the commit."""
@@ -154,8 +164,8 @@ class NewObjects:
         ]
         rest = accompanying_files(done)
         copies += [(file, folder / file.name) for file in rest]
-        with self._unfinished(folder):
-            self._copy_all(copies)
+        with self.unfinished(folder):
+            self.copy_all(copies)
             snapshot = numbered(done.found.survey.log_end, SNAPSHOT)
             entries = done.found.survey.producers.entries()
             if entries and snapshot not in {file.name for file in rest}:
@@ -168,13 +178,13 @@ class NewObjects:
         return start
 
     @contextmanager
-    def _unfinished(self, folder: ObjectPlace) -> Iterator[None]:
+    def unfinished(self, folder: ObjectPlace) -> Iterator[None]:
         """The sign stays if the block does not end well: the next run removes all of it."""
         write_whole(folder / UNFINISHED, b"")
         yield
         self._store.delete([(folder / UNFINISHED).key])
 
-    def _copy_all(self, copies: Sequence[tuple[Place, ObjectPlace]]) -> None:
+    def copy_all(self, copies: Sequence[tuple[Place, ObjectPlace]]) -> None:
         with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
             list(pool.map(lambda copy: copy_whole(*copy), copies))
 
@@ -188,7 +198,7 @@ class NewObjects:
             return
         for directory in left:
             folder = self._out / directory.name
-            with self._unfinished(folder):
+            with self.unfinished(folder):
                 files = _files_below(directory.path)
                 for error in run_transfers(
                     [Transfer(source=file, target=folder / name) for name, file in files], engine
@@ -199,7 +209,7 @@ class NewObjects:
         names = [checkpoints.META_PROPERTIES, checkpoints.BOOTSTRAP]
         names += [checkpoints.CLEAN_SHUTDOWN] if self._clean_stop else []
         for log_dir in sorted({directory.log_dir for directory in everything}, key=str):
-            self._copy_all([(log_dir / name, self._out / name) for name in names if (log_dir / name).exists()])
+            self.copy_all([(log_dir / name, self._out / name) for name in names if (log_dir / name).exists()])
 
 
 def _files_below(folder: Place, prefix: str = "") -> Iterator[tuple[str, Place]]:

@@ -1,0 +1,123 @@
+"""KRaft's bootstrap file: metadata that the first controller of a new cluster begins with, and topics added to it.
+
+`kafka-storage format` writes it, with the feature levels; the controller that finds an empty metadata log writes its records
+there as they are. So topics with given ids, leader epochs and settings can exist before the first broker has started, which no
+command of Kafka's offers. A snapshot like any other (KIP-630): a header, batches of records, a footer. The records are those
+that `cluster_metadata` reads. Knows nothing of where topics come from.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headstone.errors import UsageError
+from headstone.log import checkpoints
+from headstone.log.cluster_metadata import CONFIG, FRAME_VERSION, TOPIC, TOPIC_RESOURCE, UUID_BYTES
+from headstone.log.directory import METADATA_TOPIC
+from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, encode_section, pool
+from headstone.log.layout import CONTROL
+from headstone.log.reading import chunk_of
+from headstone.storage.places import Place
+
+PARTITION, PRODUCER_IDS = 3, 15
+PARTITION_VERSION = 1
+NOBODY = -1
+UNASSIGNED = bytes(UUID_BYTES)
+"""Directory of a replica whose broker has not said where it keeps it."""
+RECORDS_PER_BATCH = 500
+FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
+"""Where the newer releases keep it: a snapshot of nothing, in the metadata log itself."""
+NO_TAGS = b"\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    name: str
+    topic_id: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    replicas: tuple[tuple[int, ...], ...]
+    """Node ids of the brokers of each partition."""
+    leader_epochs: tuple[int, ...]
+    """Of each partition the last one; the first leader here has the next."""
+
+
+def bootstrap_file(log_dir: Place) -> Place | None:
+    """None in a directory that is not formatted, or that is no controller's."""
+    for file in (log_dir / f"{METADATA_TOPIC}-0" / FIRST_SNAPSHOT, log_dir / checkpoints.BOOTSTRAP):
+        if file.exists():
+            return file
+    return None
+
+
+def with_topics(content: bytes, topics: Sequence[NewTopic], *, next_producer_id: int, name: str) -> bytes:
+    """The bootstrap file with these topics. Refused if it has some already: it was used, or this ran before."""
+    batches = chunk_of(name, content).batches
+    if not batches.size or not batches[-1]["attributes"] & CONTROL:
+        raise UsageError(f"{name}: no bootstrap file of KRaft; format the directory with kafka-storage first")
+    values = [value for topic in topics for value in _topic_values(topic)]
+    if next_producer_id > 0:
+        values.append(_framed(PRODUCER_IDS, 0, struct.pack(">iqq", NOBODY, NOBODY, next_producer_id) + NO_TAGS))
+    footer = int(batches[-1]["position"])
+    offset, added = int(batches[-1]["base_offset"]), b""
+    stamp = int(batches[-1]["max_timestamp"])
+    for first in range(0, len(values), RECORDS_PER_BATCH):
+        some = values[first : first + RECORDS_PER_BATCH]
+        added += _batch(some, offset, stamp, int(batches[-1]["leader_epoch"]))
+        offset += len(some)
+    # The base offset is the one field in front of what the checksum covers that has to follow.
+    return content[:footer] + added + struct.pack(">q", offset) + content[footer + 8 :]
+
+
+def _topic_values(topic: NewTopic) -> list[bytes]:
+    topic_id = base64.urlsafe_b64decode(topic.topic_id + "==")
+    values = [_framed(TOPIC, 0, _text(topic.name) + topic_id + NO_TAGS)]
+    for number, (replicas, epoch) in enumerate(zip(topic.replicas, topic.leader_epochs, strict=True)):
+        nodes = _array([struct.pack(">i", node) for node in replicas])
+        body = struct.pack(">i", number) + topic_id + nodes + nodes + _array([]) + _array([])
+        body += struct.pack(">iii", NOBODY, epoch, 0) + _array([UNASSIGNED] * len(replicas)) + NO_TAGS
+        values.append(_framed(PARTITION, PARTITION_VERSION, body))
+    for name, value in sorted(topic.settings.items()):
+        body = bytes([TOPIC_RESOURCE]) + _text(topic.name) + _text(name) + _text(value) + NO_TAGS
+        values.append(_framed(CONFIG, 0, body))
+    return values
+
+
+def _framed(kind: int, version: int, body: bytes) -> bytes:
+    return _varint(FRAME_VERSION) + _varint(kind) + _varint(version) + body
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _text(text: str) -> bytes:
+    return _varint(len(text.encode()) + 1) + text.encode()
+
+
+def _array(items: Sequence[bytes]) -> bytes:
+    return _varint(len(items) + 1) + b"".join(items)
+
+
+def _batch(values: Sequence[bytes], offset: int, timestamp: int, leader_epoch: int) -> bytes:
+    keys, key_starts, key_sizes = pool([None] * len(values))
+    data, starts, sizes = pool(values)
+    zeros = np.zeros(len(values), dtype=np.int64)
+    columns = Columns(
+        timestamp_deltas=zeros, offset_deltas=np.arange(len(values)), key_pool=keys, key_starts=key_starts,
+        key_sizes=key_sizes, value_pool=data, value_starts=starts, value_sizes=sizes, header_pool=NO_HEADERS,
+        header_starts=zeros, header_sizes=np.ones(len(values), dtype=np.int64),
+    )  # fmt: skip
+    head = BatchHead(
+        base_offset=offset, last_offset_delta=len(values) - 1, base_timestamp=timestamp, max_timestamp=timestamp,
+        leader_epoch=leader_epoch,
+    )  # fmt: skip
+    return batch_bytes(head, encode_section(columns), len(values)).tobytes()

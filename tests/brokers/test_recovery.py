@@ -1,0 +1,146 @@
+"""All brokers are lost and the lake is there: new brokers start from an export, with the offsets that everybody remembers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headstone.brokers.client import BYTES_DESERIALIZER, READ_COMMITTED, Consumed, JavaClient
+from headstone.brokers.distribution import Distribution
+from headstone.brokers.processes import Cluster
+from headstone.cli.main import main
+from headstone.log.directory import find_partitions
+from testbed.consuming import consume, tables
+from testbed.workloads import second_client, segment_bytes
+from tests.brokers.test_boot import complaints, recovered
+
+TOPIC = "orders"
+NAMES = [f"{TOPIC}-{number}" for number in range(3)]
+GROUPS = "__consumer_offsets"
+EMPTY = 2
+"""The partition that nobody writes to."""
+POLLS_MAX = 100
+
+
+def test_new_brokers_start_from_an_export_and_everybody_goes_on(
+    distribution: Distribution, java: JavaClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    with Cluster(distribution, tmp_path / "lost") as lost:
+        client = java.connect(lost.bootstrap)
+        settings = {
+            "cleanup.policy": "compact,delete",
+            "retention.ms": -1,
+            "min.cleanable.dirty.ratio": 1,
+            **segment_bytes(distribution.release),
+        }
+        client.create_topic(TOPIC, [[1], [1], [1]], settings)
+        write(lost, range(300))
+        client.delete_records(TOPIC, 1, 20)
+        assert len(group_reads(java, lost, 100)) >= 100
+        lost.brokers[1].kill()  # another leader epoch
+        lost.brokers[1].start()
+        write(lost, range(300, 330))
+        before, remembered = read(lost), committed(java, lost)
+        client.close()
+        lost.stop()
+        assert main(["lake", "init", lake]) == 0
+        log_dir = str(lost.brokers[1].log_dir)
+        for topic, policy in ((TOPIC, "compact,delete"), (GROUPS, "compact")):
+            command = ["lake", "ingest", lake, log_dir, "--topic", topic, "--cleanup-policy", policy]
+            assert main([*command, "--topic-conf", f"{topic}:retention.ms=-1"]) == 0
+        ids = {directory.topic: (directory.path / "partition.metadata").read_text() for directory in
+               find_partitions([log_dir])}  # fmt: skip
+    shutil.rmtree(tmp_path / "lost")
+    assert main(["lake", "compact", lake, "--all"]) == 0
+    capsys.readouterr()
+    new = Cluster(distribution, tmp_path / "new")
+    with ExitStack() as ending:
+        ending.callback(new.kill)
+        broker = new.brokers[1]
+        new.format()
+        assert main(["lake", "export", lake, TOPIC, GROUPS, "--log-dirs", str(broker.log_dir), "--output", "json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["bootstrap_files"] == [str(broker.log_dir / "bootstrap.checkpoint")]
+        new.start()
+        assert (recovered(broker), complaints(broker)) == ([], [])
+        for topic in (TOPIC, GROUPS):
+            assert (broker.log_dir / f"{topic}-0" / "partition.metadata").read_text() == ids[topic]
+        assert tables(read(new)) == tables(before)
+        for name, records in read(new).items():
+            assert set(records) <= set(before[name])
+        assert {row["partition"]: client_range(java, new, row["partition"]) for row in told["partitions"]} == {
+            row["partition"]: (row["start_offset"], row["next_offset"]) for row in told["partitions"]
+        }
+        assert committed(java, new) == remembered
+        offsets = [(record.partition(), record.offset()) for record in group_reads(java, new, 10)]
+        assert all(offset >= remembered.get(f"{TOPIC}-{number}", 0) for number, offset in offsets)
+        ends = {row["partition"]: row["next_offset"] for row in told["partitions"]}
+        assert write(new, range(1)) == [(0, ends[NAMES[0]])]
+        assert complaints(broker) == []
+
+
+def write(cluster: Cluster, numbers: range) -> list[tuple[int, int]]:
+    """Partition and offset of each record."""
+    done: list[tuple[int, int]] = []
+    producer = second_client(cluster.bootstrap, **{"enable.idempotence": True, "batch.num.messages": 20})
+    for number in numbers:
+        value = None if number % 7 == 3 else b"%d" % number * 20
+        producer.produce(
+            TOPIC, partition=number % EMPTY, key=b"k%d" % (number % 40), value=value,
+            on_delivery=lambda error, message: done.append(error or (message.partition(), message.offset())),
+        )  # fmt: skip
+    assert producer.flush(60) == 0
+    assert all(isinstance(place, tuple) for place in done), done
+    return done
+
+
+def read(cluster: Cluster) -> dict[str, list[Consumed]]:
+    return consume(cluster.bootstrap, NAMES, isolation=READ_COMMITTED)
+
+
+def group_reads(java: JavaClient, cluster: Cluster, count: int) -> list[Any]:
+    """As a member of the group, with Kafka's own client, from where the group was; commits what it got."""
+    settings = {
+        "bootstrap.servers": cluster.bootstrap, "group.id": "readers", "enable.auto.commit": "false",
+        "key.deserializer": BYTES_DESERIALIZER, "value.deserializer": BYTES_DESERIALIZER, "auto.offset.reset": "none"
+        if count < 100 else "earliest", "max.poll.records": 60,
+    }  # fmt: skip
+    consumer = java.kafka.clients.consumer.KafkaConsumer(java.properties(settings))
+    consumer.subscribe(java.list([TOPIC]))
+    partitions = [java.kafka.common.TopicPartition(TOPIC, number) for number in range(len(NAMES))]
+    records: list[Any] = []
+    for _ in range(POLLS_MAX):
+        polled = consumer.poll(java.java.time.Duration.ofMillis(200))
+        records += [record for partition in partitions for record in polled.records(partition)]
+        if len(records) >= count:
+            break
+    consumer.commitSync()
+    consumer.close()
+    return records
+
+
+def committed(java: JavaClient, cluster: Cluster) -> dict[str, int]:
+    admin = java.kafka.clients.admin.Admin.create(java.properties({"bootstrap.servers": cluster.bootstrap}))
+    offsets = admin.listConsumerGroupOffsets("readers").partitionsToOffsetAndMetadata().get()
+    admin.close()
+    return {str(partition): int(offsets[partition].offset()) for partition in offsets}
+
+
+def client_range(java: JavaClient, cluster: Cluster, name: str) -> tuple[int, int]:
+    """Where the log begins and ends by the broker's word."""
+    topic, _, number = name.rpartition("-")
+    partition = java.kafka.common.TopicPartition(topic, int(number))
+    settings = {"bootstrap.servers": cluster.bootstrap, "key.deserializer": BYTES_DESERIALIZER}
+    consumer = java.kafka.clients.consumer.KafkaConsumer(
+        java.properties({**settings, "value.deserializer": BYTES_DESERIALIZER})
+    )
+    only = java.list([partition])
+    found = int(consumer.beginningOffsets(only)[partition]), int(consumer.endOffsets(only)[partition])
+    consumer.close()
+    return found

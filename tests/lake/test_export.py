@@ -1,0 +1,241 @@
+"""A topic as log directories from which brokers start: offsets, ends, indexes and checkpoints as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headstone.cli.main import main
+from headstone.errors import UsageError
+from headstone.lake.commits import Extent
+from headstone.lake.export import Exported, export, plan_export
+from headstone.lake.export_cluster import Broker, add_to_bootstrap, brokers_of, new_topics, placed
+from headstone.lake.export_places import export_place
+from headstone.lake.lake import Lake
+from headstone.lake.leader_epochs import known_leader_epochs, merged, note_leader_epochs, within
+from headstone.lake.metastore import Append
+from headstone.lake.objects import writing_object
+from headstone.lake.reading import records
+from headstone.lake.spans import Span
+from headstone.log import checkpoints
+from headstone.log.cluster_metadata import read_cluster_metadata
+from headstone.log.directory import PartitionDir, find_partitions, list_segments
+from headstone.log.encoding import BatchHead, batch_bytes
+from headstone.log.listing import list_batches
+from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.inprocess import InProcess
+from headstone.storage.access import Access
+from headstone.storage.places import Place, place
+from headstone.storage.stores import MissingObject
+from testbed.s3 import BUCKET
+from tests.lake.scene import AT, Scene
+
+FAR = 5 << 30
+"""Offsets so far apart do not fit into one segment."""
+
+
+def exported(lake: Lake, out: Place, *topics: str) -> list[Exported]:
+    planned = plan_export(lake, topics or ("t",), topic_ids={})
+    return export(lake, planned, export_place(out, clean=False), InProcess(2))
+
+
+def listed(out: Place, name: str = "t-0") -> list[tuple[int, int, int]]:
+    """Segment base, last offset and records of each batch."""
+    (directory,) = (one for one in find_partitions([out]) if one.name == name)
+    return [
+        (file.base, batch.last_offset, batch.count)
+        for file in list_segments(directory)
+        for batch in list_batches(file, with_records=False)
+    ]
+
+
+def offsets(out: Place, file: str) -> Mapping[TopicPartition, int]:
+    return checkpoints.read_offsets(out / file)
+
+
+def test_every_record_is_where_it_was_and_the_directory_says_so(scene: Scene, tmp_path: Path) -> None:
+    scene.history.leader_epoch = 4
+    scene.write("N[a]", "N[b]")
+    scene.write("T[a]", "N[c,d]/zstd")
+    scene.compact(now_ms=1)
+    scene.write("N[b]")
+    out = tmp_path / "out"
+    (done,) = exported(scene.lake, out)
+    assert (done.start_offset, done.next_offset, done.records, done.segments) == (0, 6, 5, 1)
+    (directory,) = find_partitions([out])
+    batches = [batch for file in list_segments(directory) for batch in list_batches(file, with_records=True)]
+    assert [(one.offset, one.key, one.value) for batch in batches for one in batch.records or ()] == scene.held()
+    assert sorted(path.name for path in (out / "t-0").iterdir()) == [
+        "00000000000000000000.index", "00000000000000000000.log", "00000000000000000000.timeindex",
+        "leader-epoch-checkpoint", "partition.metadata",
+    ]  # fmt: skip
+    assert checkpoints.read_leader_epochs(out / "t-0" / checkpoints.LEADER_EPOCHS) == [(4, 0)]
+    assert checkpoints.read_topic_id(out / "t-0" / checkpoints.PARTITION_METADATA) == done.topic_id
+    ends = {
+        checkpoints.RECOVERY_POINT: 6,
+        checkpoints.HIGH_WATERMARK: 6,
+        checkpoints.LOG_START: 0,
+        checkpoints.CLEANER: 5,
+    }
+    assert {file: offsets(out, file) for file in ends} == {file: {AT: offset} for file, offset in ends.items()}
+    assert (out / checkpoints.CLEAN_SHUTDOWN).exists()
+
+
+def test_a_log_that_begins_later_and_lost_its_tail_begins_and_ends_where_it_did(scene: Scene, tmp_path: Path) -> None:
+    scene.write("N[a]", "N[b]", "N[c]")
+    scene.write("N[x]", "P1[y]", "A1")  # the last two are nobody's: an aborted transaction
+    scene.lake.metastore.start_at(AT, 2)
+    (done,) = exported(scene.lake, tmp_path)
+    assert (done.start_offset, done.next_offset) == (2, 6)
+    assert listed(tmp_path) == [(2, 2, 1), (2, 3, 1), (2, 5, 0)]
+    assert offsets(tmp_path, checkpoints.LOG_START) == {AT: 2}
+
+
+def append(lake: Lake, span: Span, *batches: int) -> Extent:
+    """An extent with a batch of one record at each of these offsets."""
+    (object_id,) = lake.metastore.register(1)
+    record = bytes([14, 0, 0, 0, 2, 97, 2, 98, 0])  # key a, value b
+    with writing_object(lake.store, object_id) as writer:
+        chunks = [one_record(offset, record) for offset in batches]
+        extent = writer.add("t", 0, span, chunks, records=len(batches), max_timestamp_ms=7)
+    lake.metastore.append({AT: Append(expected_next=span.start, extents=(extent,))}, {object_id: writer.size})
+    return extent
+
+
+def one_record(offset: int, record: bytes) -> bytes:
+    head = BatchHead(base_offset=offset, last_offset_delta=0, base_timestamp=7, max_timestamp=7, leader_epoch=0)
+    return batch_bytes(head, np.frombuffer(record, dtype=np.uint8), 1).tobytes()
+
+
+def test_gaps_that_no_segment_spans_are_between_segments(scene: Scene, tmp_path: Path) -> None:
+    append(scene.lake, Span(0, FAR + 1), FAR)
+    append(scene.lake, Span(FAR + 1, 2 * FAR), FAR + 1)
+    exported(scene.lake, tmp_path)
+    assert listed(tmp_path) == [
+        (0, 0, 0), (FAR, FAR, 1), (FAR + 1, FAR + 1, 1), (2 * FAR - 1, 2 * FAR - 1, 0),
+    ]  # fmt: skip
+
+
+def test_a_log_without_a_record_keeps_its_offsets(scene: Scene, tmp_path: Path) -> None:
+    scene.lake.metastore.create_topic("nothing", 1)
+    append(scene.lake, Span(0, 9))
+    scene.lake.metastore.start_at(AT, 3)
+    exported(scene.lake, tmp_path / "some", "t", "nothing")
+    assert listed(tmp_path / "some") == [(3, 8, 0)]
+    assert listed(tmp_path / "some", "nothing-0") == []
+    scene.lake.metastore.start_at(AT, 9)
+    exported(scene.lake, tmp_path / "none")
+    assert sorted(path.name for path in (tmp_path / "none" / "t-0").glob("*.log")) == ["00000000000000000009.log"]
+
+
+def test_a_topic_of_several_segments_has_a_task_for_each(scene: Scene, tmp_path: Path) -> None:
+    scene.lake.metastore.configure("t", {"segment.bytes": 100})
+    for number in range(4):
+        scene.write(f"N[k{number}]")
+    (done,) = exported(scene.lake, tmp_path)
+    assert done.segments == 4
+    assert listed(tmp_path) == [(number, number, 1) for number in range(4)]
+
+
+def test_what_is_there_is_not_overwritten_and_a_crash_leaves_nothing(scene: Scene, tmp_path: Path) -> None:
+    scene.write("N[a]")
+    scene.lake.metastore.create_topic("u", 1)
+    out = tmp_path / "out"
+    exported(scene.lake, out, "u")
+    before = sorted(out.rglob("*"))
+    scene.lake.store.delete(scene.lake.store.list("objects"))
+    with pytest.raises(MissingObject):
+        exported(scene.lake, out)
+    assert sorted(out.rglob("*")) == before
+    with pytest.raises(UsageError, match="u-0 exists already: nothing is overwritten"):
+        exported(scene.lake, out, "u")
+
+
+def test_into_an_object_store_a_partition_is_seen_when_all_of_it_is_there(
+    scene: Scene, s3_settings: Mapping[str, str], tmp_path: Path
+) -> None:
+    scene.write("N[a]", "N[b]")
+    access = Access.of(s3_settings)
+    out = place(f"s3://{BUCKET}/exports/{tmp_path.name}", access)
+    exported(scene.lake, out)
+    again = place(str(out), access)
+    assert listed(again) == [(0, 0, 1), (0, 1, 1)]
+    assert sorted(child.name for child in again.iterdir()) == [
+        ".kafka_cleanshutdown", "cleaner-offset-checkpoint", "log-start-offset-checkpoint", "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint", "t-0",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="t-0 exists already"):
+        exported(scene.lake, again)
+
+
+def test_leader_epochs_of_several_logs_become_one_history() -> None:
+    assert merged([(0, 0), (3, 50)], [(0, 10), (2, 40), (-1, 5)]) == ((0, 0), (2, 40), (3, 50))
+    assert merged([(0, 0), (1, 90)], [(2, 80)]) == ((0, 0), (2, 80))
+    assert within(((0, 0), (2, 40), (3, 50)), 45, 50) == ((2, 45), (3, 50))
+    assert within(((0, 0), (2, 40)), 0, 30) == ((0, 0),)
+
+
+def test_leader_epochs_are_kept_beside_those_that_batches_tell(scene: Scene, tmp_path: Path) -> None:
+    scene.history.leader_epoch = 2
+    scene.write("N[a]")
+    note_leader_epochs(scene.lake.metastore, AT, [(7, 1)])
+    scene.write("N[b]")
+    assert known_leader_epochs(scene.lake.metastore, AT) == ((2, 0), (7, 1))
+    assert exported(scene.lake, tmp_path)[0].leader_epochs == ((2, 0), (7, 1))
+
+
+BOOTSTRAP = Path(__file__).parent.parent / "captured" / "bootstrap-3.9.2.checkpoint"
+
+
+def test_the_topics_are_in_the_bootstrap_file_of_every_controller(scene: Scene, tmp_path: Path) -> None:
+    scene.write("N[a]")
+    dirs = [tmp_path / name for name in ("one", "two")]
+    for number, log_dir in enumerate(dirs, start=1):
+        log_dir.mkdir()
+        (log_dir / "meta.properties").write_text(f"version=1\nnode.id={number}\n")
+        (log_dir / "bootstrap.checkpoint").write_bytes(BOOTSTRAP.read_bytes())
+    brokers = brokers_of([*dirs])
+    planned = plan_export(scene.lake, ["t"], topic_ids={"t": "AAAAAAAAQACAAAAAAAAAAQ"})
+    assert placed(planned, brokers, copies=2) == [(planned[0], brokers)]
+    done = export(scene.lake, planned, export_place(dirs[0], clean=False), InProcess(1))
+    topics = new_topics(done, {"t": [[1, 2]]}, scene.lake.metastore.topics())
+    assert add_to_bootstrap(brokers, topics, producer_id_max=5) == [one / "bootstrap.checkpoint" for one in dirs]
+    assert len({(one / "bootstrap.checkpoint").read_bytes() for one in dirs}) == 1
+    log = tmp_path / "__cluster_metadata-0"
+    log.mkdir()
+    (log / "00000000000000000000-0000000000.checkpoint").write_bytes((dirs[0] / "bootstrap.checkpoint").read_bytes())
+    (log / "00000000000000000000.log").touch()
+    metadata = read_cluster_metadata(PartitionDir(path=log, topic="__cluster_metadata", partition=0))
+    assert metadata.topic_ids == {"t": "AAAAAAAAQACAAAAAAAAAAQ"}
+    expected = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
+    assert metadata.topic_settings("t", broker=None) == expected
+
+
+def test_several_directories_are_those_of_different_brokers(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="must be those of different brokers"):
+        brokers_of([tmp_path, tmp_path / "other"])
+    with pytest.raises(UsageError, match="there are 1 log directories"):
+        placed([], [Broker(log_dir=tmp_path, node=None)], copies=2)
+
+
+def test_the_verb_plans_writes_and_refuses(scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.write("N[a]", "N[b]")
+    lake, out = f"sqlite:///{tmp_path / 'lake.db'}", tmp_path / "out"
+    command = ["lake", "export", "--log-dirs", str(out), lake]
+    assert main([*command, "t", "--dry-run"]) == 0
+    assert (f"t-0: would write [0, 2), 2 records, 0.0 MB, to {out}" in capsys.readouterr().out, out.exists()) == (
+        True,
+        False,
+    )
+    assert main([*command, "--all-topics"]) == 0
+    assert "no bootstrap file was there" in capsys.readouterr().out
+    assert [record.offset for record in records(scene.lake, AT)] == [last for _, last, _ in listed(out)]
+    for wrong in (["nothing"], [], ["t", "--all-topics"], ["t", "--topic-id", "u=x"]):
+        assert main([*command, *wrong]) == 2
+    capsys.readouterr()
+    scene.lake.metastore.configure("t", {"cleanup.policy": "unknown"})
+    assert main([*command, "t"]) == 2
+    assert "cleanup.policy is not known" in capsys.readouterr().err
