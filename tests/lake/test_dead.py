@@ -28,8 +28,9 @@ from headstone.lake.keyindex import (
 from headstone.lake.lake import create_lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path, read_dead, read_extent, read_index, read_live
-from headstone.lake.reading import record_batches, records, table_batches
+from headstone.lake.reading import record_batches, records
 from headstone.lake.spans import Span
+from headstone.lake.table_view import table_batches
 from headstone.log.columns import decode
 from headstone.log.layout import DELETE_HORIZON
 from headstone.log.listing import RecordEntry, record_entries
@@ -195,7 +196,9 @@ def test_whatever_is_marked_every_reader_sees_the_same_log(tmp_path: Path, seed:
     assert scenes[0].held() == scenes[1].held()
     for scene in scenes:
         partition = scene.lake.metastore.partition(AT)
-        arrow = [row for batch in record_batches(scene.lake, AT, partition.extents, 0) for row in batch.to_pylist()]
+        arrow = [
+            row for batch in record_batches(scene.lake.store, AT, partition.extents, 0) for row in batch.to_pylist()
+        ]
         assert [(row["offset"], row["key"], row["value"]) for row in arrow] == scene.held()
         rows = [row for batch in table_batches(scene.lake, AT, partition) for row in batch.to_pylist()]
         assert {row["key"]: row["value"] for row in rows} == scene.table()

@@ -16,8 +16,9 @@ from headstone.lake.job_plan import map_keys_max
 from headstone.lake.lake import create_lake
 from headstone.lake.leveling import level_partition, runs_to_merge
 from headstone.lake.objects import object_path, read_dead, read_halves, read_keys
-from headstone.lake.reading import records, table, table_batches
+from headstone.lake.reading import records, table
 from headstone.lake.spans import Span
+from headstone.lake.table_view import table_batches
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 EIGHT_KEYS = 40 * 8

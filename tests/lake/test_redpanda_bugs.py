@@ -157,7 +157,7 @@ def test_30740_30759_the_filter_of_a_batch_is_not_quadratic(lake: Lake, tmp_path
         (records - records // every, 0), (records // every, 0),
     ]  # fmt: skip
     held = np.concatenate(
-        [batch.column("offset").to_numpy() for batch in record_batches(lake, AT, partition.extents, 0)]
+        [batch.column("offset").to_numpy() for batch in record_batches(lake.store, AT, partition.extents, 0)]
     )
     kept = np.setdiff1d(np.arange(records), np.arange(0, records, every))
     assert np.array_equal(held, np.concatenate([kept, np.arange(records, records + records // every)]))

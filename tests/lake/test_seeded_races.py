@@ -37,7 +37,8 @@ from headstone.lake.lake import Lake
 from headstone.lake.leases import FAILED, Leases
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path
-from headstone.lake.reading import record_batches, snapshot, table_batches
+from headstone.lake.reading import record_batches, snapshot
+from headstone.lake.table_view import table_batches
 from headstone.lake.worker import Lease, Worker
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
@@ -218,7 +219,9 @@ class Race:
         partition, taken_ms = snapshot(self.lake, at), self.baton.now_ms
         as_table = self.chance.random() < 0.3
         batches = (
-            table_batches(self.lake, at, partition) if as_table else record_batches(self.lake, at, partition.extents, 0)
+            table_batches(self.lake, at, partition)
+            if as_table
+            else record_batches(self.lake.store, at, partition.extents, 0)
         )
         rows = self._rows(batches, taken_ms)
         if rows is not None and as_table:
@@ -251,7 +254,7 @@ class Race:
     def _resume(
         self, name: str, at: TopicPartition, before: Progress, partition: Partition, taken_ms: int, until_ms: int
     ) -> bool:
-        rows = self._rows(record_batches(self.lake, at, partition.extents, before.position), taken_ms)
+        rows = self._rows(record_batches(self.lake.store, at, partition.extents, before.position), taken_ms)
         if rows is None:
             return False
         table = living(before.table | {row.key: row for row in rows})
@@ -290,7 +293,7 @@ class Race:
         assert self.metastore.check() == []
         for at in self.logs:
             partition = snapshot(self.lake, at)
-            batches = record_batches(self.lake, at, partition.extents, 0)
+            batches = record_batches(self.lake.store, at, partition.extents, 0)
             rows = [Row(*row) for batch in batches for row in rows_of(batch)]
             self.check_log(at, partition, rows, self.baton.now_ms)
             check_claims(partition, rows)
@@ -308,7 +311,7 @@ class Race:
                 compact_partition(self.lake, at, InProcess(1), now_ms=self.baton.now_ms)
         self.check()
         for at, log in self.logs.items():
-            left = list(record_batches(self.lake, at, snapshot(self.lake, at).extents, 0))
+            left = list(record_batches(self.lake.store, at, snapshot(self.lake, at).extents, 0))
             assert sum(batch.num_rows for batch in left) == len(log.table(NO_LIMIT))
         self.baton.now_ms += LATER_MS
         collect(self.lake, garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from headstone.lake.compaction import compact_partition
 from headstone.lake.lake import create_lake, metastore_url
 from headstone.lake.reading import records
 from headstone.spark.engine import OnSpark
-from headstone.spark.lake_source import HeadstoneSource, LakePart
+from headstone.spark.lake_source import HeadstoneSource, RecordsPart, runs
 from headstone.spark.record_columns import SCHEMA
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
@@ -70,7 +71,7 @@ def test_offsets_and_columns_are_chosen_by_the_reader(scene: Scene, tmp_path: Pa
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert rows == [{"partition": 0, "offset": offset} for offset in range(1, 5)]
     late = HeadstoneSource(CaseInsensitiveDict({**options, "offsets": "4:"})).reader(schema).partitions()
-    assert [extent.span.start for part in late if isinstance(part, LakePart) for extent in part.state.extents] == [4]
+    assert [extent.span.start for part in late if isinstance(part, RecordsPart) for extent in part.extents] == [4]
 
 
 def test_the_table_is_the_newest_of_every_key(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
@@ -78,6 +79,18 @@ def test_the_table_is_the_newest_of_every_key(spark: SparkSession, scene: Scene,
     assert {bytes(row.key): bytes(row.value) for row in load(spark, tmp_path, view="table")} == expected
     scene.compact(now_ms=300)
     assert {bytes(row.key): bytes(row.value) for row in load(spark, tmp_path, view="table")} == expected
+
+
+def test_a_large_partition_is_many_parts_that_know_no_metastore(scene: Scene, tmp_path: Path) -> None:
+    scene.write("N[f,g]", now_ms=300)
+    for view in ("records", "table"):
+        options = {"path": str(tmp_path / "lake"), "topic": "t", "view": view}
+        source = HeadstoneSource(CaseInsensitiveDict(options))
+        reader = source.reader(StructType())
+        sent = pickle.dumps((source, reader, reader.partitions()))
+        assert b"metastore.db" not in sent
+        assert b"objects" in sent
+    assert list(runs([3, 4, 5, 9, 1], int, 8)) == [(3, 4), (5,), (9,), (1,)]
 
 
 def test_the_past_and_a_plan_that_a_compaction_overtakes(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:

@@ -113,8 +113,24 @@ def _add_ingest(actions: Actions) -> None:
         "--continuous", action="store_true", help="go on until SIGTERM or Ctrl-C (default: what is there now)"
     )
     into.add_argument(
-        "--every-ms", type=interval_ms, default=1000, metavar="N", help="between two batches of --continuous"
+        "--every-ms",
+        type=interval_ms,
+        default=1000,
+        metavar="N",
+        help="between two looks of --continuous at what has come",
     )
+    into.add_argument(
+        "--max-age-ms", type=duration_ms, default=60_000, metavar="N",
+        help="--continuous takes what has come when it makes an object, or after so long (default 60000; 0: at once)",
+    )  # fmt: skip
+    into.add_argument(
+        "--object-bytes", type=positive, default=64 << 20, metavar="N",
+        help="the size of objects wanted, from a cluster (default 67108864: 64 MiB)",
+    )  # fmt: skip
+    into.add_argument(
+        "--offsets-per-task", type=positive, metavar="N",
+        help="at most, of one partition; a task holds them in memory (default: an object's worth of records of 1 kB)",
+    )  # fmt: skip
     into.add_argument(
         "--offsets-per-batch", type=positive, metavar="N", help="at most, over all partitions (default: no limit)"
     )
@@ -140,6 +156,7 @@ def _add_read(actions: Actions) -> None:
     out.add_argument(
         "--to", type=Path, metavar="FILE", help="a Parquet file (default: one JSON line per record, to stdout)"
     )
+    add_engine_arguments(out, auto=IN_PROCESS)
     proof = actions.add(
         "prove-erased", "read every object of the store and say whether a value of a key is left", "lake_erasure.prove",
         "/data/lake users --key alice",

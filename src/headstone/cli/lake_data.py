@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headstone.cli.connections import has_cluster, kafka_connection, located
 from headstone.cli.engines import PROCESS, engine_of, require_spark, spark_conf
 from headstone.cli.inspect import of_topics
-from headstone.cli.lake_opening import chosen_partitions, lake_address, open_named
+from headstone.cli.lake_opening import chosen_partitions, open_named
 from headstone.cli.options import pairs
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE
@@ -29,6 +29,7 @@ from headstone.retention.settings import BY_NAME
 if TYPE_CHECKING:
     from headstone.lake.commits import Extent
     from headstone.lake.lake import Lake
+    from headstone.pipeline.engine import Engine
     from headstone.pipeline.progress import Board, Meter
 
 
@@ -92,16 +93,17 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
     connection = kafka_connection(arguments)
     source = spark_source_options(connection)
     cluster = LiveCluster(connection, beside_spark=True)
-    address = lake_address(arguments)
     lake = open_named(arguments)
     facts = facts_of(cluster, arguments.topic)
     given = _topic_settings(arguments.topic_conf, facts)
     facts = {topic: replace(fact, settings={**fact.settings, **given.get(topic, {})}) for topic, fact in facts.items()}
     prepare(lake, facts, policy=arguments.cleanup_policy, tell=output.tell)
-    before = {name: lake.metastore.partition(name).next_offset for name in lake.metastore.partitions()}
+    before = lake.metastore.next_offsets()
     options = StreamOptions(
         source=source, continuous=arguments.continuous, every_ms=arguments.every_ms,
-        offsets_per_batch=arguments.offsets_per_batch, codec=codecs.NAMES.index(arguments.codec),
+        age_ms_max=arguments.max_age_ms, object_bytes=arguments.object_bytes,
+        offsets_per_batch=arguments.offsets_per_batch, offsets_per_task=arguments.offsets_per_task,
+        codec=codecs.NAMES.index(arguments.codec),
         stop=_stop_on_signal() if arguments.continuous else threading.Event(),
         before_commit=lambda: expect_ids(cluster, {topic: fact.kafka_id for topic, fact in facts.items()}),
     )  # fmt: skip
@@ -110,13 +112,12 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
         conf=with_package(spark_conf(arguments), CONNECTOR),
     ) as spark:  # fmt: skip
         starts = {topic: fact.starts for topic, fact in facts.items()}
-        added = stream(lake, address, spark, starts, options, clock=lake.metastore.clock, tell=output.tell)
+        added = stream(lake, spark, starts, options, clock=lake.metastore.clock, tell=output.tell)
     rows = [
         {
-            "partition": str(name), "start": before.get(name, 0), "end": lake.metastore.partition(name).next_offset,
-            "records": added.get(name, 0),
+            "partition": str(name), "start": before.get(name, 0), "end": end, "records": added.get(name, 0),
         }
-        for name in lake.metastore.partitions() if name.topic in facts
+        for name, end in lake.metastore.next_offsets().items() if name.topic in facts
     ]  # fmt: skip
     lake.close()
     return rows
@@ -152,8 +153,9 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
 
     lake = open_named(arguments)
     watched = not output.quiet and (arguments.to is not None or not sys.stdout.isatty())
-    with ProgressLine(enabled=watched) as progress:
-        batches = _batches(arguments, lake, progress.board)
+    progress = ProgressLine(enabled=watched)
+    with engine_of(arguments, verb="lake read", spark_by_default=False) as engine, progress:
+        batches = _batches(arguments, lake, engine, progress.board)
         if arguments.to is None:
             output.lines(_json_lines(batches))
         else:
@@ -166,21 +168,24 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
     return DONE
 
 
-def _batches(arguments: argparse.Namespace, lake: Lake, board: Board | None) -> Iterator[Any]:
-    from headstone.lake.reading import record_batches, snapshot, table_batches
+def _batches(arguments: argparse.Namespace, lake: Lake, engine: Engine, board: Board | None) -> Iterator[Any]:
+    from headstone.lake.reading import record_batches, snapshots
+    from headstone.lake.table_view import decided, rows_of_table
     from headstone.pipeline.progress import Meter
 
-    states = {name: snapshot(lake, name, arguments.as_of_ms) for name in chosen_partitions(arguments, lake)}
+    states = snapshots(lake, chosen_partitions(arguments, lake), arguments.as_of_ms)
     meter = Meter()
     if board is not None:
         meter = board.meter(board.numbers(1)[0])
         board.expect(sum(extent.length for state in states.values() for extent in state.extents))
-    for name, state in states.items():
-        if arguments.view == "table":
-            batches = table_batches(lake, name, state)
-        else:
-            batches = record_batches(lake, name, state.extents, state.start_offset)
-        yield from _metered(batches, state.extents, meter)
+    if arguments.view == "records":
+        for name, state in states.items():
+            batches = record_batches(lake.store, name, state.extents, state.start_offset)
+            yield from _metered(batches, state.extents, meter)
+        return
+    hash_key = lake.metastore.hash_key
+    for name, live in decided(lake.store, hash_key, states, engine).items():
+        yield from _metered(rows_of_table(lake.store, hash_key, name, live), states[name].extents, meter)
 
 
 def _metered(batches: Iterator[Any], extents: Sequence[Extent], meter: Meter) -> Iterator[Any]:

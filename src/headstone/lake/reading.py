@@ -1,7 +1,7 @@
 """What the lake holds as of one moment: a partition's extents are looked up once and then read.
 
-Two views: all records in offset order, and the table (the newest record of every key that is not deleted). Extents that
-compaction replaces meanwhile stay readable for the time of grace of garbage collection; within it, the past is too.
+All records in offset order; the table is `table_view`. Extents that compaction replaces meanwhile stay readable for the time of
+grace of garbage collection; within it, the past is too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headstone.log.layout import LOG_APPEND_TIME
 from headstone.log.listing import RecordEntry, record_entries
 from headstone.log.reading import Chunk, Payloads, chunk_of
 from headstone.log.topic_partition import TopicPartition
-from headstone.retention.keys import HashKey, mark_newest, new_table, siphash_spans
+from headstone.storage.stores import Store
 
 SCHEMA = pa.schema(
     [
@@ -48,7 +48,6 @@ SCHEMA = pa.schema(
         ("headers", HEADER_TYPE),
     ]
 )
-BATCHES_AT_ONCE = 16
 TIMESTAMP_TYPES = pa.array(["CreateTime", "LogAppendTime"], pa.string())
 
 
@@ -61,6 +60,17 @@ def snapshot(lake: Lake, topic_partition: TopicPartition, as_of_ms: int | None =
     )
 
 
+def snapshots(
+    lake: Lake, partitions: Sequence[TopicPartition], as_of_ms: int | None = None
+) -> dict[TopicPartition, Partition]:
+    """The same of many."""
+    if as_of_ms is None:
+        return lake.metastore.snapshot(partitions)
+    return {
+        topic_partition: lake.metastore.partition_as_of(topic_partition, as_of_ms) for topic_partition in partitions
+    }
+
+
 def records(
     lake: Lake, topic_partition: TopicPartition, *, offset_start: int = 0, as_of_ms: int | None = None
 ) -> Iterator[RecordEntry]:
@@ -68,44 +78,19 @@ def records(
     partition = snapshot(lake, topic_partition, as_of_ms)
     start = max(partition.start_offset, offset_start)
     payloads = Payloads()
-    for chunk, dead in _chunks(lake, partition.extents, start):
+    for chunk, dead in _chunks(lake.store, partition.extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
             yield from record_entries(chunk.batches, data, spans[_shown(spans, start, dead)])
 
 
 def record_batches(
-    lake: Lake, topic_partition: TopicPartition, extents: Sequence[Extent], start: int
+    store: Store, topic_partition: TopicPartition, extents: Sequence[Extent], start: int
 ) -> Iterator[pa.RecordBatch]:
     """The records of these extents from `start` on, in offset order, as Arrow."""
     payloads = Payloads()
-    for chunk, dead in _chunks(lake, extents, start):
+    for chunk, dead in _chunks(store, extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
-            yield _arrow(topic_partition, chunk, data, spans[_shown(spans, start, dead)])
-
-
-def table_batches(lake: Lake, topic_partition: TopicPartition, partition: Partition) -> Iterator[pa.RecordBatch]:
-    """The newest record of every key that is not deleted, newest extents first: 23 bytes of memory for each record at most."""
-    seen = new_table(sum(extent.records for extent in partition.extents))
-    hash_key, payloads = HashKey.random(), Payloads()
-    for chunk, dead in _chunks(lake, tuple(reversed(partition.extents)), partition.start_offset):
-        for data, spans in _newest_first(chunk, payloads):
-            keyed = spans[(spans[:, KEY_SIZE] >= 0) & _shown(spans, partition.start_offset, dead)]
-            digests = siphash_spans(data, keyed[:, KEY_AT], keyed[:, KEY_SIZE], hash_key)
-            states = np.zeros(len(keyed), dtype=np.uint8)
-            mark_newest(seen, digests, np.ones(len(keyed), dtype=np.bool_), np.arange(len(keyed)), states)
-            yield _arrow(topic_partition, chunk, data, keyed[(states != 0) & (keyed[:, VALUE_SIZE] >= 0)])
-
-
-def _newest_first(chunk: Chunk, payloads: Payloads) -> Iterator[tuple[Any, Any]]:
-    """Runs of records from the last batch to the first; inside a run they are in offset order."""
-    chosen = np.flatnonzero(chunk.batches["count"] > 0)
-    if not chunk.batches["codec"][chosen].any():
-        yield from decode(chunk, chosen, payloads)
-        return
-    for end in range(chosen.size, 0, -BATCHES_AT_ONCE):
-        some = chosen[max(end - BATCHES_AT_ONCE, 0) : end]
-        # What `decode` gives is valid until its next run, and the last run is wanted first.
-        yield from reversed([(data.copy(), spans) for data, spans in decode(chunk, some, payloads)])
+            yield arrow_rows(topic_partition, chunk, data, spans[_shown(spans, start, dead)])
 
 
 def table(lake: Lake, topic_partition: TopicPartition, *, as_of_ms: int | None = None) -> dict[bytes, RecordEntry]:
@@ -114,12 +99,12 @@ def table(lake: Lake, topic_partition: TopicPartition, *, as_of_ms: int | None =
     return {key: entry for key, entry in newest.items() if entry.value is not None}
 
 
-def _chunks(lake: Lake, extents: Sequence[Extent], start: int) -> Iterator[tuple[Chunk, Offsets]]:
+def _chunks(store: Store, extents: Sequence[Extent], start: int) -> Iterator[tuple[Chunk, Offsets]]:
     """With the dead records of each."""
     for extent in extents:
         if extent.span.end > start and extent.length > 0:
-            content, dead = read_extent(lake.store, extent), read_dead(lake.store, extent)
-            yield chunk_of(f"{lake.store.url}/{object_path(extent.object_id)}", content), dead
+            content, dead = read_extent(store, extent), read_dead(store, extent)
+            yield chunk_of(f"{store.url}/{object_path(extent.object_id)}", content), dead
 
 
 def _shown(spans: Any, start: int, dead: Offsets) -> Any:
@@ -127,7 +112,8 @@ def _shown(spans: Any, start: int, dead: Offsets) -> Any:
     return (spans[:, OFFSET] >= start) & is_live(spans[:, OFFSET], dead)
 
 
-def _arrow(topic_partition: TopicPartition, chunk: Chunk, data: Any, spans: Any) -> pa.RecordBatch:
+def arrow_rows(topic_partition: TopicPartition, chunk: Chunk, data: Any, spans: Any) -> pa.RecordBatch:
+    """Decoded records (`columns.decode`) of a chunk."""
     columns = np.ascontiguousarray(spans.T)
     appended = chunk.batches["attributes"][columns[BATCH_INDEX]] & LOG_APPEND_TIME != 0
     arrays = [

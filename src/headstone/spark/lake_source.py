@@ -13,8 +13,9 @@ A query's own filters choose nothing here, for the reason that `source.py` tells
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -22,9 +23,12 @@ from pyspark.sql.types import StructType
 
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent, Partition
-from headstone.lake.lake import LakeAddress, metastore_url
-from headstone.lake.reading import record_batches, snapshot, table_batches
+from headstone.lake.lake import Lake, LakeAddress, metastore_url
+from headstone.lake.reading import record_batches, snapshots
+from headstone.lake.table_view import LiveExtent, decided, rows_of_table
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.inprocess import NEAR_THREADS, InProcess
+from headstone.retention.keys import HashKey
 from headstone.retention.policy import NO_LIMIT
 from headstone.spark.record_columns import SCHEMA, chosen_columns, widened, within
 from headstone.spark.source_options import (
@@ -37,11 +41,14 @@ from headstone.spark.source_options import (
     store_access,
     topic_names,
 )
+from headstone.storage.stores import Store
 
 NAME = "headstone"
 OPTIONS = ("asOf", "lake", "offsets", "partitions", "path", "store.NAME", "topic", "view")
 RECORDS, TABLE = "records", "table"
 SPLIT_BYTES = 64 << 20
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +79,23 @@ class LakeSelection:
 
 
 @dataclass
-class LakePart(InputPartition):
+class RecordsPart(InputPartition):
+    """A run of extents, for one task."""
+
+    store: Store
     partition: TopicPartition
-    state: Partition
+    extents: tuple[Extent, ...]
+    start_offset: int
+
+
+@dataclass
+class TablePart(InputPartition):
+    """A run of extents, with what of them is in the table."""
+
+    store: Store
+    hash_key: HashKey
+    partition: TopicPartition
+    extents: tuple[LiveExtent, ...]
 
 
 class HeadstoneSource(DataSource):
@@ -92,14 +113,24 @@ class HeadstoneSource(DataSource):
             raise UsageError('name a lake and a topic: .option("topic", "orders").load("LAKE")')
         settings = dict(store_access(self.options).settings)
         address = LakeAddress(metastore_url=metastore_url(path), store_settings=settings)
-        return LakeReader(address, LakeSelection.of(self.options), chosen_columns(schema))
+        made = LakeReader(address, LakeSelection.of(self.options), chosen_columns(schema))
+        # Spark sends the source to the executors beside its reader, to ask its name: what its options tell stays here.
+        self.options = {}
+        return made
 
 
 class LakeReader(DataSourceReader):
+    """Plans where the driver is; executors get the way to the store with each part, and none to the metastore."""
+
     def __init__(self, address: LakeAddress, selection: LakeSelection, columns: Sequence[str]) -> None:
-        self._address, self._selection, self._columns = address, selection, columns
+        self._address: LakeAddress | None = address
+        self._selection, self._columns = selection, columns
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_address": None}
 
     def partitions(self) -> Sequence[InputPartition]:
+        assert self._address is not None, "parts are planned where the lake's address is"
         selection = self._selection
         lake = self._address.open()
         try:
@@ -107,30 +138,27 @@ class LakeReader(DataSourceReader):
             require_topics(selection.topics, {partition.topic for partition in present})
             chosen = [partition for partition in present if partition.topic in selection.topics]
             require_partitions(selection.partitions, {partition.number for partition in chosen})
-            parts: list[InputPartition] = []
-            for partition in chosen:
-                if not selection.partitions or partition.number in selection.partitions:
-                    state = snapshot(lake, partition, selection.as_of_ms)
-                    states = [state] if selection.view == TABLE else _splits(state, selection)
-                    parts += [LakePart(partition=partition, state=some) for some in states]
-            return parts
+            states = snapshots(
+                lake,
+                [one for one in chosen if not selection.partitions or one.number in selection.partitions],
+                selection.as_of_ms,
+            )
+            return list(
+                _table_parts(lake, states) if selection.view == TABLE else _record_parts(lake, states, selection)
+            )
         finally:
             lake.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, LakePart):  # what Spark makes of an empty list of partitions
-            return
-        lake = self._address.open()
-        try:
-            state = partition.state
-            if self._selection.view == TABLE:
-                batches = table_batches(lake, partition.partition, state)
-            else:
-                batches = self._records(record_batches(lake, partition.partition, state.extents, state.start_offset))
-            for batch in batches:
-                yield widened(batch, self._columns)
-        finally:
-            lake.close()
+        """What Spark makes of an empty list of partitions is none of both."""
+        batches: Iterator[pa.RecordBatch] = iter(())
+        if isinstance(partition, TablePart):
+            batches = rows_of_table(partition.store, partition.hash_key, partition.partition, partition.extents)
+        elif isinstance(partition, RecordsPart):
+            found = record_batches(partition.store, partition.partition, partition.extents, partition.start_offset)
+            batches = self._records(found)
+        for batch in batches:
+            yield widened(batch, self._columns)
 
     def _records(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -149,16 +177,36 @@ def moment_ms(text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
 
-def _splits(state: Partition, selection: LakeSelection) -> Iterator[Partition]:
-    """Runs of those extents that may hold wanted offsets, for one task each."""
+def _record_parts(
+    lake: Lake, states: Mapping[TopicPartition, Partition], selection: LakeSelection
+) -> Iterator[InputPartition]:
+    """Runs of those extents that may hold wanted offsets."""
     start, end = selection.offset_start, selection.offset_end
-    run: list[Extent] = []
-    for extent in state.extents:
-        if extent.span.end <= start or extent.span.start >= end:
-            continue
-        if run and sum(other.length for other in run) + extent.length > SPLIT_BYTES:
-            yield replace(state, extents=tuple(run), cleaned=(), tombstones=())
-            run = []
-        run.append(extent)
+    for topic_partition, state in states.items():
+        wanted = [extent for extent in state.extents if extent.span.end > start and extent.span.start < end]
+        for run in runs(wanted, lambda extent: extent.length):
+            yield RecordsPart(lake.store, topic_partition, run, state.start_offset)
+
+
+def _table_parts(lake: Lake, states: Mapping[TopicPartition, Partition]) -> Iterator[InputPartition]:
+    """What is in the table is decided here, from lists of keys; a large partition is read by many tasks."""
+    hash_key = lake.metastore.hash_key
+    for topic_partition, live in decided(lake.store, hash_key, states, InProcess(NEAR_THREADS)).items():
+        for run in runs(live, lambda found: found.extent.length):
+            yield TablePart(lake.store, hash_key, topic_partition, run)
+
+
+def runs(
+    items: Sequence[Item], size: Callable[[Item], int], split_bytes: int = SPLIT_BYTES
+) -> Iterator[tuple[Item, ...]]:
+    """Neighbours that are read by one task."""
+    run: list[Item] = []
+    total = 0
+    for item in items:
+        if run and total + size(item) > split_bytes:
+            yield tuple(run)
+            run, total = [], 0
+        run.append(item)
+        total += size(item)
     if run:
-        yield replace(state, extents=tuple(run), cleaned=(), tombstones=())
+        yield tuple(run)
