@@ -130,7 +130,7 @@ def test_a_topic_under_load_with_kills_into_the_lake_and_back(
         lake = open_lake(metastore_url(str(lake_dir)))
         with Load(cluster.bootstrap) as load:
             for kill in range(KILLS):
-                slow = ("--continuous", "--every-ms", "50", "--offsets-per-batch", "1500")
+                slow = ("--continuous", "--every-ms", "50", "--max-age-ms", "0", "--offsets-per-batch", "1500")
                 with ingesting(lake_dir, cluster.bootstrap, TOPIC, connector, *slow) as child:
                     before = ingested(lake) if TOPIC in lake.metastore.topics() else 0
                     wait_until(partial(grown, lake, child, before + 800), "the lake grows", seconds_max=120)
@@ -214,7 +214,9 @@ def test_a_topic_that_is_not_compacted_grows_and_is_created_again(
         settings = {"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": "2000000"}
         admin.create_topics([NewTopic(EVENTS, 1, 1, config=settings)])[EVENTS].result(60)
         produce(cluster.bootstrap, [(0, b"a", b"1"), (0, b"a", b"2"), (0, None, b"3")])
-        with ingesting(lake_dir, cluster.bootstrap, EVENTS, connector, "--continuous", *elsewhere) as child:
+        with ingesting(
+            lake_dir, cluster.bootstrap, EVENTS, connector, "--continuous", "--max-age-ms", "0", *elsewhere
+        ) as child:
             wait_until(partial(landed, lake, child, 0, 3), "the lake has the first records", seconds_max=300)
             admin.create_partitions([NewPartitions(EVENTS, 2)])[EVENTS].result(60)
             produce(cluster.bootstrap, [(1, b"b", b"4")])

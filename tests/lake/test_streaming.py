@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from headstone.errors import UsageError
 from headstone.lake.commits import CommitRefused
-from headstone.lake.lake import Lake, LakeAddress, create_lake
-from headstone.lake.landing import Landed, LandTask, first_offsets
+from headstone.lake.lake import Lake, create_lake
+from headstone.lake.landing import LandTask, ObjectSize, first_offsets
 from headstone.lake.live import prepare
 from headstone.lake.reading import records
 from headstone.lake.topics import TopicFacts
 from headstone.log import codecs
 from headstone.log.columns import HEADER_TYPE
 from headstone.log.topic_partition import TopicPartition
-from headstone.spark.lake_stream import StreamOptions, land_batch
+from headstone.spark.lake_stream import StreamOptions, batching, land_batch
+
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 SCHEMA = pa.schema(
     [
@@ -32,13 +36,8 @@ SCHEMA = pa.schema(
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> LakeAddress:
-    return LakeAddress(metastore_url=f"sqlite:///{tmp_path / 'lake.db'}", store_settings={})
-
-
-@pytest.fixture
-def lake(address: LakeAddress, tmp_path: Path) -> Iterator[Lake]:
-    made = create_lake(address.metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
     made.metastore.create_topic("t", 2)
     yield made
     made.close()
@@ -56,67 +55,134 @@ def rows(number: int, *offsets: int) -> pa.RecordBatch:
 
 
 class Batch:
-    """A micro-batch without Spark: each of its tasks is given some rows."""
+    """A micro-batch without Spark: each of its tasks is given some rows, and runs twice, as speculation has it."""
 
     def __init__(self, *tasks: list[pa.RecordBatch]) -> None:
         self._tasks = tasks
 
-    def mapInArrow(self, task: LandTask, schema: str) -> Batch:
-        made = [list(pickle.loads(pickle.dumps(task))(iter(some))) for some in self._tasks]
+    def coalesce(self, count: int) -> Batch:
+        """Neighbours together, as Spark does."""
+        size = -(-len(self._tasks) // count)
+        groups = [self._tasks[i : i + size] for i in range(0, len(self._tasks), size)]
+        return Batch(*([batch for task in group for batch in task] for group in groups))
+
+    def mapInArrow(self, task: Stage, schema: str) -> Batch:
+        made = []
+        for number, some in enumerate(self._tasks):
+            TaskContext._getOrCreate()._partitionId = number
+            list(task(iter(some)))
+            made.append(list(task(iter(some))))
         return Batch(*made)
 
     def collect(self) -> list[dict[str, Any]]:
         return [row for task in self._tasks for batch in task for row in batch.to_pylist()]
 
 
-def land(
-    lake: Lake, address: LakeAddress, batch: Batch, ends: dict[tuple[str, int], int], **more: Any
-) -> dict[Any, int]:
+def land(lake: Lake, batch: Batch, ends: dict[tuple[str, int], int], size: int = 1, **more: Any) -> dict[Any, int]:
+    """`size`: offsets per object."""
     read_until = {TopicPartition(*partition): end for partition, end in ends.items()}
     options = StreamOptions(source={}, extent_bytes=200, **more)
-    return land_batch(lake, address, batch, read_until, options, lambda: 5)  # type: ignore[arg-type]
+    learned = ObjectSize(size, records=1, bytes=1)
+    return land_batch(lake, batch, read_until, options, learned, lambda: 5)  # type: ignore[arg-type]
 
 
 def offsets(lake: Lake, number: int) -> list[int]:
     return [record.offset for record in records(lake, TopicPartition("t", number))]
 
 
-def test_a_batch_lands_once_with_its_gaps(lake: Lake, address: LakeAddress) -> None:
+def test_a_batch_lands_once_with_its_gaps(lake: Lake) -> None:
     batch = Batch([rows(0, 0, 1, 5), rows(0, 7)], [rows(1, 3)], [])
-    assert land(lake, address, batch, {("t", 0): 10, ("t", 1): 4}) == {("t", 0): 4, ("t", 1): 1}
+    assert land(lake, batch, {("t", 0): 10, ("t", 1): 4}) == {("t", 0): 4, ("t", 1): 1}
     assert (offsets(lake, 0), offsets(lake, 1)) == ([0, 1, 5, 7], [3])
     assert [lake.metastore.partition(TopicPartition("t", n)).next_offset for n in (0, 1)] == [10, 4]
-    assert land(lake, address, batch, {("t", 0): 10, ("t", 1): 4}) == {}
-    assert land(lake, address, Batch([rows(0, 7, 10, 11)]), {("t", 0): 12}) == {("t", 0): 2}
+    assert land(lake, batch, {("t", 0): 10, ("t", 1): 4}) == {}
+    assert land(lake, Batch([rows(0, 7, 10, 11)]), {("t", 0): 12}) == {("t", 0): 2}
     assert (offsets(lake, 0), lake.metastore.check()) == ([0, 1, 5, 7, 10, 11], [])
 
 
-def test_tasks_may_share_a_partition(lake: Lake, address: LakeAddress) -> None:
+def test_tasks_may_share_a_partition(lake: Lake) -> None:
     batch = Batch([rows(0, 4, 5)], [rows(0, 0, 2)])
-    assert land(lake, address, batch, {}) == {("t", 0): 4}
+    assert land(lake, batch, {("t", 0): 6}) == {("t", 0): 4}
     assert (offsets(lake, 0), lake.metastore.check()) == ([0, 2, 4, 5], [])
 
 
-def test_of_two_streams_the_second_is_refused(lake: Lake, address: LakeAddress) -> None:
+def test_a_task_may_have_a_partitions_rows_in_any_order(lake: Lake) -> None:
+    """Spark puts what it coalesces together in no order of its own."""
+    assert land(lake, Batch([rows(0, 4, 5)], [rows(0, 0, 2)]), {}) == {("t", 0): 4}
+    assert (offsets(lake, 0), lake.metastore.check()) == ([0, 2, 4, 5], [])
+
+
+def test_of_two_streams_the_second_is_refused(lake: Lake) -> None:
     def somebody_is_faster() -> None:
-        land(lake, address, Batch([rows(0, 0)]), {})
+        land(lake, Batch([rows(0, 0)]), {})
 
     with pytest.raises(CommitRefused, match="append at 0, but the log ends at 1"):
-        land(lake, address, Batch([rows(0, 0, 1)]), {}, before_commit=somebody_is_faster)
+        land(lake, Batch([rows(0, 0, 1)]), {}, before_commit=somebody_is_faster)
     assert (offsets(lake, 0), lake.metastore.check()) == ([0], [])
 
 
-def test_an_empty_task_uploads_nothing(lake: Lake, address: LakeAddress) -> None:
-    task = LandTask(address=address, nexts={}, codec=codecs.ZSTD, extent_bytes=100, now_ms=1)
-    assert list(task(iter([rows(0)]))) == []
-    assert lake.metastore.objects() == {}
+def land_task(lake: Lake, *object_ids: str) -> LandTask:
+    return LandTask(
+        store=lake.store, hash_key=lake.metastore.hash_key, object_ids=object_ids, nexts=lake.metastore.next_offsets(),
+        codec=codecs.ZSTD, extent_bytes=100,
+    )  # fmt: skip
 
 
-def test_what_a_task_tells_survives_the_way() -> None:
-    assert pickle.loads(pickle.dumps(Landed())) == Landed()
+def test_an_empty_task_uploads_nothing(lake: Lake) -> None:
+    assert land_task(lake, "one").land(0, iter([rows(0)])) is None
+    assert lake.store.list("objects") == []
 
 
-def test_topics_and_partitions_are_made_and_a_gap_is_refused(lake: Lake, address: LakeAddress) -> None:
+def test_a_task_knows_no_metastore_and_answers_as_its_twin(lake: Lake) -> None:
+    task = land_task(lake, "one", "two")
+    sent = pickle.dumps(task)
+    assert b"lake.db" not in sent
+    first = task.land(1, iter([rows(0, 0, 1)]))
+    assert first is not None
+    assert pickle.loads(sent).land(1, iter([rows(0, 0, 1)])) == first
+    assert (first.object_id, pickle.loads(pickle.dumps(first))) == ("two", first)
+
+
+def test_objects_hold_many_partitions_and_are_as_many_as_the_batch_is_worth(lake: Lake) -> None:
+    lake.metastore.add_partitions("t", 6)
+    ends = {("t", number): 2 for number in range(6)}
+    parts = [[rows(number, 0, 1)] for number in range(6)]
+    assert land(lake, Batch(*parts), ends, size=6) == {("t", number): 2 for number in range(6)}
+    used = [lake.metastore.partition(TopicPartition("t", number)).extents[0].object_id for number in range(6)]
+    assert (len(set(used)), len(lake.store.list("objects")), lake.metastore.check()) == (2, 2, [])
+
+
+def test_the_size_of_objects_follows_that_of_the_records(lake: Lake) -> None:
+    size = ObjectSize(64 << 20)
+    assert size.offsets == (64 << 20) // 1000
+    stored = land_task(lake, "one").land(0, iter([rows(0, *range(10))]))
+    assert stored is not None
+    size.learn([stored])
+    assert size.offsets == (64 << 20) * 10 // sum(found.extent.length for found in stored.ranges)
+    nexts = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}
+    assert ObjectSize(10, 1, 1).objects(nexts, {TopicPartition("t", 0): 26, TopicPartition("t", 1): 7}) == 3
+    assert ObjectSize(10, 1, 1).objects(nexts, {}) == 1
+
+
+def test_what_a_batch_waits_for_is_told_to_spark() -> None:
+    assert batching(StreamOptions(source={})) == {"maxRecordsPerPartition": "67108"}
+    waiting = StreamOptions(source={}, continuous=True, object_bytes=1_000_000, age_ms_max=5000, offsets_per_task=7)
+    assert batching(waiting) == {
+        "maxRecordsPerPartition": "7", "minOffsetsPerTrigger": "1000", "maxTriggerDelay": "5000ms"
+    }  # fmt: skip
+    assert batching(replace(waiting, offsets_per_batch=10))["minOffsetsPerTrigger"] == "10"
+    assert batching(replace(waiting, age_ms_max=0)) == {"maxRecordsPerPartition": "7"}
+
+
+def test_records_too_large_for_a_tasks_memory_are_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstone.lake.landing.OBJECT_BYTES_MAX", 1 << 20)
+    wide = rows(0, 0).set_column(6, SCHEMA.field("value"), pa.array([random.Random(0).randbytes(2 << 20)], pa.binary()))
+    with pytest.raises(UsageError, match="--offsets-per-task"):
+        land(lake, Batch([wide]), {("t", 0): 1})
+    assert (offsets(lake, 0), lake.metastore.check()) == ([], [])
+
+
+def test_topics_and_partitions_are_made_and_a_gap_is_refused(lake: Lake) -> None:
     facts = {
         "t": TopicFacts(partitions=3, starts=(0, 0, 0), ends=(1, 0, 0)),
         "new": TopicFacts(partitions=1, starts=(7,), ends=(9,), settings={"delete.retention.ms": "5"}, kafka_id="id"),
@@ -124,7 +190,7 @@ def test_topics_and_partitions_are_made_and_a_gap_is_refused(lake: Lake, address
     assert prepare(lake, facts) == {"t": 3, "new": 1}
     assert [str(at) for at in lake.metastore.partitions()] == ["new-0", "t-0", "t-1", "t-2"]
     assert lake.metastore.topics()["new"] == {"delete.retention.ms": "5"}
-    land(lake, address, Batch([rows(0, 0)]), {})
+    land(lake, Batch([rows(0, 0)]), {})
     with pytest.raises(UsageError, match="the lake ends at 1, Kafka's log begins at 2"):
         prepare(lake, {"t": TopicFacts(partitions=3, starts=(2, 0, 0), ends=(4, 0, 0))})
     with pytest.raises(UsageError, match="the lake ends at 1, Kafka's log at 0"):
@@ -133,20 +199,20 @@ def test_topics_and_partitions_are_made_and_a_gap_is_refused(lake: Lake, address
         prepare(lake, {"new": replace(facts["new"], kafka_id="other")})
 
 
-def test_partitions_that_are_added_during_a_run_are_ingested(lake: Lake, address: LakeAddress) -> None:
-    land(lake, address, Batch([rows(0, 0)]), {("t", 0): 1, ("t", 1): 0})
+def test_partitions_that_are_added_during_a_run_are_ingested(lake: Lake) -> None:
+    land(lake, Batch([rows(0, 0)]), {("t", 0): 1, ("t", 1): 0})
     ends = {("t", 0): 1, ("t", 1): 0, ("t", 2): 3, ("t", 3): 0}
-    assert land(lake, address, Batch([rows(2, 0, 2)]), ends) == {("t", 2): 2}
+    assert land(lake, Batch([rows(2, 0, 2)]), ends) == {("t", 2): 2}
     assert [str(at) for at in lake.metastore.partitions()] == ["t-0", "t-1", "t-2", "t-3"]
     assert (offsets(lake, 2), lake.metastore.partition(TopicPartition("t", 2)).next_offset) == ([0, 2], 3)
 
 
-def test_a_batch_that_is_found_to_be_of_another_topic_is_not_taken(lake: Lake, address: LakeAddress) -> None:
+def test_a_batch_that_is_found_to_be_of_another_topic_is_not_taken(lake: Lake) -> None:
     def created_again() -> None:
         raise UsageError("deleted and created again while it was read")
 
     with pytest.raises(UsageError, match="created again"):
-        land(lake, address, Batch([rows(0, 0, 1)]), {}, before_commit=created_again)
+        land(lake, Batch([rows(0, 0, 1)]), {}, before_commit=created_again)
     assert (offsets(lake, 0), lake.metastore.check()) == ([], [])
 
 
@@ -165,14 +231,14 @@ def test_a_policy_that_changes_in_kafka_changes_in_the_lake(lake: Lake) -> None:
     assert lake.metastore.topics()["t"] == {"cleanup.policy": "compact"}
 
 
-def test_a_run_begins_where_the_lake_ends_or_where_the_log_begins(lake: Lake, address: LakeAddress) -> None:
-    land(lake, address, Batch([rows(0, 0, 1, 2)]), {})
+def test_a_run_begins_where_the_lake_ends_or_where_the_log_begins(lake: Lake) -> None:
+    land(lake, Batch([rows(0, 0, 1, 2)]), {})
     assert first_offsets(lake, "t", [1, 7]) == {0: 3, 1: 7}
 
 
-def test_offsets_far_apart_are_extents_of_their_own(lake: Lake, address: LakeAddress) -> None:
+def test_offsets_far_apart_are_extents_of_their_own(lake: Lake) -> None:
     """A segment of Kafka's reaches 2^31 offsets, and compaction works on segments."""
-    land(lake, address, Batch([rows(0, 0, 1 << 31, (1 << 32) + 7)]), {})
+    land(lake, Batch([rows(0, 0, 1 << 31, (1 << 32) + 7)]), {})
     found = lake.metastore.partition(TopicPartition("t", 0)).extents
     assert [tuple(one.span) for one in found] == [(0, 1), (1, (1 << 31) + 1), ((1 << 31) + 1, (1 << 32) + 8)]
     assert {one.oldest_timestamp_ms == one.max_timestamp_ms for one in found} == {True}

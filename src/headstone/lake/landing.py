@@ -1,31 +1,36 @@
 """Rows of a micro-batch from a live Kafka cluster become objects and extents: the body of the task, and the commit.
 
-Tasks write what read_committed consumers get into objects; the driver appends all partitions of a micro-batch in one commit
-that expects the lake to end where the batch began. The lake itself is the checkpoint: whoever starts again goes on at
-next_offset, so a crash anywhere loses nothing and doubles nothing. Gaps (markers, aborted data, what Kafka has compacted
-away) are kept. Who runs the tasks is not known here (`spark/lake_stream.py`).
+Tasks write what read_committed consumers get into few objects of a size worth having, whose ids the driver has registered; it
+appends all partitions of a micro-batch in one commit that expects the lake to end where the batch began. The lake itself is the
+checkpoint: whoever starts again goes on at next_offset, so a crash anywhere loses nothing and doubles nothing. Gaps (markers,
+aborted data, what Kafka has compacted away) are kept. Who runs the tasks is not known here (`spark/lake_stream.py`).
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 
+from headstone.errors import UsageError
 from headstone.lake.commits import Extent, oldest
 from headstone.lake.keyindex import keys_in
-from headstone.lake.lake import Lake, LakeAddress
+from headstone.lake.lake import Lake
 from headstone.lake.metastore import Append
-from headstone.lake.objects import ObjectWriter, writing_object
+from headstone.lake.objects import ObjectWriter, Stored, write_once
 from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.log.arrow_batches import Written, batches_of
 from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey
+from headstone.storage.stores import Store
 
-LANDED_ARROW = pa.schema([("landed", pa.binary())])
+RECORD_BYTES_GUESS = 1000
+"""Of a record in the lake, before any has come."""
+OBJECT_BYTES_MAX = 512 << 20
+"""Of what a task holds in memory."""
 
 Clock = Callable[[], int]
 Ends = Mapping[TopicPartition, int]
@@ -34,29 +39,29 @@ Ends = Mapping[TopicPartition, int]
 
 def first_offsets(lake: Lake, topic: str, begins: Sequence[int]) -> dict[int, int]:
     """Where the lake ends; a lake that has nothing of a partition yet takes what Kafka still has of it."""
-    return {
-        number: max(lake.metastore.partition(TopicPartition(topic, number)).next_offset, begin)
-        for number, begin in enumerate(begins)
-    }
+    nexts = lake.metastore.next_offsets([TopicPartition(topic, number) for number in range(len(begins))])
+    return {number: max(nexts[TopicPartition(topic, number)], begin) for number, begin in enumerate(begins)}
 
 
 def next_offsets(lake: Lake, ends: Ends) -> dict[TopicPartition, int]:
     """Where every partition of the lake ends; those that Kafka has got since the run began are added first."""
-    for topic in sorted({partition.topic for partition in ends}):
-        numbers = [partition.number for partition in ends if partition.topic == topic]
-        lake.metastore.add_partitions(topic, 1 + max(numbers))
-    return {partition: lake.metastore.partition(partition).next_offset for partition in lake.metastore.partitions()}
+    known = lake.metastore.next_offsets()
+    fresh = [partition for partition in ends if partition not in known]
+    for topic in sorted({partition.topic for partition in fresh}):
+        lake.metastore.add_partitions(
+            topic, 1 + max(partition.number for partition in fresh if partition.topic == topic)
+        )
+    return lake.metastore.next_offsets() if fresh else known
 
 
 def append_landed(
-    lake: Lake, landed: Sequence[Landed], nexts: Mapping[TopicPartition, int], ends: Ends, clock: Clock
+    lake: Lake, landed: Sequence[Stored], nexts: Mapping[TopicPartition, int], ends: Ends, clock: Clock
 ) -> dict[TopicPartition, int]:
     """All that the tasks of a micro-batch have uploaded, in one commit. Records added, by partition."""
-    sizes = {object_id: size for task in landed for object_id, size in task.sizes.items()}
     by_partition: dict[TopicPartition, list[Extent]] = {}
-    for task in landed:
-        for partition, extent in task.extents:
-            by_partition.setdefault(partition, []).append(extent)
+    for stored in landed:
+        for found in stored.ranges:
+            by_partition.setdefault(TopicPartition(found.topic, found.partition), []).append(found.extent)
     appends = {
         partition: Append(
             expected_next=nexts[partition],
@@ -64,7 +69,7 @@ def append_landed(
         )
         for partition in sorted(by_partition)
     }
-    lake.metastore.append(appends, sizes, now_ms=clock)
+    lake.metastore.append(appends, {stored.object_id: stored.size for stored in landed}, now_ms=clock)
     return {partition: sum(extent.records for extent in append.extents) for partition, append in appends.items()}
 
 
@@ -82,79 +87,101 @@ def _tiled(start: int, extents: Sequence[Extent], end: int) -> tuple[Extent, ...
     return tuple(tiled)
 
 
-@dataclass(slots=True, kw_only=True)
-class Landed:
-    """What one task has uploaded; nobody sees it before the driver's commit."""
+@dataclass(slots=True)
+class ObjectSize:
+    """How many offsets make an object of the size wanted, by what the records so far took in the lake."""
 
-    extents: list[tuple[TopicPartition, Extent]] = field(default_factory=list)
-    sizes: dict[str, int] = field(default_factory=dict)
+    object_bytes: int
+    records: int = 1
+    bytes: int = RECORD_BYTES_GUESS
+
+    @property
+    def offsets(self) -> int:
+        return max(1, self.object_bytes * self.records // self.bytes)
+
+    def learn(self, landed: Sequence[Stored]) -> None:
+        """The newest micro-batch counts: topics change slowly."""
+        extents = [found.extent for stored in landed for found in stored.ranges]
+        self.records = sum(extent.records for extent in extents) or self.records
+        self.bytes = sum(extent.length for extent in extents) or self.bytes
+
+    def objects(self, nexts: Mapping[TopicPartition, int], ends: Ends) -> int:
+        """For what a micro-batch brings: few, so that each is worth having, and none too large for a task's memory."""
+        offsets = sum(max(0, end - nexts[partition]) for partition, end in ends.items())
+        return max(1, -(-offsets // self.offsets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandTask:
-    """The body of a task: rows of Spark's Kafka source in, one object out."""
+    """The body of a task: rows of Spark's Kafka source in, one object out, which is made in memory.
 
-    address: LakeAddress
+    `object_ids` by number of the task: a task that runs again, or beside its twin, makes the same object."""
+
+    store: Store
+    hash_key: HashKey
+    object_ids: tuple[str, ...]
     nexts: Mapping[TopicPartition, int]
     codec: int
     extent_bytes: int
-    now_ms: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batches = (batch for batch in batches if batch.num_rows)
-        first = next(batches, None)
+    def land(self, number: int, batches: Iterator[pa.RecordBatch]) -> Stored | None:
+        """None if nothing of it is new; then nothing is uploaded."""
+        fresh = self._new(batches)
+        first = next(fresh, None)
         if first is None:
-            return
-        lake = self.address.open()
-        (object_id,) = lake.metastore.register(1, now_ms=self.now_ms)
-        landed = Landed()
-        with writing_object(lake.store, object_id) as writer:
+            return None
+
+        def fill(writer: ObjectWriter) -> None:
             waiting: list[Written] = []
-            topic_partition: TopicPartition | None = None
-            for where, batch in self._new(first, batches):
+            topic_partition = first[0]
+            for where, batch in chain([first], fresh):
                 for written in batches_of(batch, codec=self.codec):
                     if where != topic_partition or not _fits(waiting, written, self.extent_bytes):
-                        self._flush(writer, landed, lake.metastore.hash_key, topic_partition, waiting)
+                        self._flush(writer, topic_partition, waiting)
                         waiting, topic_partition = [], where
                     waiting.append(written)
-            self._flush(writer, landed, lake.metastore.hash_key, topic_partition, waiting)
-        landed.sizes[object_id] = writer.size
-        lake.close()
-        if landed.extents:
-            yield pa.RecordBatch.from_pydict({"landed": [pickle.dumps(landed)]}, schema=LANDED_ARROW)
+                _refuse_much(writer.size + sum(len(one.data) for one in waiting))
+            self._flush(writer, topic_partition, waiting)
 
-    def _new(
-        self, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]
-    ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        return write_once(self.store, self.object_ids[number], fill)
+
+    def _new(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
         """Runs of one partition's rows, without what is in the lake already."""
-        for batch in (first, *others):
+        for batch in batches:
             for where, run in _runs(batch):
                 offsets = run.column("offset").to_numpy()
                 known = int((offsets < self.nexts[where]).sum())
                 if known < run.num_rows:
                     yield where, run.slice(known)
 
-    def _flush(
-        self, writer: ObjectWriter, landed: Landed, hash_key: HashKey, topic_partition: TopicPartition | None,
-        waiting: list[Written],
-    ) -> None:  # fmt: skip
-        if topic_partition is None or not waiting:
+    def _flush(self, writer: ObjectWriter, topic_partition: TopicPartition, waiting: Sequence[Written]) -> None:
+        if not waiting:
             return
         chunks = [one.data for one in waiting]
-        keys = keys_in((chunk_of(str(topic_partition), chunk) for chunk in chunks), hash_key)
-        extent = writer.add(
+        keys = keys_in((chunk_of(str(topic_partition), chunk) for chunk in chunks), self.hash_key)
+        writer.add(
             topic_partition.topic, topic_partition.number, Span(waiting[0].base_offset, waiting[-1].last_offset + 1), chunks,
             records=sum(one.records for one in waiting),
             max_timestamp_ms=max(one.max_timestamp_ms for one in waiting),
             oldest_timestamp_ms=oldest(one.max_timestamp_ms for one in waiting), keys=keys,
         )  # fmt: skip
-        landed.extents.append((topic_partition, extent))
+
+
+def _refuse_much(size: int) -> None:
+    if size > OBJECT_BYTES_MAX:
+        raise UsageError(
+            f"a task has more than {OBJECT_BYTES_MAX >> 20} MiB for one object: these records are large; say so with a smaller "
+            "--offsets-per-task"
+        )
 
 
 def _fits(waiting: Sequence[Written], batch: Written, extent_bytes: int) -> bool:
-    """Into one extent: not too many bytes, and no offset further from the first than a segment reaches."""
+    """Into one extent: not too many bytes, no offset further from the first than a segment reaches, and in order."""
+    if not waiting:
+        return True
     full = sum(len(one.data) for one in waiting) >= extent_bytes
-    return not waiting or (not full and batch.last_offset - waiting[0].base_offset <= SPREAD_MAX)
+    wide = batch.last_offset - waiting[0].base_offset > SPREAD_MAX
+    return not full and not wide and batch.base_offset > waiting[-1].last_offset
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:

@@ -8,20 +8,35 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from headstone.errors import UsageError
-from headstone.lake.ingest import EXTENT_BYTES
-from headstone.lake.lake import Lake, LakeAddress
-from headstone.lake.landing import Clock, Ends, Landed, LandTask, append_landed, first_offsets, next_offsets
+from headstone.errors import HeadstoneError, UsageError
+from headstone.lake.ingest import EXTENT_BYTES, OBJECT_BYTES
+from headstone.lake.lake import Lake
+from headstone.lake.landing import (
+    RECORD_BYTES_GUESS,
+    Clock,
+    Ends,
+    LandTask,
+    ObjectSize,
+    append_landed,
+    first_offsets,
+    next_offsets,
+)
+from headstone.lake.objects import Stored
 from headstone.log import codecs
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.work import answers
 from headstone.spark.streams import follow_kafka
 
 LANDED = "landed binary"
+LANDED_ARROW = pa.schema([("landed", pa.binary())])
+AGE_MS_MAX = 60_000
 SELECTED = (
     "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp_ms", "timestampType = 1 AS log_append_time",
     "key", "value", "headers",
@@ -37,8 +52,13 @@ class StreamOptions:
     source: Mapping[str, str]
     continuous: bool = False
     every_ms: int = 1000
-    """Between two micro-batches of a continuous run."""
+    """Between two looks of a continuous run at what has come."""
+    age_ms_max: int = AGE_MS_MAX
+    """A continuous run takes what has come when it makes an object of `object_bytes`, or after so long; 0: at once."""
+    object_bytes: int = OBJECT_BYTES
     offsets_per_batch: int | None = None
+    offsets_per_task: int | None = None
+    """None: as many as make an object, of records of an ordinary size."""
     codec: int = codecs.ZSTD
     extent_bytes: int = EXTENT_BYTES
     stop: threading.Event = field(default_factory=threading.Event)
@@ -47,9 +67,14 @@ class StreamOptions:
 
 
 def stream(
-    lake: Lake, address: LakeAddress, spark: SparkSession, starts: Mapping[str, Sequence[int]], options: StreamOptions, *,
-    clock: Clock, tell: Tell,
-) -> dict[TopicPartition, int]:  # fmt: skip
+    lake: Lake,
+    spark: SparkSession,
+    starts: Mapping[str, Sequence[int]],
+    options: StreamOptions,
+    *,
+    clock: Clock,
+    tell: Tell,
+) -> dict[TopicPartition, int]:
     """All of these topics: what is committed now, or on and on until `stop`. Records added, by partition.
 
     `starts`: where the log of each partition begins in Kafka; those that are added later begin at 0."""
@@ -60,10 +85,11 @@ def stream(
         for topic, begins in starts.items()
     }
     added: dict[TopicPartition, int] = {}
+    size = ObjectSize(options.object_bytes)
 
     def land(batch: DataFrame, number: int, ends: Mapping[tuple[str, int], int]) -> None:
         read_until = {TopicPartition(topic, partition): end for (topic, partition), end in ends.items()}
-        records = land_batch(lake, address, batch, read_until, options, clock)
+        records = land_batch(lake, batch, read_until, options, size, clock)
         for partition, count in records.items():
             added[partition] = added.get(partition, 0) + count
         if records:
@@ -71,24 +97,55 @@ def stream(
 
     given = {"subscribe": ",".join(sorted(starts)), "kafka.isolation.level": "read_committed"}
     given |= {"includeHeaders": "true", "startingOffsets": json.dumps(first), "failOnDataLoss": "true"}
-    if options.offsets_per_batch is not None:
-        given["maxOffsetsPerTrigger"] = str(options.offsets_per_batch)
     every_ms = options.every_ms if options.continuous else None
+    given |= batching(options)
     follow_kafka(spark, {**given, **options.source}, SELECTED, land, every_ms=every_ms, stop=options.stop)
     return added
 
 
+def batching(options: StreamOptions) -> dict[str, str]:
+    """How much Spark's Kafka source takes at once, and into how many tasks it cuts that."""
+    per_object = max(1, options.object_bytes // RECORD_BYTES_GUESS)
+    given = {"maxRecordsPerPartition": str(options.offsets_per_task or per_object)}
+    if options.offsets_per_batch is not None:
+        given["maxOffsetsPerTrigger"] = str(options.offsets_per_batch)
+    if options.continuous and options.age_ms_max:
+        given["minOffsetsPerTrigger"] = str(min(per_object, options.offsets_per_batch or per_object))
+        given["maxTriggerDelay"] = f"{options.age_ms_max}ms"
+    return given
+
+
 def land_batch(
-    lake: Lake, address: LakeAddress, batch: DataFrame, ends: Ends, options: StreamOptions, clock: Clock
+    lake: Lake, batch: DataFrame, ends: Ends, options: StreamOptions, size: ObjectSize, clock: Clock
 ) -> dict[TopicPartition, int]:
     """One micro-batch: written by tasks, appended by one commit. What the lake has already (a batch again) is left out."""
     nexts = next_offsets(lake, ends)
+    objects = size.objects(nexts, ends)
     task = LandTask(
-        address=address, nexts=nexts, codec=options.codec, extent_bytes=options.extent_bytes, now_ms=clock()
-    )
-    rows = batch.mapInArrow(task, LANDED).collect()
-    landed: list[Landed] = [pickle.loads(bytes(row["landed"])) for row in rows]
+        store=lake.store, hash_key=lake.metastore.hash_key, nexts=nexts, codec=options.codec,
+        object_ids=tuple(lake.metastore.register(objects, now_ms=clock)), extent_bytes=options.extent_bytes,
+    )  # fmt: skip
+    rows = batch.coalesce(objects).mapInArrow(landing(task), LANDED).collect()
+    landed: list[Stored] = answers([pickle.loads(bytes(row["landed"])) for row in rows])
     if not landed:
         return {}
+    size.learn(landed)
     options.before_commit()
     return append_landed(lake, landed, nexts, ends, clock)
+
+
+def landing(task: LandTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task has stored, if anything, or the error that it met."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None, "this runs in a task of Spark's"
+        answer: Stored | HeadstoneError | None
+        try:
+            answer = task.land(context.partitionId(), batches)
+        except HeadstoneError as error:
+            answer = error
+        if answer is not None:
+            yield pa.RecordBatch.from_pydict({"landed": [pickle.dumps(answer)]}, schema=LANDED_ARROW)
+
+    return run
