@@ -126,6 +126,15 @@ def test_marks_add_to_the_dead_of_an_extent_and_lose_none_of_its_records() -> No
             replaced(partition, 1, [replace(marked, records=records, dead=4, dead_object="e")], None)
 
 
+def test_the_dead_of_an_extent_are_so_since_the_first_was_marked() -> None:
+    (whole,) = log(0, 10).extents
+    marked = replace(whole, records=7, dead=3, dead_object="d", dead_since_ms=99)
+    once = replaced(log(0, 10), 0, [marked], None, now_ms=5)
+    twice = replaced(once, 1, [replace(marked, records=6, dead=4, dead_object="e")], None, now_ms=8)
+    assert [partition.extents[0].dead_since_ms for partition in (once, twice)] == [5, 5]
+    assert replaced(twice, 2, [extent(0, 10, "new")], None, now_ms=9).extents[0].dead_since_ms == -1
+
+
 def test_a_log_start_only_rises_and_not_beyond_the_log() -> None:
     partition = started_at(log(0, 10, 20), 12)
     for offset in (11, 21):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headstone.lake.leveling import level_partition
-from headstone.lake.scheduling import eligibility
+from tests.lake.oracle import eligibility_of
 from tests.lake.scene import AT, Scene
 
 
@@ -15,7 +15,7 @@ def test_leveling_does_not_make_data_younger(scene: Scene) -> None:
     level_partition(scene.lake, AT, clock=lambda: 10, extent_bytes=300)
     partition = scene.lake.metastore.partition(AT)
     assert (before, len(partition.extents), partition.extents[0].oldest_timestamp_ms) == ([1000, 5000], 1, 1000)
-    assert eligibility(partition, {"max.compaction.lag.ms": 500}, now_ms=1400).deadline_ms == 1500
+    assert eligibility_of(partition, {"max.compaction.lag.ms": 500}, now_ms=1400).deadline_ms == 1500
     scene.write("N[a]@1300")
     scene.compact(now_ms=20)
     assert [one.oldest_timestamp_ms for one in scene.lake.metastore.partition(AT).extents] == [1200, 1300]

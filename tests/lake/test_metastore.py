@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from sqlalchemy import Engine, create_engine, delete, event, insert, select, update
 
 from headstone.errors import HeadstoneError, Unfinished, UsageError
 from headstone.lake import schema
-from headstone.lake.commits import Claim, CommitRefused, Extent, violations
+from headstone.lake.changes import COMMITTED, REGISTERED, UNREFERENCED
+from headstone.lake.commits import Claim, CommitRefused, Extent, replaced, violations
 from headstone.lake.holds import Holds
 from headstone.lake.leases import Leases
-from headstone.lake.metastore import COMMITTED, REGISTERED, UNREFERENCED, Append, Metastore
+from headstone.lake.metastore import Append, Metastore
 from headstone.lake.rows import located, partition_id_of
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
@@ -118,6 +121,36 @@ def test_whoever_loses_changes_nothing(metastore_url: str, store: Metastore, why
     assert everything(engine) == before
     assert store.check() == []
     engine.dispose()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_commit_over_a_part_of_the_extents_is_the_commit_over_all(store: Metastore, seed: int) -> None:
+    """Only the extents in its place are read: it is refused, in the same words, if it would be with all of them."""
+    chance = random.Random(seed)
+    ends = sorted(chance.sample(range(1, 60), 12))
+    made = store.register(1, now_ms=1)[0]
+    tiles = tuple(extent(start, end, made, position=100 * end) for start, end in pairwise([0, *ends]))
+    store.append({ORDERS: Append(expected_next=0, extents=tiles)}, {made: 10_000}, now_ms=1)
+    store.start_at(ORDERS, chance.randrange(ends[2]), now_ms=1)
+    for _ in range(25):
+        before, (new,) = store.partition(ORDERS), store.register(1, now_ms=2)
+        edges = [before.start_offset, *(one.span.end for one in before.extents), chance.randrange(70)]
+        start, end = chance.choice(edges), chance.choice(edges)
+        proposed = [extent(start, end, new)] if chance.random() < 0.8 else []
+        clean = Span(before.start_offset, chance.choice(edges))
+        claim = Claim(processed=clean, cleaned=(clean,)) if chance.random() < 0.5 else None
+        try:
+            wanted: object = replaced(before, before.compaction_epoch, proposed, claim, now_ms=2)
+        except CommitRefused as error:
+            wanted = str(error)
+        try:
+            sizes = {new: 1000} if proposed else {}
+            store.replace(ORDERS, before.compaction_epoch, proposed, claim, sizes, now_ms=2)
+            outcome: object = store.partition(ORDERS)
+        except CommitRefused as error:
+            outcome = str(error)
+        assert outcome == wanted
+    assert store.check() == []
 
 
 def test_a_compaction_and_an_append_do_not_meet(store: Metastore) -> None:

@@ -27,12 +27,13 @@ from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, writing_object
 from headstone.lake.reading import record_batches
-from headstone.lake.scheduling import eligibility, queue
+from headstone.lake.scheduling import queue
 from headstone.lake.spans import Span
 from headstone.log.directory import LOG, find_partitions, numbered
 from headstone.log.encoding import BatchHead, Columns, batch_bytes, encode_section
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import MissingObject, Sink, Store
+from tests.lake.oracle import eligibility_of
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
 
@@ -110,8 +111,8 @@ def test_29914_an_inverted_extent_is_refused(scene: Scene, lake: Lake, span: Spa
 def test_30043_lag_is_a_deadline_and_not_only_a_condition(scene: Scene) -> None:
     scene.write("N[a]@1000", "N[b]@1000")
     partition = scene.lake.metastore.partition(AT)
-    late = eligibility(partition, {"max.compaction.lag.ms": 500, "min.cleanable.dirty.ratio": 1.1}, now_ms=1501)
-    dirty = eligibility(partition, {}, now_ms=1501)
+    late = eligibility_of(partition, {"max.compaction.lag.ms": 500, "min.cleanable.dirty.ratio": 1.1}, now_ms=1501)
+    dirty = eligibility_of(partition, {}, now_ms=1501)
     assert (late.eligible, late.deadline_ms) == (True, 1500)
     assert [at.number for at, _ in queue([(AT._replace(number=1), dirty), (AT, late)], now_ms=1501)] == [0, 1]
 
@@ -197,7 +198,7 @@ def test_31124_emptied_ranges_are_clean(scene: Scene) -> None:
     scene.compact(now_ms=10)
     partition = scene.lake.metastore.partition(AT)
     assert next((extent.span, extent.records, extent.length) for extent in partition.extents) == (Span(0, 2), 0, 0)
-    state = eligibility(partition, {"min.cleanable.dirty.ratio": 0}, now_ms=10**9)
+    state = eligibility_of(partition, {"min.cleanable.dirty.ratio": 0}, now_ms=10**9)
     assert (state.eligible, state.reason) == (False, "nothing is dirty")
     assert not scene.compact(now_ms=10**9).committed
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from headstone.lake.commits import EMPTY, Claim, Extent, Partition, TombstoneRange, appended, replaced
-from headstone.lake.scheduling import compactable, due_tombstones, eligibility, queue
+from headstone.lake.scheduling import compactable, due_tombstones, queue
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT
+from tests.lake.oracle import eligibility_of
 
 
 def log(*ends: int, length: int = 100) -> Partition:
@@ -62,7 +63,7 @@ def cleaned(partition: Partition, end: int, *, tombstones_at: int | None = None)
 def test_a_partition_is_due_for_a_reason(
     partition: Partition, settings: dict[str, object], eligible: bool, reason: str
 ) -> None:
-    found = eligibility(partition, settings, now_ms=100_000)
+    found = eligibility_of(partition, settings, now_ms=100_000)
     assert (found.eligible, found.reason[: len(reason)]) == (eligible, reason)
 
 
@@ -70,23 +71,23 @@ def test_what_is_overdue_comes_first_then_tombstones_then_the_dirtiest() -> None
     """Redpanda's queue was ordered by dirty ratio alone, and for a while the least dirty came first."""
     lag = {"max.compaction.lag.ms": 10_000}
     found = {
-        TopicPartition("t", 0): eligibility(
+        TopicPartition("t", 0): eligibility_of(
             cleaned(log(10, 20), 10), {"min.cleanable.dirty.ratio": 0.4}, now_ms=100_000
         ),
-        TopicPartition("t", 1): eligibility(log(10), {}, now_ms=100_000),
-        TopicPartition("t", 2): eligibility(
+        TopicPartition("t", 1): eligibility_of(log(10), {}, now_ms=100_000),
+        TopicPartition("t", 2): eligibility_of(
             cleaned(log(10), 10, tombstones_at=0), {"delete.retention.ms": 5}, now_ms=100_000
         ),
-        TopicPartition("t", 3): eligibility(cleaned(log(10, 50, 60), 50), lag, now_ms=100_000),
-        TopicPartition("t", 4): eligibility(cleaned(log(10, 20, 30), 20), lag, now_ms=100_000),
-        TopicPartition("t", 5): eligibility(cleaned(log(10, 20, 30), 20), {}, now_ms=100_000),
+        TopicPartition("t", 3): eligibility_of(cleaned(log(10, 50, 60), 50), lag, now_ms=100_000),
+        TopicPartition("t", 4): eligibility_of(cleaned(log(10, 20, 30), 20), lag, now_ms=100_000),
+        TopicPartition("t", 5): eligibility_of(cleaned(log(10, 20, 30), 20), {}, now_ms=100_000),
     }
     assert [at.number for at, _ in queue(found.items(), now_ms=100_000)] == [4, 3, 2, 1, 0]
 
 
 def test_timestamps_of_the_future_block_nothing() -> None:
     """Redpanda 31442."""
-    found = eligibility(log(10), {"max.compaction.lag.ms": 1}, now_ms=5)
+    found = eligibility_of(log(10), {"max.compaction.lag.ms": 1}, now_ms=5)
     assert (found.eligible, found.deadline_ms) == (True, 10_001)
 
 

@@ -326,7 +326,7 @@ class Race:
         """A worker says why it failed: an upload that we broke off, or it was too slow for the time of grace."""
         for row in Leases(self.metastore).history(limit=100_000):
             self.counts[f"jobs {row.outcome}"] += 1
-            why = str(row.told.get("why", ""))
+            why = str(row.details.get("why", ""))
             if row.outcome == FAILED and CONNECTION_LOST not in why:
                 assert "no such object" in why
                 assert row.finished_ms - row.started_ms > self.terms.grace_ms, why

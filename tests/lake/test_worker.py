@@ -263,4 +263,4 @@ def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest
     put(lake, FIRST, [(b"a", b"1"), (b"a", b"2")])
     monkeypatch.setattr(module, "compact_partition", refused)
     assert worker(lake).work() == 0
-    assert Leases(lake.metastore).history()[0].told == {"why": "somebody was faster", "partition": "t-0"}
+    assert Leases(lake.metastore).history()[0].details == {"why": "somebody was faster", "partition": "t-0"}

@@ -70,7 +70,7 @@ def test_a_worker_survives_what_is_none_of_the_lakes_errors(dirty: Lake) -> None
     assert worker(broken(dirty, full_disk), told=told).work() == 0
     leases = Leases(dirty.metastore)
     assert outcomes(dirty) == [(FIRST, FAILED), (SECOND, FAILED)]
-    assert {row.told["why"] for row in leases.history()} == {"OSError: [Errno 28] No space left on device"}
+    assert {row.details["why"] for row in leases.history()} == {"OSError: [Errno 28] No space left on device"}
     assert leases.held(now_ms=SOON_MS) == {}
     assert "t-0: failed: OSError: [Errno 28] No space left on device" in told
 
@@ -127,7 +127,7 @@ def test_a_job_ends_when_its_lease_is_lost(dirty: Lake) -> None:
     at_work.append(worker(broken(dirty, take_over), lease_ms=40))
     assert at_work[0].work() == 0
     assert [outcome for _, outcome in outcomes(dirty)] == [STOPPED, STOPPED]
-    assert {row.told["why"] for row in Leases(dirty.metastore).history()} == {"the lease is another worker's now"}
+    assert {row.details["why"] for row in Leases(dirty.metastore).history()} == {"the lease is another worker's now"}
     assert set(Leases(dirty.metastore).held(now_ms=0).values()) == {"thief"}
     assert Leases(dirty.metastore).waiting(now_ms=0) == {}
     assert [dirty.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 0]
@@ -145,7 +145,7 @@ def test_a_job_ends_when_no_sign_of_life_gets_through(dirty: Lake, monkeypatch: 
 
     at_work.append(worker(broken(dirty, slow), lease_ms=40))
     assert at_work[0].work() == 0
-    assert {row.told["why"] for row in Leases(dirty.metastore).history()} == {
+    assert {row.details["why"] for row in Leases(dirty.metastore).history()} == {
         "no sign of life got through for a whole lease: ConnectionResetError: gone"
     }
 

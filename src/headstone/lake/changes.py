@@ -1,20 +1,34 @@
 """The SQL of a commit: a partition is read under its lock, and what `commits` made of it is written. Objects change hands.
 
-Every function works inside a transaction of the metastore's; which one, and whether it ends well, is the metastore's business.
+Reads and writes as much as the commit changes: the extents in its place, and the numbers on the partition's row by their
+difference. Every function works inside a transaction of the metastore's; which one, and whether it ends well, is its business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, literal, or_, select, update
 
 from headstone.lake import schema
 from headstone.lake.clock import follow
-from headstone.lake.commits import CommitRefused, Extent, Partition
-from headstone.lake.rows import chunks, extent_row, loaded, located, places
+from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, appended
+from headstone.lake.rows import (
+    chunks,
+    extent_row,
+    extents_in,
+    loaded,
+    located,
+    located_all,
+    places,
+    topic_settings,
+    totals_of_row,
+)
+from headstone.lake.scheduling import candidacy, dirty_spans
+from headstone.lake.spans import Span, Spans, normal, overlap, touching
+from headstone.lake.totals import Totals, added, changed, totals_of
 from headstone.log.topic_partition import TopicPartition
 
 REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
@@ -28,39 +42,134 @@ class Locked:
     partition_id: int
     moment_ms: int
     before: Partition
+    """With those extents only that the commit is about."""
+    totals: Totals
+    settings: Mapping[str, object]
 
 
 def locked(
-    connection: Connection, topic_partition: TopicPartition, clock: Callable[[], int], *, with_extents: bool = True
+    connection: Connection,
+    topic_partition: TopicPartition,
+    clock: Callable[[], int],
+    touched: Callable[[Partition], Spans],
 ) -> Locked:
-    """The clock is read under the lock. An append looks at no old extent."""
+    """The clock is read under the lock. `touched`: where the commit may change an extent, from a partition without any."""
     schema.expect_version(connection)
     partition_id, row = located(connection, topic_partition, lock=True)
-    before = loaded(connection, partition_id, row, with_extents=with_extents)
+    before = loaded(connection, partition_id, row)
     return Locked(
-        topic_partition=topic_partition, partition_id=partition_id, before=before,
+        topic_partition=topic_partition, partition_id=partition_id,
+        before=replace(before, extents=extents_in(connection, partition_id, touched(before))), totals=totals_of_row(row),
+        settings=topic_settings(connection, [row.topic_id])[row.topic_id],
         moment_ms=follow(clock(), row.changed_ms, str(topic_partition)),
     )  # fmt: skip
+
+
+def touched_by(extents: Sequence[Extent], claim: Claim | None = None) -> Callable[[Partition], Spans]:
+    """Where a replacement has new extents, and where it says that dirty ones are clean now."""
+
+    def touched(partition: Partition) -> Spans:
+        fresh = overlap(dirty_spans(partition), claim.cleaned) if claim is not None else ()
+        return normal([*(extent.span for extent in extents), *fresh])
+
+    return touched
+
+
+def append_all(
+    connection: Connection, appends: Mapping[TopicPartition, tuple[int, Sequence[Extent]]], clock: Callable[[], int]
+) -> None:
+    """(expected next offset, extents) for the ends of many logs: a few statements, and nothing of what is there is read.
+
+    Rows are locked in the order of their ids, so two who append to the same partitions do not wait for each other for ever."""
+    schema.expect_version(connection)
+    names = {row.partition_id: partition for partition, row in located_all(connection, list(appends)).items()}
+    table, rows = schema.partitions, list[Any]()
+    for some in chunks(sorted(names)):
+        mine = select(table).where(table.c.partition_id.in_(some)).order_by(table.c.partition_id)
+        rows += connection.execute(mine.with_for_update()).all()
+    if not rows:
+        return
+    now_ms, settings = clock(), topic_settings(connection, {row.topic_id for row in rows})
+    updates: list[dict[str, Any]] = []
+    fresh: list[dict[str, Any]] = []
+    for row in rows:
+        name = names[row.partition_id]
+        moment_ms = follow(now_ms, row.changed_ms, str(name))
+        # What is clean, and where tombstones are, is of no interest to whoever appends, and does not change.
+        before = Partition(
+            start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch, extents=(),
+            cleaned=(), tombstones=(),
+        )  # fmt: skip
+        after = appended(before, *appends[name])
+        totals = added(totals_of_row(row), totals_of(after.extents, (Span(row.next_offset, after.next_offset),)))
+        wanted = candidacy(after, totals, settings[row.topic_id])
+        updates.append({
+            "row_id": row.partition_id, "next_offset": after.next_offset, "changed_ms": moment_ms,
+            "first_added_ms": moment_ms if row.first_added_ms < 0 else row.first_added_ms, **asdict(totals),
+            "overdue_from_ms": wanted.overdue_from_ms, "dirty_ratio": wanted.dirty_ratio,
+            "ripe_ms": row.ripe_ms if row.dirty_bytes else 0,
+        })  # fmt: skip
+        fresh += [extent_row(row.partition_id, extent, moment_ms, dirty=True) for extent in after.extents]
+    connection.execute(update(table).where(table.c.partition_id == bindparam("row_id")), updates)
+    connection.execute(insert(schema.extents), fresh)
 
 
 def write(connection: Connection, partition: Locked, after: Partition) -> set[str]:
     """The objects of the extents that are gone."""
     partition_id, before, moment_ms = partition.partition_id, partition.before, partition.moment_ms
-    connection.execute(
-        update(schema.partitions)
-        .where(schema.partitions.c.partition_id == partition_id)
-        .values(
-            start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch,
-            changed_ms=moment_ms,
-        )
-    )  # fmt: skip
+    dirty_before, dirty_after = dirty_spans(before), dirty_spans(after)
     kept, known = set(after.extents), set(before.extents)
     gone = [extent for extent in before.extents if extent not in kept]
     new = [extent for extent in after.extents if extent not in known]
     if gone:
         _retire(connection, partition_id, [extent.span.start for extent in gone], moment_ms)
     if new:
-        connection.execute(insert(schema.extents), [extent_row(partition_id, extent, moment_ms) for extent in new])
+        rows = [
+            extent_row(partition_id, extent, moment_ms, dirty=bool(touching(dirty_after, extent.span)))
+            for extent in new
+        ]
+        connection.execute(insert(schema.extents), rows)
+    cleaned = [
+        extent.span.start
+        for extent in after.extents
+        if extent in known and touching(dirty_before, extent.span) and not touching(dirty_after, extent.span)
+    ]
+    for some in chunks(cleaned):
+        mine = (schema.extents.c.partition_id == partition_id) & schema.extents.c.span_start.in_(some)
+        connection.execute(update(schema.extents).where(mine).values(dirty=0))
+    _write_ranges(connection, partition_id, before, after)
+    counts = changed(
+        partition.totals, totals_of(before.extents, dirty_before), totals_of(after.extents, dirty_after)
+    )  # fmt: skip
+    totals = Totals(**counts, **_extremes(connection, partition_id))
+    connection.execute(
+        update(schema.partitions)
+        .where(schema.partitions.c.partition_id == partition_id)
+        .values(
+            start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch,
+            changed_ms=moment_ms, ripe_ms=0, **asdict(totals), **asdict(candidacy(after, totals, partition.settings)),
+        )
+    )  # fmt: skip
+    return {object_id for extent in gone for object_id, _ in places(partition.topic_partition, extent)}
+
+
+def _extremes(connection: Connection, partition_id: int) -> dict[str, int]:
+    """Of a partition's extents as they are now; each from the end of an index."""
+    columns = schema.extents.c
+    wanted = {
+        "oldest_dirty_ms": (func.min(columns.oldest_timestamp_ms), schema.DIRTY, columns.oldest_timestamp_ms > 0),
+        "newest_dirty_ms": (func.max(columns.max_timestamp_ms), schema.DIRTY),
+        "dead_since_ms": (func.min(columns.dead_since_ms), schema.MARKED),
+    }
+    mine = columns.partition_id == partition_id
+    queries = {
+        name: func.coalesce(select(value).where(mine, *conditions).scalar_subquery(), -1).label(name)
+        for name, (value, *conditions) in wanted.items()
+    }
+    return dict(connection.execute(select(*queries.values())).one()._mapping)
+
+
+def _write_ranges(connection: Connection, partition_id: int, before: Partition, after: Partition) -> None:
     if after.cleaned != before.cleaned:
         rows = [{"partition_id": partition_id, "span_start": s.start, "span_end": s.end} for s in after.cleaned]
         _rewrite(connection, schema.cleaned, partition_id, rows)
@@ -73,16 +182,17 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
             for found in after.tombstones
         ]  # fmt: skip
         _rewrite(connection, schema.tombstones, partition_id, rows)
-    return {object_id for extent in gone for object_id, _ in places(partition.topic_partition, extent)}
 
 
 def _retire(connection: Connection, partition_id: int, starts: Sequence[int], moment_ms: int) -> None:
     """Extents that the log is no longer made of move to the past."""
     table = schema.extents
+    kept = [column for column in table.c if column.name in schema.past_extents.c]
     for some in chunks(starts):
         mine = (table.c.partition_id == partition_id) & table.c.span_start.in_(some)
-        rows = [{**row._mapping, "removed_ms": moment_ms} for row in connection.execute(select(table).where(mine))]
-        connection.execute(insert(schema.past_extents), rows)
+        moved = select(*kept, literal(moment_ms)).where(mine)
+        columns = [*(column.name for column in kept), "removed_ms"]
+        connection.execute(insert(schema.past_extents).from_select(columns, moved))
         connection.execute(delete(table).where(mine))
 
 
@@ -107,16 +217,24 @@ def use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, i
     """Registered objects become committed ones; an object that is not registered, or used already, is refused.
 
     An extent with dead records is one that is there: only the list of them is new."""
-    for object_id in sorted({extent.dead_object or extent.object_id for extent in extents}):
-        taken = connection.execute(
-            update(schema.objects)
-            .where(schema.objects.c.object_id == object_id, schema.objects.c.state == REGISTERED)
-            .values(state=COMMITTED, size=sizes[object_id], changed_ms=clock())
-        )
-        if taken.rowcount != 1:
+    table, wanted = schema.objects, sorted({extent.dead_object or extent.object_id for extent in extents})
+    free: set[str] = set()
+    for some in chunks(wanted):
+        mine = table.c.object_id.in_(some) & (table.c.state == REGISTERED)
+        rows = select(table.c.object_id).where(mine).order_by(table.c.object_id)
+        free.update(connection.scalars(rows.with_for_update(key_share=True)))
+    for object_id in wanted:
+        if object_id not in free:
             raise CommitRefused(
                 f"object {object_id} is not registered any more, or used already: upload under a new id"
             )
+    now_ms = clock() if wanted else 0
+    taken = [
+        {"row_id": object_id, "state": COMMITTED, "size": sizes[object_id], "changed_ms": now_ms}
+        for object_id in wanted
+    ]
+    if taken:
+        connection.execute(update(table).where(table.c.object_id == bindparam("row_id")), taken)
 
 
 def release(connection: Connection, object_ids: set[str], clock: Callable[[], int]) -> None:
@@ -129,8 +247,9 @@ def release(connection: Connection, object_ids: set[str], clock: Callable[[], in
         rows = select(schema.objects.c.object_id).where(mine).order_by(schema.objects.c.object_id)
         # Not against those who only point at them from new rows: two who both do would wait for each other.
         connection.execute(rows.with_for_update(key_share=True)).all()
-        columns = (schema.extents.c.object_id, schema.extents.c.dead_object)
-        still = {name for column in columns for name in connection.scalars(select(column).where(column.in_(some)))}
+        columns, own = (schema.extents.c.object_id, schema.extents.c.dead_object), schema.objects.c.object_id
+        used = or_(*(exists().where(column == own) for column in columns))
+        still = set(connection.scalars(select(own).where(own.in_(some), used)))
         free = schema.objects.c.object_id.in_([object_id for object_id in some if object_id not in still])
         left = free & (schema.objects.c.state == COMMITTED)
         connection.execute(update(schema.objects).where(left).values(state=UNREFERENCED, changed_ms=clock()))

@@ -23,7 +23,8 @@ STAMPS = (
     schema.lakes.c.clock_ms, schema.partitions.c.changed_ms, schema.partitions.c.known_from_ms, schema.extents.c.added_ms,
     schema.past_extents.c.added_ms, schema.past_extents.c.removed_ms, schema.objects.c.changed_ms,
     schema.tombstones.c.cleaned_at_ms, schema.requests.c.requested_ms, schema.erasures.c.requested_ms,
-    schema.erasures.c.step_ms,
+    schema.erasures.c.step_ms, schema.partitions.c.first_added_ms, schema.partitions.c.dead_since_ms,
+    schema.extents.c.dead_since_ms, schema.past_extents.c.dead_since_ms,
 )  # fmt: skip
 """Columns of the times at which something was; none of them lies ahead of the clock."""
 
@@ -114,8 +115,8 @@ def bring_back(connection: Connection, host: Clock) -> None:
     now_ms = _own_ms(connection, host)
     for column in STAMPS:
         connection.execute(update(column.table).where(column > now_ms).values({column.name: now_ms}))
-    for table in (schema.leases, schema.setbacks):
-        connection.execute(delete(table))
+    connection.execute(update(schema.leases).values(worker="", expires_ms=0))
+    connection.execute(delete(schema.setbacks))
 
 
 def _own_ms(connection: Connection, host: Clock) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import ObjectRow
 from headstone.lake.objects import object_path
+from headstone.lake.rows import ObjectRow
 
 GRACE_MS = 3_600_000
 UPLOAD_MS = 86_400_000

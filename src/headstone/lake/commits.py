@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -43,6 +43,8 @@ class Extent:
     dead_position: int = 0
     oldest_timestamp_ms: int = -1
     """Of its batches, by their newest record each, as Kafka counts max.compaction.lag.ms; -1 if none has a timestamp."""
+    dead_since_ms: int = field(default=-1, compare=False)
+    """When the first of the dead was marked; -1 if none is. A commit says it, whatever the job that proposes the marks does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +118,13 @@ def replaced(
     _expect_epoch(partition, expected_epoch)
     _refuse_held(claim, tombstones_below, hold)
     known = {extent.span: extent for extent in partition.extents}
-    for extent in extents:
-        if extent.dead_object is not None and extent.span.end > partition.start_offset:
-            _expect_marked(known.get(extent.span), extent)
-    swapped = _swapped(partition, extents)
+    proposed = [
+        _marked(known.get(extent.span), extent, now_ms)
+        if extent.dead_object is not None and extent.span.end > partition.start_offset
+        else extent
+        for extent in extents
+    ]
+    swapped = _swapped(partition, proposed)
     if claim is not None:
         swapped = _claimed(swapped, claim, now_ms)
     return replace(swapped, compaction_epoch=expected_epoch + 1)
@@ -176,14 +181,15 @@ def _refuse_dead(extents: Sequence[Extent]) -> None:
             raise CommitRefused(f"extent {extent.span} is new and has dead records: leave them out")
 
 
-def _expect_marked(old: Extent | None, extent: Extent) -> None:
-    """It is the one that is there, but more of it is dead."""
+def _marked(old: Extent | None, extent: Extent, now_ms: int) -> Extent:
+    """It is the one that is there, but more of it is dead; since now, or since the first of them is."""
     if old is None or replace(old, **_marks(extent)) != extent or extent.dead <= old.dead:
         raise CommitRefused(f"dead records of {extent.span} are marked in an extent that is not there any more")
     if extent.records + extent.dead != old.records + old.dead:
         raise CommitRefused(
             f"{extent.span}: {extent.dead} dead records and {extent.records} others are not all of them"
         )
+    return replace(extent, dead_since_ms=old.dead_since_ms if old.dead else now_ms)
 
 
 def _marks(extent: Extent) -> dict[str, Any]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select, update
-from sqlalchemy.exc import IntegrityError
 
 from headstone.lake import schema
+from headstone.lake.due import most_urgent
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import partition_id_of
+from headstone.lake.rows import chunks, located_all, partition_id_of
+from headstone.lake.scheduling import Eligibility
 from headstone.log.topic_partition import TopicPartition
 
 LEASE_MS = 60_000
@@ -24,6 +26,8 @@ COMMITTED, IDLE, REFUSED, FAILED, LEVELED = "committed", "idle", "refused", "fai
 STOPPED = "stopped"
 WAIT_MS, WAIT_MS_MAX = 60_000, 6 * 3_600_000
 """After a failure, and twice as long after the next, up to a quarter of a day: what fails for good costs no worker its time."""
+HISTORY_JOBS_MAX, HISTORY_MS_MAX = 20, 30 * 86_400_000
+"""Of each partition: so many jobs are remembered, and none that ended a month before the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,16 @@ class HistoryRow:
     started_ms: int
     finished_ms: int
     outcome: str
-    told: dict[str, object]
+    details: dict[str, object]
+    """What the job has to say of itself; `why` if it did not commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A partition that is ours to compact, and why it is due."""
+
+    partition: TopicPartition
+    state: Eligibility
 
 
 class Leases:
@@ -51,39 +64,66 @@ class Leases:
     def take(self, topic_partition: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
         """True if the partition is ours until now + lease_ms: it was free, expired, or ours already."""
         columns = schema.leases.c
-        try:
-            with self._metastore.transaction() as connection:
-                partition_id = partition_id_of(connection, topic_partition)
-                moment_ms = self._metastore.moment(connection, now_ms)
-                free_or_ours = (columns.partition_id == partition_id) & (
-                    (columns.expires_ms <= moment_ms) | (columns.worker == worker)
-                )
-                taken = connection.execute(
-                    update(schema.leases).where(free_or_ours).values(worker=worker, expires_ms=moment_ms + lease_ms)
-                )
-                if taken.rowcount == 0 and not _held(connection, partition_id):
-                    row = {"partition_id": partition_id, "worker": worker, "expires_ms": moment_ms + lease_ms}
-                    connection.execute(insert(schema.leases).values(**row))
-                    return True
-                return taken.rowcount == 1
-        except IntegrityError:  # two inserted at once: the other one was first
-            return False
+        with self._metastore.transaction() as connection:
+            partition_id = partition_id_of(connection, topic_partition)
+            moment_ms = self._metastore.moment(connection, now_ms)
+            free_or_ours = (columns.partition_id == partition_id) & (
+                (columns.expires_ms <= moment_ms) | (columns.worker == worker)
+            )
+            taken = update(schema.leases).where(free_or_ours).values(worker=worker, expires_ms=moment_ms + lease_ms)
+            return connection.execute(taken).rowcount == 1
+
+    def take_due(self, worker: str, limit: int, *, now_ms: int, lease_ms: int = LEASE_MS) -> list[Due]:
+        """At most `limit` partitions that are due and that nobody works on, most urgent first; ours until now + lease_ms.
+
+        Skips those that wait after a failure. A request for what needs no work is answered: it is in the history as idle.
+        Fewer than `limit`, or none: no more is due, or another one is taking it at this moment; look again later."""
+        with self._metastore.transaction() as connection:
+            moment_ms = self._metastore.moment(connection, now_ms)
+            chosen, idle = most_urgent(connection, limit=limit, now_ms=moment_ms)
+            self._lease(connection, [standing.partition_id for standing in chosen], worker, moment_ms + lease_ms)
+            for standing in idle:
+                row = _Job(standing.partition_id, worker, moment_ms, moment_ms)
+                _remember(connection, row, IDLE, {"why": standing.state.reason})
+                _fulfil(connection, standing.partition_id, moment_ms)
+        return [Due(partition=standing.partition, state=standing.state) for standing in chosen]
+
+    def renew_all(
+        self, partitions: Collection[TopicPartition], worker: str, *, now_ms: int, lease_ms: int = LEASE_MS
+    ) -> set[TopicPartition]:
+        """Those of our partitions that are ours for lease_ms more; the others somebody else has taken over meanwhile."""
+        columns = schema.leases.c
+        with self._metastore.transaction() as connection:
+            expires_ms = self._metastore.moment(connection, now_ms) + lease_ms
+            names = {row.partition_id: name for name, row in located_all(connection, partitions).items()}
+            ours: list[int] = []
+            for some in chunks(sorted(names)):
+                mine = columns.partition_id.in_(some) & (columns.worker == worker)
+                rows = select(columns.partition_id).where(mine).order_by(columns.partition_id).with_for_update()
+                ours += connection.scalars(rows).all()
+            self._lease(connection, ours, worker, expires_ms)
+        return {names[partition_id] for partition_id in ours}
+
+    def release_all(self, partitions: Collection[TopicPartition], worker: str) -> None:
+        """Those of them that are still ours."""
+        columns = schema.leases.c
+        with self._metastore.transaction() as connection:
+            ids = [row.partition_id for row in located_all(connection, partitions).values()]
+            for some in chunks(ids):
+                ours = columns.partition_id.in_(some) & (columns.worker == worker)
+                connection.execute(update(schema.leases).where(ours).values(worker="", expires_ms=0))
 
     def renew(self, topic_partition: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
         """False if somebody else has taken it over meanwhile."""
-        with self._metastore.transaction() as connection:
-            ours = (schema.leases.c.partition_id == partition_id_of(connection, topic_partition)) & (
-                schema.leases.c.worker == worker
-            )
-            expires_ms = self._metastore.moment(connection, now_ms) + lease_ms
-            return connection.execute(update(schema.leases).where(ours).values(expires_ms=expires_ms)).rowcount == 1
+        return bool(self.renew_all([topic_partition], worker, now_ms=now_ms, lease_ms=lease_ms))
 
     def release(self, topic_partition: TopicPartition, worker: str) -> None:
-        with self._metastore.transaction() as connection:
-            ours = (schema.leases.c.partition_id == partition_id_of(connection, topic_partition)) & (
-                schema.leases.c.worker == worker
-            )
-            connection.execute(delete(schema.leases).where(ours))
+        self.release_all([topic_partition], worker)
+
+    def _lease(self, connection: Connection, partition_ids: Sequence[int], worker: str, expires_ms: int) -> None:
+        for some in chunks(partition_ids):
+            mine = schema.leases.c.partition_id.in_(some)
+            connection.execute(update(schema.leases).where(mine).values(worker=worker, expires_ms=expires_ms))
 
     def held(self, *, now_ms: int) -> dict[TopicPartition, str]:
         """Partitions that somebody works on, and who."""
@@ -126,7 +166,7 @@ class Leases:
             return {TopicPartition(row.name, row.number): row.requested_ms for row in connection.execute(joined)}
 
     def done(
-        self, topic_partition: TopicPartition, worker: str, outcome: str, told: Mapping[str, object], *,
+        self, topic_partition: TopicPartition, worker: str, outcome: str, details: Mapping[str, object], *,
         started_ms: int, now_ms: int,
         wait_ms: int = WAIT_MS,
     ) -> None:  # fmt: skip
@@ -134,17 +174,9 @@ class Leases:
         with self._metastore.transaction() as connection:
             partition_id = partition_id_of(connection, topic_partition)
             moment_ms = self._metastore.moment(connection, now_ms)
-            connection.execute(
-                insert(schema.history).values(
-                    job_id=str(uuid.uuid4()), partition_id=partition_id, worker=worker, started_ms=started_ms,
-                    finished_ms=moment_ms, outcome=outcome, told=json.dumps(dict(told)),
-                )
-            )  # fmt: skip
+            _remember(connection, _Job(partition_id, worker, started_ms, moment_ms), outcome, details)
             if outcome in (COMMITTED, IDLE):
-                columns = schema.requests.c
-                older = (columns.partition_id == partition_id) & (columns.requested_ms <= started_ms)
-                connection.execute(delete(schema.requests).where(older))
-                connection.execute(delete(schema.setbacks).where(schema.setbacks.c.partition_id == partition_id))
+                _fulfil(connection, partition_id, started_ms)
             if outcome == FAILED:
                 _set_back(connection, partition_id, moment_ms, wait_ms)
 
@@ -161,7 +193,7 @@ class Leases:
             return [
                 HistoryRow(
                     partition=TopicPartition(row.name, row.number), worker=row.worker, started_ms=row.started_ms,
-                    finished_ms=row.finished_ms, outcome=row.outcome, told=json.loads(row.told),
+                    finished_ms=row.finished_ms, outcome=row.outcome, details=json.loads(row.details),
                 )
                 for row in connection.execute(joined)
             ]  # fmt: skip
@@ -210,8 +242,26 @@ def _set_back(connection: Connection, partition_id: int, now_ms: int, wait_ms: i
     connection.execute(insert(table).values(**row))
 
 
-def _held(connection: Connection, partition_id: int) -> bool:
-    return (
-        connection.execute(select(schema.leases).where(schema.leases.c.partition_id == partition_id)).first()
-        is not None
-    )
+class _Job(NamedTuple):
+    partition_id: int
+    worker: str
+    started_ms: int
+    finished_ms: int
+
+
+def _remember(connection: Connection, job: _Job, outcome: str, details: Mapping[str, object]) -> None:
+    """And forgets what is old: of each partition the last jobs stay, and of these none for ever."""
+    table = schema.history
+    mine = select(table.c.job_id).where(table.c.partition_id == job.partition_id)
+    newest = mine.order_by(table.c.finished_ms.desc(), table.c.job_id).limit(HISTORY_JOBS_MAX - 1)
+    forgotten = table.c.job_id.not_in(newest) | (table.c.finished_ms < job.finished_ms - HISTORY_MS_MAX)
+    connection.execute(delete(table).where(table.c.partition_id == job.partition_id, forgotten))
+    row = {**job._asdict(), "job_id": str(uuid.uuid4()), "outcome": outcome, "details": json.dumps(dict(details))}
+    connection.execute(insert(table).values(**row))
+
+
+def _fulfil(connection: Connection, partition_id: int, started_ms: int) -> None:
+    columns = schema.requests.c
+    older = (columns.partition_id == partition_id) & (columns.requested_ms <= started_ms)
+    connection.execute(delete(schema.requests).where(older))
+    connection.execute(delete(schema.setbacks).where(schema.setbacks.c.partition_id == partition_id))

@@ -14,22 +14,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, and_, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from headstone.errors import Unfinished, UsageError
-from headstone.lake import commits, schema
+from headstone.lake import catalog, checking, commits, schema
 from headstone.lake.changes import (
-    COMMITTED,
     CONDEMNED,
     REGISTERED,
     UNREFERENCED,
+    append_all,
     forget_past,
     locked,
     release,
+    touched_by,
     use,
     write,
 )
@@ -48,17 +48,17 @@ from headstone.lake.clock import (
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
 from headstone.lake.database import connected, where
 from headstone.lake.rows import (
-    Place,
+    ObjectRow,
     extent_of,
     known_since,
     lease_of,
-    loaded,
     loaded_all,
     located,
     located_all,
     lowest_hold,
-    places,
+    object_rows,
 )
+from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey
 from headstone.storage.redaction import address, first_line
@@ -70,14 +70,6 @@ class Append:
 
     expected_next: int
     extents: tuple[Extent, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectRow:
-    object_id: str
-    state: str
-    size: int
-    changed_ms: int
 
 
 class Metastore:
@@ -155,6 +147,7 @@ class Metastore:
             ahead = times_ahead(connection, self._host)
             if apply and ahead:
                 bring_back(connection, self._host)
+                catalog.requeue(connection)
             return ahead
 
     def moment(self, connection: Connection, given: Moment | None = None) -> int:
@@ -187,26 +180,12 @@ class Metastore:
         self, name: str, partitions: int, settings: Mapping[str, object] | None = None, *, kafka_id: str | None = None
     ) -> None:
         with self.transaction() as connection:
-            if connection.execute(select(schema.topics.c.topic_id).where(schema.topics.c.name == name)).first():
-                raise UsageError(f"topic {name} exists already")
-            row = {"name": name, "settings": json.dumps(dict(settings or {})), "kafka_id": kafka_id}
-            connection.execute(insert(schema.topics).values(**row))
-            named = select(schema.topics.c.topic_id).where(schema.topics.c.name == name)
-            start = {"start_offset": 0, "next_offset": 0, "compaction_epoch": 0}
-            start["topic_id"] = connection.execute(named).scalar_one()
-            connection.execute(insert(schema.partitions), [{**start, "number": number} for number in range(partitions)])
+            catalog.create_topic(connection, name, partitions, settings or {}, kafka_id)
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Up to `count`; a topic that has as many or more stays as it is."""
         with self.transaction() as connection:
-            named = select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)
-            topic_id = connection.execute(named).scalar_one()
-            mine = schema.partitions.c.topic_id == topic_id
-            known = connection.execute(select(func.count()).select_from(schema.partitions).where(mine)).scalar_one()
-            fresh = {"topic_id": topic_id, "start_offset": 0, "next_offset": 0, "compaction_epoch": 0}
-            rows = [{**fresh, "number": number} for number in range(known, count)]
-            if rows:
-                connection.execute(insert(schema.partitions), rows)
+            catalog.add_partitions(connection, topic, count)
 
     def topics(self) -> dict[str, dict[str, object]]:
         """Names and settings."""
@@ -224,11 +203,8 @@ class Metastore:
 
     def configure(self, topic: str, settings: Mapping[str, object]) -> None:
         """These settings of a topic, beside those that it has."""
-        named = schema.topics.c.name == topic
         with self.transaction() as connection:
-            known = connection.execute(select(schema.topics.c.settings).where(named).with_for_update()).scalar_one()
-            after = json.dumps(json.loads(known) | dict(settings))
-            connection.execute(update(schema.topics).where(named).values(settings=after))
+            catalog.configure(connection, topic, settings)
 
     def identify(self, topic: str, kafka_id: str) -> str:
         """The id of the topic in Kafka: the one that is known, or this one, from now on."""
@@ -249,7 +225,8 @@ class Metastore:
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         with self.transaction(snapshot=True) as connection:
-            return loaded(connection, *located(connection, topic_partition, lock=False))
+            partition_id, row = located(connection, topic_partition, lock=False)
+            return loaded_all(connection, [row])[partition_id]
 
     def snapshot(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Partition]:
         """These partitions, or all of the lake, at one moment: a few statements per chunk of them, none per partition."""
@@ -310,9 +287,8 @@ class Metastore:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, [extent for append in appends.values() for extent in append.extents], sizes, clock)
-            for topic_partition, append in sorted(appends.items(), key=lambda item: item[0]):
-                partition = locked(connection, topic_partition, clock, with_extents=False)
-                write(connection, partition, commits.appended(partition.before, append.expected_next, append.extents))
+            proposed = {name: (append.expected_next, append.extents) for name, append in appends.items()}
+            append_all(connection, proposed, clock)
 
     def replace(
         self, topic_partition: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,
@@ -324,7 +300,7 @@ class Metastore:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, extents, sizes, clock)
-            partition = locked(connection, topic_partition, clock)
+            partition = locked(connection, topic_partition, clock, touched_by(extents, claim))
             hold = lowest_hold(connection, partition.partition_id, partition.moment_ms)
             after = commits.replaced(
                 partition.before, expected_epoch, extents, claim, tombstones_below=tombstones_below, hold=hold,
@@ -340,7 +316,7 @@ class Metastore:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, extents, sizes, clock)
-            partition = locked(connection, topic_partition, clock)
+            partition = locked(connection, topic_partition, clock, touched_by(extents))
             holder = lease_of(connection, partition.partition_id, partition.moment_ms)
             after = commits.leveled(
                 partition.before, expected_epoch, extents, worked_on_by=holder if holder != worker else None
@@ -350,7 +326,7 @@ class Metastore:
     def start_at(self, topic_partition: TopicPartition, start_offset: int, *, now_ms: Moment | None = None) -> None:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
-            partition = locked(connection, topic_partition, clock)
+            partition = locked(connection, topic_partition, clock, lambda log: (Span(0, start_offset),))
             release(connection, write(connection, partition, commits.started_at(partition.before, start_offset)), clock)
 
     def collectable(self, *, unreferenced_before_ms: int, registered_before_ms: int) -> list[ObjectRow]:
@@ -385,27 +361,12 @@ class Metastore:
 
     def objects(self) -> dict[str, ObjectRow]:
         with self.transaction() as connection:
-            return {row.object_id: ObjectRow(**row._mapping) for row in connection.execute(select(schema.objects))}
+            return object_rows(connection)
 
     def check(self) -> list[str]:
         """Every invariant over the whole metastore, in one snapshot; what is wrong, in words."""
-        violations: list[str] = []
         with self.transaction(snapshot=True) as connection:
-            rows = connection.execute(select(schema.objects)).all()
-            objects = {row.object_id: ObjectRow(**row._mapping) for row in rows}
-            used: dict[str, list[Place]] = {}
-            every = select(schema.topics.c.name, schema.partitions).join_from(schema.partitions, schema.topics)
-            for row in connection.execute(every).all():
-                topic_partition = TopicPartition(row.name, row.number)
-                partition = loaded(connection, row.partition_id, row)
-                violations += [f"{topic_partition}: {text}" for text in commits.violations(partition)]
-                for extent in partition.extents:
-                    for object_id, place in places(topic_partition, extent):
-                        used.setdefault(object_id, []).append(place)
-        for object_id, found_places in sorted(used.items()):
-            violations += _object_violations(object_id, objects.get(object_id), sorted(found_places))
-        idle = [row for row in objects.values() if row.state == COMMITTED and row.object_id not in used]
-        return violations + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
+            return checking.violations(connection)
 
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
@@ -428,15 +389,3 @@ def _collectable(unreferenced_before_ms: int, registered_before_ms: int) -> Any:
     old = and_(columns.state == UNREFERENCED, columns.changed_ms < unreferenced_before_ms)
     lost = and_(columns.state == REGISTERED, columns.changed_ms < registered_before_ms)
     return old | lost | (columns.state == CONDEMNED)
-
-
-def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[Place]) -> list[str]:
-    if row is None:
-        return [f"{places[0].what}: its object {object_id} is unknown"]
-    violations = [] if row.state == COMMITTED else [f"{places[0].what}: its object {object_id} is {row.state}"]
-    for before, after in pairwise(places):
-        if before.end > after.start:
-            violations.append(f"{before.what} and {after.what} share bytes of object {object_id}")
-    if places[-1].end > row.size:
-        violations.append(f"{places[-1].what} ends behind its object {object_id} of {row.size} bytes")
-    return violations

@@ -5,17 +5,20 @@ Reads and converts; every change, and every transaction, is the metastore's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.commits import Extent, LowestHold, Partition, TombstoneRange
 from headstone.lake.dead import dead_bytes
 from headstone.lake.keyindex import section_bytes
-from headstone.lake.spans import Span
+from headstone.lake.spans import Span, Spans, touching
+from headstone.lake.totals import COLUMNS, Totals
 from headstone.log.topic_partition import TopicPartition
 
 ROWS_AT_ONCE = 500
@@ -65,17 +68,42 @@ def partition_id_of(connection: Connection, topic_partition: TopicPartition) -> 
     return located(connection, topic_partition, lock=False)[0]
 
 
-def loaded(connection: Connection, partition_id: int, row: Any, *, with_extents: bool = True) -> Partition:
+def loaded(connection: Connection, partition_id: int, row: Any, *, extents: tuple[Extent, ...] = ()) -> Partition:
+    """With these of its extents."""
+
     def rows(table: Any) -> Any:
         mine = select(table).where(table.c.partition_id == partition_id)
         return connection.execute(mine.order_by(table.c.span_start))
 
     return Partition(
-        start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch,
-        extents=tuple(extent_of(found) for found in rows(schema.extents)) if with_extents else (),
+        start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch, extents=extents,
         cleaned=tuple(span_of(found) for found in rows(schema.cleaned)),
         tombstones=tuple(tombstones_of(found) for found in rows(schema.tombstones)),
     )  # fmt: skip
+
+
+def extents_in(connection: Connection, partition_id: int, spans: Spans) -> tuple[Extent, ...]:
+    """Those that have an offset in common with one of the spans, in order.
+
+    Extents tile a log: where none begins with a span, the last one that begins before it may reach into it."""
+    columns, found = schema.extents.c, dict[int, Extent]()
+
+    def take(query: Any) -> None:
+        for row in connection.execute(query):
+            if touching(spans, span_of(row)):
+                found[row.span_start] = extent_of(row)
+
+    for some in chunks(spans):
+        inside = [
+            and_(columns.partition_id == partition_id, columns.span_start >= span.start, columns.span_start < span.end)
+            for span in some
+        ]
+        take(select(schema.extents).where(or_(*inside)))
+    for span in spans:
+        if span.start not in found:
+            before = (columns.partition_id == partition_id) & (columns.span_start < span.start)
+            take(select(schema.extents).where(before).order_by(columns.span_start.desc()).limit(1))
+    return tuple(found[start] for start in sorted(found))
 
 
 def loaded_all(connection: Connection, rows: Sequence[Any]) -> dict[int, Partition]:
@@ -84,7 +112,7 @@ def loaded_all(connection: Connection, rows: Sequence[Any]) -> dict[int, Partiti
     for some in chunks(rows):
         ids = [row.partition_id for row in some]
         extents, cleaned, tombstones = (
-            _by_partition(connection, table, ids) for table in (schema.extents, schema.cleaned, schema.tombstones)
+            by_partition(connection, table, ids) for table in (schema.extents, schema.cleaned, schema.tombstones)
         )
         for row in some:
             mine = row.partition_id
@@ -96,12 +124,16 @@ def loaded_all(connection: Connection, rows: Sequence[Any]) -> dict[int, Partiti
     return loaded
 
 
-def _by_partition(connection: Connection, table: Any, ids: Sequence[int]) -> dict[int, list[Any]]:
+def by_partition(connection: Connection, table: Any, ids: Sequence[int]) -> dict[int, list[Any]]:
     found: dict[int, list[Any]] = {}
     query = select(table).where(table.c.partition_id.in_(ids)).order_by(table.c.partition_id, table.c.span_start)
     for row in connection.execute(query):
         found.setdefault(row.partition_id, []).append(row)
     return found
+
+
+def totals_of_row(row: Any) -> Totals:
+    return Totals(**{name: getattr(row, name) for name in COLUMNS})
 
 
 def span_of(row: Any) -> Span:
@@ -114,14 +146,10 @@ def tombstones_of(row: Any) -> TombstoneRange:
 
 def known_since(connection: Connection, topic_id: int) -> int:
     """When the first records of a topic came into the lake; of one that has none, when the lake was made."""
-    mine = select(schema.partitions.c.partition_id).where(schema.partitions.c.topic_id == topic_id)
-    tables = (schema.extents, schema.past_extents)
-    firsts = [
-        connection.execute(select(func.min(table.c.added_ms)).where(table.c.partition_id.in_(mine))).scalar_one()
-        for table in tables
-    ]
-    known = [first for first in firsts if first is not None]
-    return min(known) if known else int(connection.execute(select(schema.lakes.c.created_ms)).scalar_one())
+    columns = schema.partitions.c
+    came = (columns.topic_id == topic_id) & (columns.first_added_ms >= 0)
+    first_ms = connection.execute(select(func.min(columns.first_added_ms)).where(came)).scalar_one()
+    return int(connection.execute(select(schema.lakes.c.created_ms)).scalar_one() if first_ms is None else first_ms)
 
 
 def extent_of(row: Any) -> Extent:
@@ -129,18 +157,39 @@ def extent_of(row: Any) -> Extent:
         span=Span(row.span_start, row.span_end), object_id=row.object_id, position=row.position, length=row.length,
         records=row.records, max_timestamp_ms=row.max_timestamp_ms, checksum=row.checksum, keys=row.listed,
         dead=row.dead, dead_object=row.dead_object, dead_position=row.dead_position,
-        oldest_timestamp_ms=row.oldest_timestamp_ms,
+        oldest_timestamp_ms=row.oldest_timestamp_ms, dead_since_ms=row.dead_since_ms,
     )  # fmt: skip
 
 
-def extent_row(partition_id: int, extent: Extent, moment_ms: int) -> dict[str, object]:
+def extent_row(partition_id: int, extent: Extent, moment_ms: int, *, dirty: bool) -> dict[str, object]:
     return {
         "partition_id": partition_id, "span_start": extent.span.start, "span_end": extent.span.end,
         "object_id": extent.object_id, "position": extent.position, "length": extent.length, "records": extent.records,
         "max_timestamp_ms": extent.max_timestamp_ms, "checksum": extent.checksum, "listed": extent.keys, "added_ms": moment_ms,
         "dead": extent.dead, "dead_object": extent.dead_object, "dead_position": extent.dead_position,
-        "oldest_timestamp_ms": extent.oldest_timestamp_ms,
+        "oldest_timestamp_ms": extent.oldest_timestamp_ms, "dead_since_ms": extent.dead_since_ms, "dirty": int(dirty),
     }  # fmt: skip
+
+
+def topic_settings(connection: Connection, topic_ids: Collection[int]) -> dict[int, dict[str, object]]:
+    columns = schema.topics.c
+    return {
+        row.topic_id: json.loads(row.settings)
+        for some in chunks(sorted(topic_ids))
+        for row in connection.execute(select(columns.topic_id, columns.settings).where(columns.topic_id.in_(some)))
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectRow:
+    object_id: str
+    state: str
+    size: int
+    changed_ms: int
+
+
+def object_rows(connection: Connection) -> dict[str, ObjectRow]:
+    return {row.object_id: ObjectRow(**row._mapping) for row in connection.execute(select(schema.objects)).all()}
 
 
 def lowest_hold(connection: Connection, partition_id: int, now_ms: int) -> LowestHold | None:

@@ -9,14 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from headstone.errors import UsageError
 from headstone.lake.commits import Partition
-from headstone.lake.spans import Span, Spans, overlap, touching, without
+from headstone.lake.spans import Span, Spans, overlap, without
+from headstone.lake.totals import Totals, dirty_among
 from headstone.log.topic_partition import TopicPartition
-from headstone.retention.policy import NO_LIMIT, dirty_enough, overdue
+from headstone.retention.choosing import Dirt, choose
+from headstone.retention.policy import NO_LIMIT
 from headstone.retention.settings import CLEANUP_POLICY, setting_of
 
 POLICY, POLICY_UNKNOWN = CLEANUP_POLICY, "unknown"
 """Of a topic without that setting: compact. Unknown: its source did not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ripe:
+    """What of the dirt is older than min.compaction.lag.ms."""
+
+    dirt: Dirt
+    more_at_ms: int | None = None
+    """When the next of it is; None if all is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A partition without its extents (`partition` has none), and what they come to."""
+
+    partition: Partition
+    totals: Totals
+    ripe: Ripe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +62,26 @@ def not_compacted(settings: Mapping[str, object]) -> str | None:
     return None if "compact" in policy.split(",") else f"{POLICY} is {policy or 'empty'}: every record is kept"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The settings of a topic that say when it is compacted."""
+
+    ratio_min: float
+    lag_ms_min: int
+    lag_ms_max: int
+    retention_ms: int
+
+
+def limits_of(settings: Mapping[str, object]) -> Limits:
+    """UsageError if one of them is no number."""
+    return Limits(
+        ratio_min=setting_of(settings, "min.cleanable.dirty.ratio"),
+        lag_ms_min=setting_of(settings, "min.compaction.lag.ms"),
+        lag_ms_max=setting_of(settings, "max.compaction.lag.ms"),
+        retention_ms=setting_of(settings, "delete.retention.ms"),
+    )
+
+
 def dirty_spans(partition: Partition) -> Spans:
     log = [Span(partition.start_offset, partition.next_offset)]
     return without(log, partition.cleaned) if partition.next_offset > partition.start_offset else ()
@@ -51,8 +92,8 @@ def compactable(partition: Partition, settings: Mapping[str, object], *, now_ms:
 
     Without a lag nothing is too young, whatever its timestamps say."""
     dirty, lag_ms = dirty_spans(partition), setting_of(settings, "min.compaction.lag.ms")
-    young = (extent.span.start for extent in partition.extents if extent.max_timestamp_ms > now_ms - lag_ms)
-    young = (start for start in young if dirty and dirty[-1].end > start)
+    soiled = dirty_among(partition.extents, dirty)
+    young = (extent.span.start for extent in soiled if extent.max_timestamp_ms > now_ms - lag_ms)
     limit = min(young, default=NO_LIMIT) if lag_ms > 0 else NO_LIMIT
     return overlap(dirty, [Span(0, limit)]) if limit > 0 else ()
 
@@ -68,37 +109,30 @@ def due_tombstones(partition: Partition, settings: Mapping[str, object], *, now_
 
 
 def eligibility(
-    partition: Partition, settings: Mapping[str, object], *, now_ms: int, requested: bool = False,
-    held_from: int = NO_LIMIT,
-) -> Eligibility:  # fmt: skip
+    summary: Summary, settings: Mapping[str, object], *, now_ms: int, requested: bool = False, held_from: int = NO_LIMIT
+) -> Eligibility:
     if reason := not_compacted(settings):
         return ineligible(reason, requested=requested)
-    total = sum(extent.length for extent in partition.extents)
-    spans = compactable(partition, settings, now_ms=now_ms)
-    dirty = [extent for extent in partition.extents if touching(spans, extent.span)]
-    dirty_bytes = sum(extent.length for extent in dirty)
-    ratio = dirty_bytes / total if total else 0.0
-    needed = setting_of(settings, "min.cleanable.dirty.ratio")
-    lag_ms = setting_of(settings, "max.compaction.lag.ms")
-    due = len(due_tombstones(partition, settings, now_ms=now_ms, held_from=held_from))
-    oldest = min((extent.oldest_timestamp_ms for extent in dirty if extent.oldest_timestamp_ms > 0), default=None)
-    deadline = oldest + lag_ms if oldest is not None and lag_ms < NO_LIMIT - oldest else None
+    limits, ripe = limits_of(settings), summary.ripe
+    choice = choose(ripe.dirt, now_ms=now_ms, ratio_min=limits.ratio_min, lag_ms_max=limits.lag_ms_max)
+    due = due_tombstones(summary.partition, settings, now_ms=now_ms, held_from=held_from)
     eligible, reason = True, ""
-    if requested and (dirty_bytes or due):
+    if requested and (ripe.dirt.dirty_bytes or due):
         reason = "requested"
-    elif deadline is not None and overdue(now_ms, deadline):
-        reason = f"max.compaction.lag.ms expired {now_ms - deadline} ms ago"
+    elif choice.overdue and choice.deadline_ms is not None:
+        reason = f"max.compaction.lag.ms expired {now_ms - choice.deadline_ms} ms ago"
     elif due:
-        reason = f"tombstones of {due} ranges have had their time"
-    elif dirty_bytes and dirty_enough(ratio, needed):
-        reason = f"dirty ratio {ratio:.3f} is above {needed:g}"
+        reason = f"tombstones of {len(due)} ranges have had their time"
+    elif choice.dirty_enough:
+        reason = f"dirty ratio {choice.dirty_ratio:.3f} is above {limits.ratio_min:g}"
     else:
         eligible = False
-        young = "nothing is old enough" if dirty_spans(partition) else "nothing is dirty"
-        reason = f"dirty ratio {ratio:.3f} is not above {needed:g}" if dirty_bytes else young
+        young = "nothing is old enough" if dirty_spans(summary.partition) else "nothing is dirty"
+        little = f"dirty ratio {choice.dirty_ratio:.3f} is not above {limits.ratio_min:g}"
+        reason = little if ripe.dirt.dirty_bytes else young
     return Eligibility(
-        eligible=eligible, requested=requested, reason=reason, dirty_ratio=ratio, dirty_bytes=dirty_bytes, tombstones_due=due,
-        deadline_ms=deadline,
+        eligible=eligible, requested=requested, reason=reason, dirty_ratio=choice.dirty_ratio,
+        dirty_bytes=ripe.dirt.dirty_bytes, tombstones_due=len(due), deadline_ms=choice.deadline_ms,
     )  # fmt: skip
 
 
@@ -106,6 +140,52 @@ def ineligible(reason: str, *, requested: bool = False) -> Eligibility:
     return Eligibility(
         eligible=False, requested=requested, reason=reason, dirty_ratio=0.0, dirty_bytes=0, tombstones_due=0, deadline_ms=None
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidacy:
+    """What the queue's indexes know of a partition: never later, and never less, than what `eligibility` finds."""
+
+    overdue_from_ms: int = NO_LIMIT
+    """From when on max.compaction.lag.ms is over for the oldest dirty data."""
+    tombstones_due_ms: int = NO_LIMIT
+    """From when on the lowest range of tombstones has had its time, readers' holds aside."""
+    dirty_ratio: float = 0.0
+    """0 if it is not enough."""
+
+
+def candidacy(partition: Partition, totals: Totals, settings: Mapping[str, object]) -> Candidacy:
+    """Looks at no extents of the partition. A topic whose settings make no sense is no candidate."""
+    try:
+        if not_compacted(settings):
+            return Candidacy()
+        limits = limits_of(settings)
+    except UsageError:
+        return Candidacy()
+    choice = choose(all_dirt(totals), now_ms=0, ratio_min=limits.ratio_min, lag_ms_max=limits.lag_ms_max)
+    dirty, ranges = dirty_spans(partition), partition.tombstones[:1]
+    removable = [
+        known.cleaned_at_ms + limits.retention_ms for known in ranges if not dirty or known.span.start < dirty[0].start
+    ]
+    return Candidacy(
+        overdue_from_ms=NO_LIMIT if choice.deadline_ms is None else choice.deadline_ms + 1,
+        tombstones_due_ms=min([NO_LIMIT, *removable]),
+        dirty_ratio=choice.dirty_ratio if choice.dirty_enough else 0.0,
+    )
+
+
+def all_dirt(totals: Totals) -> Dirt:
+    """Whatever min.compaction.lag.ms is."""
+    return Dirt(clean_bytes=totals.clean_bytes, dirty_bytes=totals.dirty_bytes, oldest_ms=totals.oldest_dirty_ms)
+
+
+def next_look_ms(summary: Summary, state: Eligibility) -> int:
+    """Of a partition whose dirt is not due: before then it is not, unless somebody compacts, merges or configures it.
+
+    Appends change nothing: what is young ends what is cleaned, and they come behind it."""
+    if summary.ripe.more_at_ms is None:
+        return 0
+    return min(summary.ripe.more_at_ms, NO_LIMIT if state.deadline_ms is None else state.deadline_ms + 1)
 
 
 def queue(
@@ -117,7 +197,7 @@ def queue(
         topic_partition, state = item
         if state.requested:
             return -1, 0.0, topic_partition
-        if state.deadline_ms is not None and overdue(now_ms, state.deadline_ms):
+        if state.deadline_ms is not None and now_ms > state.deadline_ms:
             return 0, state.deadline_ms, topic_partition
         return (
             (1, -state.tombstones_due, topic_partition)

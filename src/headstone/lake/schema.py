@@ -5,10 +5,13 @@ Plain SQL types, so that SQLite and PostgreSQL hold the same rows. Times are mil
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -19,12 +22,16 @@ from sqlalchemy import (
     UniqueConstraint,
     inspect,
     select,
+    text,
 )
 
 from headstone.errors import UsageError
 
-VERSION = 4
+VERSION = 5
 """Of the tables. Another one is refused."""
+
+NEVER = str(2**63 - 1)
+"""Of a time that does not come."""
 
 metadata = MetaData()
 
@@ -64,9 +71,28 @@ partitions = Table(
     Column("compaction_epoch", BigInteger, nullable=False),
     Column("changed_ms", BigInteger, nullable=False, server_default="0"),
     Column("known_from_ms", BigInteger, nullable=False, server_default="0"),
+    Column("first_added_ms", BigInteger, nullable=False, server_default="-1"),
+    Column("extents", BigInteger, nullable=False, server_default="0"),
+    Column("bytes", BigInteger, nullable=False, server_default="0"),
+    Column("dirty_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("records", BigInteger, nullable=False, server_default="0"),
+    Column("dead_records", BigInteger, nullable=False, server_default="0"),
+    Column("dead_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("oldest_dirty_ms", BigInteger, nullable=False, server_default="-1"),
+    Column("newest_dirty_ms", BigInteger, nullable=False, server_default="-1"),
+    Column("dead_since_ms", BigInteger, nullable=False, server_default="-1"),
+    Column("overdue_from_ms", BigInteger, nullable=False, server_default=NEVER),
+    Column("tombstones_due_ms", BigInteger, nullable=False, server_default=NEVER),
+    Column("dirty_ratio", Double, nullable=False, server_default="0"),
+    Column("ripe_ms", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("topic_id", "number"),
+    Index("partitions_by_overdue", "overdue_from_ms"),
+    Index("partitions_by_tombstones_due", "tombstones_due_ms"),
+    Index("partitions_by_dirty_ratio", "dirty_ratio"),
 )
-"""`changed_ms` never goes back, whatever the clocks of workers say. Before `known_from_ms` the past was collected."""
+"""`changed_ms` never goes back, whatever the clocks of workers say. Before `known_from_ms` the past was collected.
+`first_added_ms`: when its first records came; -1 if none did. From `extents` to `dead_since_ms`: what the extents come to
+(`totals`). From `overdue_from_ms` on: what the queue looks for (`scheduling.Candidacy`)."""
 
 leader_epochs = Table(
     "leader_epochs",
@@ -106,9 +132,23 @@ extents = Table(
     Column("dead_object", String(36), nullable=True),
     Column("dead_position", BigInteger, nullable=False, server_default="0"),
     Column("oldest_timestamp_ms", BigInteger, nullable=False, server_default="-1"),
+    Column("dead_since_ms", BigInteger, nullable=False, server_default="-1"),
+    Column("dirty", Integer, nullable=False, server_default="1"),
     Index("extents_by_object", "object_id"),
     Index("extents_by_dead_object", "dead_object"),
 )
+DIRTY = text("extents.dirty = 1")
+MARKED = text("extents.dead_since_ms >= 0")
+"""Written out, not as parameters: only then a database sees that an index of these rows alone is enough."""
+_DIRTY_ONLY: dict[str, Any] = {"postgresql_where": text("dirty = 1"), "sqlite_where": text("dirty = 1")}
+_MARKED_ONLY: dict[str, Any] = {
+    "postgresql_where": text("dead_since_ms >= 0"),
+    "sqlite_where": text("dead_since_ms >= 0"),
+}
+Index("extents_by_oldest_dirty", extents.c.partition_id, extents.c.oldest_timestamp_ms, **_DIRTY_ONLY)
+Index("extents_by_newest_dirty", extents.c.partition_id, extents.c.max_timestamp_ms, **_DIRTY_ONLY)
+Index("extents_by_dead_since", extents.c.partition_id, extents.c.dead_since_ms, **_MARKED_ONLY)
+"""`dirty`: 1 if any offset of it is. With these indexes a commit finds the extremes of what is left without reading it."""
 
 past_extents = Table(
     "past_extents",
@@ -130,6 +170,7 @@ past_extents = Table(
     Column("dead_object", String(36), nullable=True),
     Column("dead_position", BigInteger, nullable=False, server_default="0"),
     Column("oldest_timestamp_ms", BigInteger, nullable=False, server_default="-1"),
+    Column("dead_since_ms", BigInteger, nullable=False, server_default="-1"),
     Index("past_extents_by_object", "object_id"),
     Index("past_extents_by_dead_object", "dead_object"),
     Index("past_extents_by_partition", "partition_id", "removed_ms"),
@@ -157,10 +198,12 @@ leases = Table(
     "leases",
     metadata,
     Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
-    Column("worker", String(200), nullable=False),
-    Column("expires_ms", BigInteger, nullable=False),
+    Column("worker", String(200), nullable=False, server_default=""),
+    Column("expires_ms", BigInteger, nullable=False, server_default="0"),
+    Index("leases_by_worker", "worker"),
 )
-"""Who works on a partition. Spares others the work; what keeps the data right is the epoch."""
+"""Who works on a partition, until when. Spares others the work; what keeps the data right is the epoch. Each partition has
+a row from its beginning, free or not: whoever takes several locks these, and is in nobody's way who commits."""
 
 requests = Table(
     "requests",
@@ -222,9 +265,11 @@ history = Table(
     Column("started_ms", BigInteger, nullable=False),
     Column("finished_ms", BigInteger, nullable=False),
     Column("outcome", String(16), nullable=False),
-    Column("told", Text, nullable=False),
+    Column("details", Text, nullable=False),
+    Index("history_by_partition", "partition_id", "finished_ms"),
+    Index("history_by_time", "finished_ms"),
 )
-"""`outcome`: committed, idle, refused, failed, stopped, leveled. `told` is JSON."""
+"""`outcome`: committed, idle, refused, failed, stopped, leveled. `details` is JSON."""
 
 
 def exists(connection: Connection) -> bool:

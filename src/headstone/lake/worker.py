@@ -13,16 +13,17 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
-from headstone.errors import HeadstoneError, UsageError
+from headstone.errors import HeadstoneError
 from headstone.lake.clock import Clock
 from headstone.lake.commits import CommitRefused
 from headstone.lake.compaction import compact_partition
-from headstone.lake.holds import Holds
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, LEASE_MS, LEVELED, REFUSED, STOPPED, WAIT_MS, Leases
 from headstone.lake.leveling import level_partition, runs_to_merge
-from headstone.lake.scheduling import Eligibility, eligibility, ineligible, queue
+from headstone.lake.rows import located_all
+from headstone.lake.scheduling import Eligibility, queue
+from headstone.lake.standings import standings
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 
@@ -37,19 +38,12 @@ def eligibilities(
     """Every partition of the lake: whether it is worth a compaction, and why. Settings that make no sense are their own.
 
     `requested`: as if somebody had asked for these too."""
-    metastore, holds = lake.metastore, Holds(lake.metastore)
-    settings, requested = metastore.topics(), {*Leases(metastore).requested(), *requested}
-    states = {}
-    for topic_partition in metastore.partitions():
-        try:
-            states[topic_partition] = eligibility(
-                metastore.partition(topic_partition), settings[topic_partition.topic], now_ms=now_ms,
-                requested=topic_partition in requested,
-                held_from=holds.held_from(topic_partition, now_ms=now_ms),
-            )  # fmt: skip
-        except UsageError as error:
-            states[topic_partition] = ineligible(str(error))
-    return states
+    with lake.metastore.transaction(snapshot=True) as connection:
+        rows = located_all(connection, None)
+        found = standings(
+            connection, rows, now_ms=lake.metastore.moment(connection, now_ms), requested=requested
+        )  # fmt: skip
+    return {standing.partition: standing.state for standing in sorted(found, key=lambda standing: standing.partition)}
 
 
 class StoppedHard(HeadstoneError):

@@ -50,13 +50,3 @@ def horizon_after(now_ms: int, delete_retention_ms: int) -> int:
     """now + delete.retention.ms, or -1 if that overflows: then the batch is never stamped (retention 'for ever')."""
     horizon = now_ms + delete_retention_ms
     return horizon if horizon <= NO_LIMIT else -1
-
-
-def dirty_enough(dirty_ratio: float, ratio_min: float) -> bool:
-    """Whether so much dirt is reason enough to clean: strictly more, as Kafka's cleaner has it."""
-    return dirty_ratio > ratio_min
-
-
-def overdue(waited_ms: int, lag_ms_max: int) -> bool:
-    """Whether the oldest dirty record has waited for too long: strictly longer, as Kafka's cleaner has it."""
-    return lag_ms_max != NO_LIMIT and waited_ms > lag_ms_max

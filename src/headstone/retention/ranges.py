@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from headstone.retention.policy import Policy, dirty_enough, overdue
+from headstone.retention.choosing import Choice, Dirt, choose
+from headstone.retention.policy import Policy
 from headstone.retention.survey import PartitionSurvey, SegmentSurvey
 
 INT32_MAX = 2**31 - 1
@@ -77,31 +78,32 @@ def dirty_segments(survey: PartitionSurvey, dirty_start: int) -> list[SegmentSur
 
 
 def eligibility(survey: PartitionSurvey, clean: CleanRange, policy: Policy) -> Eligibility:
-    cleanable = [s for s in dirty_segments(survey, clean.dirty_start) if s.base < clean.uncleanable]
-    cleanable_bytes = sum(segment.size for segment in cleanable)
-    clean_bytes = sum(segment.size for segment in survey.segments if segment.base < clean.dirty_start)
-    total = clean_bytes + cleanable_bytes
-    ratio = cleanable_bytes / total if total else 0.0
-    stamps = [s.first_batch_timestamp for s in dirty_segments(survey, clean.dirty_start) if s.first_batch_timestamp > 0]
-    waited = policy.now_ms - min(stamps) if stamps else 0
-    late = bool(stamps) and overdue(waited, policy.max_compaction_lag_ms)
-    eligible, reason = _choice(cleanable_bytes, ratio, late, waited, clean, policy)
-    return Eligibility(
-        eligible=eligible, reason=reason, clean_bytes=clean_bytes, cleanable_bytes=cleanable_bytes, dirty_ratio=ratio
+    dirty = dirty_segments(survey, clean.dirty_start)
+    stamps = [segment.first_batch_timestamp for segment in dirty if segment.first_batch_timestamp > 0]
+    dirt = Dirt(
+        clean_bytes=sum(segment.size for segment in survey.segments if segment.base < clean.dirty_start),
+        dirty_bytes=sum(segment.size for segment in dirty if segment.base < clean.uncleanable),
+        oldest_ms=min(stamps, default=-1),
     )
+    choice = choose(
+        dirt, now_ms=policy.now_ms, ratio_min=policy.min_cleanable_dirty_ratio, lag_ms_max=policy.max_compaction_lag_ms
+    )
+    return Eligibility(
+        eligible=choice.chosen, reason=_reason(dirt, choice, clean, policy), clean_bytes=dirt.clean_bytes,
+        cleanable_bytes=dirt.dirty_bytes, dirty_ratio=dirt.ratio,
+    )  # fmt: skip
 
 
-def _choice(
-    cleanable_bytes: int, ratio: float, late: bool, waited: int, clean: CleanRange, policy: Policy
-) -> tuple[bool, str]:
-    if cleanable_bytes == 0:
+def _reason(dirt: Dirt, choice: Choice, clean: CleanRange, policy: Policy) -> str:
+    if dirt.dirty_bytes == 0:
         where = f"first dirty offset {clean.dirty_start}, cleanable up to {clean.uncleanable} ({clean.limit})"
-        return False, f"no cleanable bytes: {where}"
-    if dirty_enough(ratio, policy.min_cleanable_dirty_ratio):
-        return True, f"dirty ratio {ratio:.3f} > min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
-    if late:
-        return True, f"oldest dirty record waited {waited} ms > max.compaction.lag.ms {policy.max_compaction_lag_ms}"
-    return False, f"dirty ratio {ratio:.3f} <= min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
+        return f"no cleanable bytes: {where}"
+    if choice.dirty_enough:
+        return f"dirty ratio {dirt.ratio:.3f} > min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
+    if choice.overdue:
+        waited_ms = policy.now_ms - dirt.oldest_ms
+        return f"oldest dirty record waited {waited_ms} ms > max.compaction.lag.ms {policy.max_compaction_lag_ms}"
+    return f"dirty ratio {dirt.ratio:.3f} <= min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
 
 
 def group_segments(segments: Sequence[SegmentSurvey], policy: Policy, *, uncleanable: int) -> list[list[SegmentSurvey]]:

@@ -1,0 +1,81 @@
+"""The SQL of topics and their partitions: made, enlarged, configured, identified.
+
+Every function works inside a transaction of the metastore's. A partition is made with the row of its lease; a topic's settings
+and what the queue knows of its partitions change together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+
+from headstone.errors import UsageError
+from headstone.lake import schema
+from headstone.lake.commits import Partition
+from headstone.lake.rows import by_partition, chunks, span_of, tombstones_of, topic_settings, totals_of_row
+from headstone.lake.scheduling import candidacy
+
+
+def create_topic(
+    connection: Connection, name: str, partitions: int, settings: Mapping[str, object], kafka_id: str | None
+) -> None:
+    named = select(schema.topics.c.topic_id).where(schema.topics.c.name == name)
+    if connection.execute(named).first():
+        raise UsageError(f"topic {name} exists already")
+    row = {"name": name, "settings": json.dumps(dict(settings)), "kafka_id": kafka_id}
+    connection.execute(insert(schema.topics).values(**row))
+    _make_partitions(connection, connection.execute(named).scalar_one(), 0, partitions)
+
+
+def add_partitions(connection: Connection, topic: str, count: int) -> None:
+    """Up to `count`; a topic that has as many or more stays as it is."""
+    named = select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)
+    topic_id = connection.execute(named).scalar_one()
+    mine = schema.partitions.c.topic_id == topic_id
+    known = connection.execute(select(func.count()).select_from(schema.partitions).where(mine)).scalar_one()
+    _make_partitions(connection, topic_id, known, count)
+
+
+def _make_partitions(connection: Connection, topic_id: int, first: int, end: int) -> None:
+    fresh = {"topic_id": topic_id, "start_offset": 0, "next_offset": 0, "compaction_epoch": 0}
+    if first < end:
+        connection.execute(insert(schema.partitions), [{**fresh, "number": number} for number in range(first, end)])
+        columns = schema.partitions.c
+        made = select(columns.partition_id).where(columns.topic_id == topic_id, columns.number >= first)
+        connection.execute(insert(schema.leases).from_select(["partition_id"], made))
+
+
+def configure(connection: Connection, topic: str, settings: Mapping[str, object]) -> None:
+    """These settings of a topic, beside those that it has."""
+    columns = schema.topics.c
+    mine = select(columns.topic_id, columns.settings).where(columns.name == topic)
+    row = connection.execute(mine.with_for_update()).one()
+    after = json.dumps(json.loads(row.settings) | dict(settings))
+    connection.execute(update(schema.topics).where(columns.topic_id == row.topic_id).values(settings=after))
+    requeue(connection, row.topic_id)
+
+
+def requeue(connection: Connection, topic_id: int | None = None) -> None:
+    """What the queue knows of a topic's partitions, or of all, anew: their settings, or times in their ranges, have changed."""
+    table = schema.partitions
+    every = select(table).order_by(table.c.partition_id)
+    mine = every if topic_id is None else every.where(table.c.topic_id == topic_id)
+    rows = connection.execute(mine.with_for_update()).all()
+    settings = topic_settings(connection, {row.topic_id for row in rows})
+    for some in chunks(rows):
+        ids = [row.partition_id for row in some]
+        cleaned, tombstones = (by_partition(connection, each, ids) for each in (schema.cleaned, schema.tombstones))
+        updates: list[dict[str, Any]] = []
+        for row in some:
+            partition = Partition(
+                start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch, extents=(),
+                cleaned=tuple(map(span_of, cleaned.get(row.partition_id, ()))),
+                tombstones=tuple(map(tombstones_of, tombstones.get(row.partition_id, ()))),
+            )  # fmt: skip
+            wanted = candidacy(partition, totals_of_row(row), settings[row.topic_id])
+            updates.append({"row_id": row.partition_id, "ripe_ms": 0, **asdict(wanted)})
+        connection.execute(update(table).where(table.c.partition_id == bindparam("row_id")), updates)

@@ -1,0 +1,76 @@
+"""The queue: the most urgent partitions that are due and free, from the indexes of their rows.
+
+An index knows when a partition may be due, not whether it is (`scheduling.Candidacy`): it offers a few, the exact rule decides
+about these. On PostgreSQL what another is taking at this moment is skipped and not waited for; SQLite lets in one at a time.
+Works inside a transaction of the metastore's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, exists, select, update
+
+from headstone.lake import schema
+from headstone.lake.scheduling import next_look_ms
+from headstone.lake.standings import Standing, standings
+from headstone.log.topic_partition import TopicPartition
+
+
+def most_urgent(connection: Connection, *, limit: int, now_ms: int) -> tuple[list[Standing], list[Standing]]:
+    """At most `limit` that are due, most urgent first, the rows of their leases locked; and requested ones that are not due."""
+    chosen: dict[int, Standing] = {}
+    idle: list[Standing] = []
+    seen: set[int] = set()
+    for offer in _offers(now_ms):
+        size = 0
+        while len(chosen) < limit:
+            # As many as are wanted, which leaves the others to others; more and more where many are not due after all.
+            size = max(limit - len(chosen), 2 * size)
+            rows = _offered(connection, offer, seen, size)
+            for standing in standings(connection, rows, now_ms=now_ms):
+                seen.add(standing.partition_id)
+                if standing.state.eligible:
+                    if len(chosen) < limit:
+                        chosen[standing.partition_id] = standing
+                    continue
+                if standing.state.requested:
+                    idle.append(standing)
+                _look_later(connection, standing, now_ms)
+            if not rows:
+                break
+    return list(chosen.values()), idle
+
+
+def _offers(now_ms: int) -> Iterator[Any]:
+    """One ordered query per reason, most urgent first; each walks an index."""
+    partitions, requests = schema.partitions, schema.requests
+    columns, free = partitions.c, schema.leases.c.expires_ms <= now_ms
+    setbacks = schema.setbacks.c
+    waits = exists().where(setbacks.partition_id == columns.partition_id, setbacks.not_before_ms > now_ms)
+    offer = (
+        select(schema.topics.c.name, partitions)
+        .join_from(partitions, schema.topics)
+        .join(schema.leases, schema.leases.c.partition_id == columns.partition_id)
+        .where(free, ~waits)
+    )
+    yield offer.join(requests, requests.c.partition_id == columns.partition_id).order_by(requests.c.requested_ms)
+    ripe = columns.ripe_ms <= now_ms
+    yield offer.where(columns.overdue_from_ms <= now_ms, ripe).order_by(columns.overdue_from_ms)
+    yield offer.where(columns.tombstones_due_ms <= now_ms).order_by(columns.tombstones_due_ms)
+    yield offer.where(columns.dirty_ratio > 0, ripe).order_by(columns.dirty_ratio.desc())
+
+
+def _offered(connection: Connection, offer: Any, seen: set[int], limit: int) -> Mapping[TopicPartition, Any]:
+    fresh = offer.where(schema.partitions.c.partition_id.not_in(sorted(seen))) if seen else offer
+    rows = connection.execute(fresh.limit(limit).with_for_update(of=schema.leases, skip_locked=True)).all()
+    return {TopicPartition(row.name, row.number): row for row in rows}
+
+
+def _look_later(connection: Connection, standing: Standing, now_ms: int) -> None:
+    """What is too young is not offered again before it is older, whoever asks how often."""
+    ripe_ms = next_look_ms(standing.summary, standing.state)
+    if ripe_ms > now_ms:
+        mine = schema.partitions.c.partition_id == standing.partition_id
+        connection.execute(update(schema.partitions).where(mine).values(ripe_ms=ripe_ms))

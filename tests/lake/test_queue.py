@@ -1,0 +1,333 @@
+"""The queue and the numbers on a partition's row, held against all extents: both databases, histories drawn by seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select
+
+from headstone.lake import schema
+from headstone.lake.commits import Claim, Extent
+from headstone.lake.due import most_urgent
+from headstone.lake.holds import Holds
+from headstone.lake.leases import FAILED, HISTORY_JOBS_MAX, HISTORY_MS_MAX, IDLE, Due, Leases
+from headstone.lake.metastore import Append, Metastore
+from headstone.lake.rows import located_all
+from headstone.lake.scheduling import Eligibility
+from headstone.lake.spans import Span, without
+from headstone.lake.standings import standings
+from headstone.log.topic_partition import TopicPartition
+from tests.lake.oracle import slow_eligibility
+from tests.lake.test_metastore import append, extent
+
+SETTINGS: tuple[Mapping[str, object], ...] = (
+    {"delete.retention.ms": 300},
+    {"delete.retention.ms": 300, "min.compaction.lag.ms": 150, "min.cleanable.dirty.ratio": 0.4},
+    {
+        "max.compaction.lag.ms": 200,
+        "min.cleanable.dirty.ratio": 0.9,
+        "min.compaction.lag.ms": 90,
+        "delete.retention.ms": 700,
+    },
+    {"cleanup.policy": "delete"},
+    {"min.compaction.lag.ms": "soon"},
+)
+PARTITIONS = 2
+
+
+class Histories:
+    """Topics of various settings, on which random commits are made."""
+
+    def __init__(self, store: Metastore, seed: int) -> None:
+        self.store, self.chance, self.now_ms = store, random.Random(seed), 1000
+        for i, settings in enumerate(SETTINGS):
+            store.create_topic(f"t{i}", PARTITIONS, settings)
+        self.names = store.partitions()
+        self.steps = (
+            self.append,
+            self.append,
+            self.append,
+            self.compact,
+            self.compact,
+            self.mark,
+            self.level,
+            self.rise,
+        )
+
+    def step(self) -> None:
+        self.now_ms += self.chance.choice((0, 1, 10, 50, 200))
+        self.chance.choice(self.steps)()
+
+    def append(self) -> None:
+        (made,) = self.store.register(1, now_ms=self.now_ms)
+        appends, size = {}, 0
+        for name in self.chance.sample(self.names, self.chance.randrange(1, 4)):
+            start = self.store.partition(name).next_offset
+            extents = []
+            for _ in range(self.chance.randrange(1, 4)):
+                extents.append(self.extent(Span(start, start + self.chance.randrange(1, 9)), made, size))
+                start, size = extents[-1].span.end, size + extents[-1].length
+            appends[name] = Append(expected_next=extents[0].span.start, extents=tuple(extents))
+        self.store.append(appends, {made: size}, now_ms=self.now_ms)
+
+    def extent(self, span: Span, made: str, position: int) -> Extent:
+        newest_ms = self.chance.choice((-1, 0, self.now_ms, self.now_ms - self.chance.randrange(300), self.now_ms + 50))
+        oldest_ms = newest_ms - self.chance.randrange(20) if newest_ms > 20 else -1
+        return Extent(
+            span=span, object_id=made, position=position, length=self.chance.choice((0, 10, 100)),
+            records=span.end - span.start, max_timestamp_ms=newest_ms, oldest_timestamp_ms=oldest_ms, checksum=0,
+        )  # fmt: skip
+
+    def compact(self) -> None:
+        """Some neighbours become others, and what is below some offset is clean."""
+        name = self.chance.choice(self.names)
+        partition = self.store.partition(name)
+        if not partition.extents:
+            return
+        end = self.chance.choice(partition.extents).span.end
+        tracked = tuple(known.span for known in partition.tombstones if known.span.end <= end)
+        removed = tracked[: self.chance.randrange(len(tracked) + 1)]
+        cleaned = (Span(partition.start_offset, end),)
+        holding = without(cleaned, [known.span for known in partition.tombstones])[: self.chance.randrange(3)]
+        claim = Claim(processed=cleaned[0], cleaned=cleaned, tombstones=holding, tombstones_removed=removed)
+        self._replace(name, claim if self.chance.random() < 0.8 else None)
+
+    def level(self) -> None:
+        self._replace(self.chance.choice(self.names), None, level=True)
+
+    def _replace(self, name: TopicPartition, claim: Claim | None, *, level: bool = False) -> None:
+        partition, (made,) = self.store.partition(name), self.store.register(1, now_ms=self.now_ms)
+        first = self.chance.randrange(len(partition.extents) + 1)
+        run = partition.extents[first : first + self.chance.randrange(1, 4)]
+        new = [self.extent(Span(run[0].span.start, run[-1].span.end), made, 0)] if run else []
+        commit = (
+            self.store.level
+            if level
+            else lambda *given, **more: self.store.replace(*given[:3], claim, given[3], **more)
+        )
+        commit(name, partition.compaction_epoch, new, {made: 100} if new else {}, now_ms=self.now_ms)
+
+    def mark(self) -> None:
+        name = self.chance.choice(self.names)
+        partition = self.store.partition(name)
+        marked = [extent for extent in partition.extents if extent.records > 1]
+        if marked:
+            old, (made,) = self.chance.choice(marked), self.store.register(1, now_ms=self.now_ms)
+            extent = replace(old, records=old.records - 1, dead=old.dead + 1, dead_object=made, dead_position=0)
+            self.store.replace(name, partition.compaction_epoch, [extent], None, {made: 100}, now_ms=self.now_ms)
+
+    def rise(self) -> None:
+        name = self.chance.choice(self.names)
+        partition = self.store.partition(name)
+        start = self.chance.randrange(partition.start_offset, partition.start_offset + 5)
+        if start <= partition.next_offset:
+            self.store.start_at(name, start, now_ms=self.now_ms)
+
+    def slow(self) -> dict[TopicPartition, Eligibility]:
+        settings = self.store.topics()
+        return {
+            name: slow_eligibility(partition, settings[name.topic], now_ms=self.now_ms)
+            for name, partition in self.store.snapshot(None).items()
+            if name.topic != "t4"
+        }
+
+    def quick(self) -> dict[TopicPartition, Eligibility]:
+        with self.store.transaction(snapshot=True) as connection:
+            found = standings(connection, located_all(connection, None), now_ms=self.now_ms)
+        return {standing.partition: standing.state for standing in sorted(found, key=lambda each: each.partition)}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_row_says_is_what_its_extents_come_to(metastore: Metastore, seed: int) -> None:
+    """And nothing that is due is missing from the queue, whatever was looked at before."""
+    histories, leases, due = Histories(metastore, seed), Leases(metastore), 0
+    for step in range(45):
+        histories.step()
+        quick, slow = histories.quick(), histories.slow()
+        assert {name: state for name, state in quick.items() if name.topic != "t4"} == slow
+        assert {quick[TopicPartition("t4", i)].reason for i in range(PARTITIONS)} == {
+            "min.compaction.lag.ms of the topic is 'soon', which is no number"
+        }
+        if step % 3 == 0:
+            taken = leases.take_due("w", 100, now_ms=histories.now_ms)
+            assert {found.partition: found.state for found in taken} == {n: s for n, s in slow.items() if s.eligible}
+            leases.release_all([found.partition for found in taken], "w")
+            due += len(taken)
+    assert metastore.check() == []
+    assert due > 10
+
+
+@pytest.fixture
+def dirty(metastore: Metastore) -> Metastore:
+    """Six partitions, the higher the dirtier; of t-0 nothing is dirty."""
+    metastore.create_topic("t", 6, {"min.cleanable.dirty.ratio": 0.1, "delete.retention.ms": 100})
+    (made,) = metastore.register(1, now_ms=1)
+    lengths = {number: (100, 100 * number) for number in range(6)}
+    appends = {
+        TopicPartition("t", number): Append(
+            expected_next=0,
+            extents=tuple(
+                Extent(
+                    span=Span(10 * i, 10 * i + 10), object_id=made, position=1000 * number + 500 * i, length=length, records=10,
+                    max_timestamp_ms=50, oldest_timestamp_ms=50, checksum=0,
+                )
+                for i, length in enumerate(both)
+            ),
+        )
+        for number, both in lengths.items()
+    }  # fmt: skip
+    metastore.append(appends, {made: 10_000}, now_ms=1)
+    for name in appends:
+        end = 10 if name.number else 20
+        metastore.replace(name, 0, [], Claim(processed=Span(0, end), cleaned=(Span(0, end),)), {}, now_ms=2)
+    return metastore
+
+
+def numbers(due: list[Due]) -> list[int]:
+    return [each.partition.number for each in due]
+
+
+def test_the_most_urgent_are_taken_and_nobody_else_gets_them(dirty: Metastore) -> None:
+    leases = Leases(dirty)
+    assert numbers(leases.take_due("w", 2, now_ms=3, lease_ms=100)) == [5, 4]
+    assert numbers(leases.take_due("v", 9, now_ms=102, lease_ms=100)) == [3, 2, 1]
+    assert numbers(leases.take_due("v", 9, now_ms=103, lease_ms=100)) == [5, 4]
+    assert leases.held(now_ms=103) == {TopicPartition("t", number): "v" for number in range(1, 6)}
+
+
+def test_what_was_asked_for_comes_first_then_what_is_overdue_then_tombstones(dirty: Metastore) -> None:
+    leases, names = Leases(dirty), dirty.partitions()
+    holding = Claim(processed=Span(0, 20), cleaned=(Span(0, 20),), tombstones=(Span(0, 20),))
+    dirty.replace(names[2], 1, [], holding, {}, now_ms=4)
+    leases.request(names[1], now_ms=5)
+    assert numbers(leases.take_due("w", 9, now_ms=103)) == [1, 5, 4, 3]
+    leases.release_all(names, "w")
+    assert numbers(leases.take_due("w", 9, now_ms=104)) == [1, 2, 5, 4, 3]
+    leases.release_all(names, "w")
+    dirty.configure("t", {"max.compaction.lag.ms": 60, "min.cleanable.dirty.ratio": 0.7})
+    assert numbers(leases.take_due("w", 2, now_ms=111)) == [1, 3]
+    dirty.configure("t", {"cleanup.policy": "delete"})
+    assert leases.take_due("v", 9, now_ms=111) == []
+
+
+def test_a_request_for_what_needs_no_work_is_answered(dirty: Metastore) -> None:
+    leases = Leases(dirty)
+    leases.request(TopicPartition("t", 0), now_ms=5)
+    assert numbers(leases.take_due("w", 1, now_ms=6)) == [5]
+    (row,) = leases.history()
+    assert (row.partition.number, row.outcome, row.details) == (0, IDLE, {"why": "nothing is dirty"})
+    assert leases.requested() == {}
+
+
+def test_what_failed_and_what_readers_hold_is_not_taken(dirty: Metastore) -> None:
+    leases, names = Leases(dirty), dirty.partitions()
+    leases.done(names[5], "w", FAILED, {}, started_ms=3, now_ms=4, wait_ms=100)
+    holding = Claim(processed=Span(0, 20), cleaned=(Span(0, 20),), tombstones=(Span(0, 20),))
+    dirty.replace(names[4], 1, [], holding, {}, now_ms=4)
+    Holds(dirty).hold("reader", names[4], 0, expires_ms=200)
+    assert numbers(leases.take_due("w", 2, now_ms=103)) == [3, 2]
+    assert numbers(leases.take_due("w", 9, now_ms=104)) == [5, 1]
+    assert numbers(leases.take_due("w", 9, now_ms=200)) == [4]
+
+
+def test_many_leases_are_renewed_and_released_at_once(dirty: Metastore) -> None:
+    leases, names = Leases(dirty), dirty.partitions()
+    ours = [due.partition for due in leases.take_due("w", 3, now_ms=3, lease_ms=10)]
+    assert leases.take(ours[0], "v", now_ms=13)
+    assert leases.renew_all(ours, "w", now_ms=14, lease_ms=10) == set(ours[1:])
+    assert leases.held(now_ms=23) == {ours[0]: "v", ours[1]: "w", ours[2]: "w"}
+    leases.release_all(names, "w")
+    assert leases.held(now_ms=23) == {ours[0]: "v"}
+
+
+@pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)  # SQLite lets in one at a time
+def test_whoever_takes_does_not_wait_for_another(metastore_url: str, dirty: Metastore) -> None:
+    other = Metastore.open(metastore_url)
+    with dirty.transaction() as connection:
+        chosen, _ = most_urgent(connection, limit=2, now_ms=3)
+        columns = schema.leases.c
+        assert numbers(Leases(other).take_due("v", 2, now_ms=3)) == [3, 2]
+        ids = [standing.partition_id for standing in chosen]
+        free = select(columns.expires_ms).where(columns.partition_id.in_(ids))
+        assert set(connection.scalars(free)) == {0}
+    other.close()
+
+
+def test_what_is_too_young_is_looked_at_again_when_it_is_older(metastore: Metastore) -> None:
+    metastore.create_topic("t", 1, {"min.compaction.lag.ms": 100})
+    append(metastore, TopicPartition("t", 0), 0, 10, now_ms=1)  # its records are of 17
+    leases, statements = Leases(metastore), list[str]()
+    assert leases.take_due("w", 1, now_ms=100) == []
+    event.listen(metastore._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    append(metastore, TopicPartition("t", 0), 10, 20, now_ms=101)
+    assert [text for text in statements if "FROM extents" in text] == []
+    assert leases.take_due("w", 1, now_ms=116) == []
+    assert [text for text in statements if "FROM extents" in text] == []
+    assert numbers(leases.take_due("w", 1, now_ms=117)) == [0]
+
+
+def test_young_data_that_is_merged_with_the_old_is_looked_at_at_once(metastore: Metastore) -> None:
+    metastore.create_topic("t", 1, {"min.compaction.lag.ms": 100})
+    (name,) = metastore.partitions()
+    append(metastore, name, 0, 10, now_ms=1)  # its records are of 17
+    leases, (made,) = Leases(metastore), metastore.register(1, now_ms=1)
+    assert leases.take_due("w", 1, now_ms=50) == []
+    metastore.level(name, 0, [replace(extent(0, 10, made), max_timestamp_ms=5)], {made: 100}, now_ms=60)
+    assert numbers(leases.take_due("w", 1, now_ms=105)) == [0]
+
+
+def test_the_history_of_a_partition_does_not_grow_for_ever(metastore: Metastore) -> None:
+    metastore.create_topic("t", 2)
+    leases, (first, second) = Leases(metastore), metastore.partitions()
+    leases.done(second, "w", IDLE, {}, started_ms=1, now_ms=1)
+    for moment_ms in range(1, HISTORY_JOBS_MAX + 5):
+        leases.done(first, "w", IDLE, {}, started_ms=1, now_ms=moment_ms)
+    rows = leases.history(limit=1000)
+    assert [row.finished_ms for row in rows if row.partition == first] == list(range(HISTORY_JOBS_MAX + 4, 4, -1))
+    assert [row.finished_ms for row in rows if row.partition == second] == [1]
+    leases.done(first, "w", IDLE, {}, started_ms=1, now_ms=HISTORY_MS_MAX + 10)
+    kept = [row.finished_ms for row in leases.history(limit=1000) if row.partition == first]
+    assert kept == [HISTORY_MS_MAX + 10, *range(HISTORY_JOBS_MAX + 4, 9, -1)]
+
+
+def test_a_thousand_partitions_are_appended_to_in_few_statements(metastore: Metastore) -> None:
+    """And neither an append nor a commit reads extents that it has nothing to do with."""
+    metastore.create_topic("t", 1000)
+    names = metastore.partitions()
+    (made, more) = metastore.register(2, now_ms=1)
+    statements: list[tuple[str, object]] = []
+    for object_id, start in ((made, 0), (more, 10)):
+        extents = {
+            name: replace(extent(start, start + 10, object_id), position=100 * i) for i, name in enumerate(names)
+        }  # fmt: skip
+        appends = {name: Append(expected_next=start, extents=(one,)) for name, one in extents.items()}
+        if start:
+            event.listen(
+                metastore._engine, "before_cursor_execute", lambda *given: statements.append((given[2], given[5]))
+            )
+        metastore.append(appends, {object_id: 100_000}, now_ms=1)
+    assert len(statements) < 20
+    assert [text for text, _ in statements if "FROM extents" in text] == []
+
+
+def test_a_commit_reads_only_what_it_replaces(metastore: Metastore) -> None:
+    metastore.create_topic("t", 1)
+    (name,) = metastore.partitions()
+    made, new = metastore.register(2, now_ms=1)
+    extents = tuple(extent(10 * i, 10 * i + 10, made, position=100 * i) for i in range(300))
+    metastore.append({name: Append(expected_next=0, extents=extents)}, {made: 30_000}, now_ms=1)
+    rows: list[int] = []
+
+    def count(connection: object, cursor: Any, *rest: object) -> None:
+        if "FROM extents" in str(rest[0]) and cursor.description:
+            rows.append(cursor.rowcount)
+
+    event.listen(metastore._engine, "after_cursor_execute", count)
+    claim = Claim(processed=Span(0, 30), cleaned=(Span(0, 30),))
+    metastore.replace(name, 0, [extent(10, 30, new)], claim, {new: 100}, now_ms=2)
+    assert max(rows) <= 3
+    assert (metastore.check(), len(metastore.partition(name).extents)) == ([], 299)
