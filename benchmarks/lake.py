@@ -38,7 +38,7 @@ import numpy.typing as npt
 from headstone.lake.collection import collect, garbage
 from headstone.lake.compaction import Compacted, compact_partition
 from headstone.lake.ingest import EXTENT_BYTES, ingest
-from headstone.lake.job_plan import UNMERGED_SEGMENT_BYTES, JobOptions, map_keys_max
+from headstone.lake.job_plan import JobOptions, map_keys_max
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.lake import EMBEDDED, Lake, create_lake, open_lake
 from headstone.log import codecs
@@ -222,7 +222,7 @@ def filled_and_compacted(root: Path, log: PartitionDir, arguments: argparse.Name
 
 def compacted_files(root: Path, log: PartitionDir, arguments: argparse.Namespace) -> tuple[int, Cost]:
     """(records left, cost) of the pipeline on copies of the log directory, under the policy that the lake's jobs have."""
-    policy = replace(kafka_rules(Policy(now_ms=NOW_MS, segment_bytes=UNMERGED_SEGMENT_BYTES)), tombstones_below=0)
+    policy = replace(kafka_rules(Policy(now_ms=NOW_MS, segment_bytes=1)), tombstones_below=0)
     costs = []
     for _ in range(arguments.runs):
         copy = root / "copy" / log.name

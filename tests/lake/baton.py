@@ -220,6 +220,13 @@ class BatonStore(Store):
             self._baton.pause(f"{UPLOAD} of {path} ends")
         self._baton.pause(f"{path} is there")
 
+    def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
+        self._baton.pause(f"{UPLOAD} of {path} begins")
+        self._baton.pause(f"{UPLOAD} of {path} ends")
+        put = super().put(path, content, create=create)
+        self._baton.pause(f"{path} is there")
+        return put
+
     def read(self, path: str, position: int, length: int) -> bytes:
         self._baton.pause(f"read of {path}")
         return super().read(path, position, length)
@@ -295,19 +302,3 @@ def _forget_on_power_loss(raw: Any, record: object) -> None:
     """Here processes die, not machines: waiting for the disk would be most of the time."""
     del record
     raw.execute("PRAGMA synchronous=OFF")
-
-
-class OneAfterTheOther:
-    """Takes the place of a pool of threads: what it runs are steps of the actor itself."""
-
-    def __init__(self, threads: int) -> None:
-        del threads
-
-    def __enter__(self) -> OneAfterTheOther:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing runs any more."""
-
-    def map(self, body: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        return map(body, tasks)

@@ -39,6 +39,15 @@ class FailingStore(Store):
             if self.chance.random() < 0.1:
                 raise Unfinished(f"{path}: the connection was lost")
 
+    def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
+        """The answer is lost, before or after the object is there."""
+        if self.chance.random() < 0.05:
+            raise Unfinished(f"{path}: the connection was lost")
+        put = super().put(path, content, create=create)
+        if self.chance.random() < 0.05:
+            raise Unfinished(f"{path}: the connection was lost")
+        return put
+
 
 def main() -> None:
     url, seed, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])

@@ -25,7 +25,7 @@ from unittest.mock import patch
 from sqlalchemy import insert
 
 from headstone.errors import HeadstoneError, Unfinished
-from headstone.lake import compaction, schema
+from headstone.lake import schema
 from headstone.lake.clock import GIVEN
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused, Partition
@@ -45,7 +45,7 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT
 from headstone.storage.stores import MissingObject
-from tests.lake.baton import CONNECTION_LOST, Baton, BatonMetastore, BatonStore, Odds, OneAfterTheOther
+from tests.lake.baton import CONNECTION_LOST, Baton, BatonMetastore, BatonStore, Odds
 from tests.oracle.notation import History
 
 SEEDS = 30
@@ -385,10 +385,7 @@ def rows_of(batch: Any) -> Iterator[tuple[int, bytes, bytes | None]]:
 
 def run(seed: int, root: Path, terms: Terms, *, trace: bool = False) -> Counter[str]:
     ids = random.Random(f"ids {seed}")
-    with (
-        patch.object(compaction, "ThreadPoolExecutor", OneAfterTheOther),
-        patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
-    ):
+    with patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)):
         root.mkdir(exist_ok=True)
         race = Race(seed, root, terms)
         try:

@@ -116,8 +116,7 @@ def bring_back(connection: Connection, host: Clock) -> None:
     for column in STAMPS:
         connection.execute(update(column.table).where(column > now_ms).values({column.name: now_ms}))
     connection.execute(update(schema.leases).values(worker="", expires_ms=0))
-    for table in (schema.setbacks, schema.pins):
-        connection.execute(delete(table))
+    connection.execute(delete(schema.setbacks))
 
 
 def _own_ms(connection: Connection, host: Clock) -> int:

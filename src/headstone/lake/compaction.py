@@ -1,42 +1,32 @@
-"""One compaction of one partition of the lake: plan, fetch, compact by the shared pipeline, upload what changed, commit.
+"""Compaction of many partitions of the lake in one job: plan, let tasks decide and write, commit each as it gets done.
 
-The pipeline sees a log directory like any other, one segment per extent, so the rules are those of `retention/`. What is read
-for it is `job_plan`'s choice; extents that lose nothing keep their objects, and so do those whose few dead records are listed.
-Every commit carries the epoch: if another worker was faster it is refused, and what this job has uploaded since its last
-commit is garbage that nobody has seen.
+The driver takes one snapshot of all partitions, registers ids for all objects, and commits the parts of each partition oldest
+first, as soon as everything below them has ended: a job that is killed has kept what it committed, and the next one goes on
+there. Tasks (`extent_work`) read lists of keys, write objects and know no SQL. Every commit carries the epoch: if another
+worker was faster it is refused, and what was uploaded for it is garbage that nobody has seen. One partition that fails does not
+stop the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-import google_crc32c
-import numpy as np
-
-from headstone.errors import UsageError
-from headstone.lake.commits import Claim, Extent, Partition, oldest
-from headstone.lake.dead import dead_bytes
-from headstone.lake.job_plan import FETCHES_AT_ONCE, JobOptions, Mark, Plan, plan_job
-from headstone.lake.keyindex import ABOVE_MAX, keys_in
+from headstone.errors import HeadstoneError
+from headstone.lake.commits import Claim, Extent, Partition
+from headstone.lake.extent_work import Lists, Pass, Run, RunResult, Share, SplitExtents, compact_share, refuse_keyless
+from headstone.lake.holds import Holds
+from headstone.lake.job_plan import JobOptions, Plan, bounded, map_keys_max, numbered, plan_job, runs_of, tasks_of
 from headstone.lake.lake import Lake
-from headstone.lake.objects import object_path, read_live, writing_object
-from headstone.lake.scheduling import dirty_spans, not_compacted
-from headstone.lake.segments import files_of, lay_down, oldest_stamp
+from headstone.lake.scheduling import compactable, dirty_spans
 from headstone.lake.spans import Span, Spans, overlap, without
-from headstone.log.columns import VALUE_SIZE, decode
-from headstone.log.directory import LOG, numbered
-from headstone.log.layout import DELETE_HORIZON
-from headstone.log.reading import ChunkReader, Payloads, chunk_of, walk_segment
-from headstone.log.scratch import scratch_directory
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.engine import Engine
-from headstone.retention.verdicts import BY_KEYLESS, REASONS
-from headstone.storage.ranges import open_ranges
+from headstone.pipeline.progress import Board, ProgressLine
+
+PARTS_AT_ONCE = 32
+"""Of a partition whose keys go through the buckets: so many runs are written, then committed, then the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +42,7 @@ class Compacted:
     commits: int
     extents: int
     extents_read: int
+    """Their batches; those of the others were not needed."""
     extents_rewritten: int
     extents_marked: int
     """Not read and not rewritten: their superseded records are listed as dead."""
@@ -67,228 +58,247 @@ class Compacted:
     """Whole objects."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Job:
-    """A compaction that is under way."""
-
-    lake: Lake
-    topic_partition: TopicPartition
-    partition: Partition
-    """As it was when the job began."""
-    plan: Plan
-    directory: Path
-    clock: Callable[[], int]
-    options: JobOptions
-    bytes_read: int = 0
-    bytes_written: int = 0
-    committed: list[Extent] = field(default_factory=list)
-    """Rewritten or marked."""
-    epoch: int = 0
+Check = Callable[[TopicPartition], None]
+Done = Callable[[TopicPartition, Compacted | Exception], None]
 
 
 def compact_partition(
     lake: Lake, topic_partition: TopicPartition, engine: Engine, *, now_ms: int, options: JobOptions | None = None
 ) -> Compacted:
     """Raises CommitRefused if another worker was faster; parts that were committed before stay, without a claim."""
+    outcome = compact_partitions(lake, [topic_partition], engine, now_ms=now_ms, options=options)[topic_partition]
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def compact_partitions(
+    lake: Lake, wanted: Sequence[TopicPartition], engine: Engine, *, now_ms: int, options: JobOptions | None = None,
+    check: Check = lambda topic_partition: None, done: Done = lambda topic_partition, outcome: None,
+) -> dict[TopicPartition, Compacted | Exception]:  # fmt: skip
+    """All of them in one job; of each what was done, or why it was not. `check` may give up one of them before a commit.
+
+    `done` is told of each as soon as it has ended."""
     options = options or JobOptions()
-    partition = lake.metastore.partition(topic_partition)
-    if not_compacted(lake.metastore.topics()[topic_partition.topic]):
-        return _idle(topic_partition, partition)
-    _refuse_keyless(
-        topic_partition,
-        sum(extent.records + extent.dead - extent.keys for extent in partition.extents if extent.keys >= 0),
-    )
-    plan = plan_job(lake, topic_partition, partition, now_ms, options)
+    job = _Job(lake=lake, engine=engine, now_ms=now_ms, options=options, check=check, done=done)
+    for topic_partition, state in _planned(job, wanted).items():
+        if isinstance(state, _Partition):
+            job.under_way[topic_partition] = state
+        else:
+            job.end(topic_partition, state)
+    if job.under_way:
+        with ProgressLine(enabled=options.progress) as line:
+            line.expect(sum(state.plan.size for state in job.under_way.values()))
+            _run(job, line.board)
+    return job.outcomes
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """A partition whose compaction is under way."""
+
+    before: Partition
+    plan: Plan
+    epoch: int
+    runs: tuple[Run, ...] = ()
+    results: dict[str, RunResult] = field(default_factory=dict)
+    """By the id of the run's object; those that are not committed yet."""
+    next_run: int = 0
+    held_back: list[RunResult] = field(default_factory=list)
+    """One that changes something waits for the next such one, so that the claim can go with the last."""
+    unused: list[str] = field(default_factory=list)
+    """Ids of objects that nothing was written to."""
+    tombstones: list[Span] = field(default_factory=list)
+    committed: list[Extent] = field(default_factory=list)
+    rewritten: int = 0
+    marked: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    lake: Lake
+    engine: Engine
+    now_ms: int
+    options: JobOptions
+    check: Check
+    done: Done
+    registered_ms: int = 0
+    under_way: dict[TopicPartition, _Partition] = field(default_factory=dict)
+    outcomes: dict[TopicPartition, Compacted | Exception] = field(default_factory=dict)
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        return self.options.clock or (lambda: self.now_ms)
+
+    def end(self, topic_partition: TopicPartition, outcome: Compacted | Exception) -> None:
+        self.under_way.pop(topic_partition, None)
+        self.outcomes[topic_partition] = outcome
+        self.done(topic_partition, outcome)
+
+
+def _planned(job: _Job, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, _Partition | Compacted | Exception]:
+    metastore = job.lake.metastore
+    settings = metastore.topics()
+    states: dict[TopicPartition, _Partition | Compacted | Exception] = {}
+    for topic_partition, partition in metastore.snapshot(wanted).items():
+        try:
+            planned = _plan(job, topic_partition, partition, settings[topic_partition.topic])
+        except HeadstoneError as error:
+            states[topic_partition] = error
+            continue
+        states[topic_partition] = planned or _idle(topic_partition, partition)
+    return states
+
+
+def _plan(
+    job: _Job, topic_partition: TopicPartition, partition: Partition, settings: Mapping[str, object]
+) -> _Partition | None:
+    held_from = min(job.options.held_from, Holds(job.lake.metastore).held_from(topic_partition, now_ms=job.now_ms))
+    plan = plan_job(partition, settings, now_ms=job.now_ms, held_from=held_from)
     if plan is None:
-        return _idle(topic_partition, partition)
-    with scratch_directory("lake") as work:
-        job = _Job(
-            lake=lake, topic_partition=topic_partition, partition=partition, plan=plan,
-            clock=options.clock or (lambda: now_ms), options=options,
-            directory=work / str(topic_partition), bytes_read=plan.choice.bytes_read, epoch=partition.compaction_epoch,
-        )  # fmt: skip
-        fetched = plan.choice.fetched
-        options.tell(f"{topic_partition}: reading {len(fetched)} of {len(partition.extents)} extents")
-        _fetch(job)
-        request = CompactionRequest(
-            paths=(str(job.directory),), out=None, policy=plan.policy, dirty_from=plan.index.start,
-            progress=job.options.progress,
-            path="auto" if options.map_bytes is None else "whole",
-        )  # fmt: skip
-        options.check()
-        report = compact(request, engine, lambda text: None).partitions[0]
-        _refuse_keyless(topic_partition, report.reasons.get(REASONS[BY_KEYLESS], 0))
-        facts = {extent.span.start: _facts(files_of(job.directory, extent.span)) for extent in fetched}
-        claim = None
-        if report.dirty_end > plan.index.start:  # a full map may end before what was planned
-            job.plan = plan = replace(plan, index=Span(plan.index.start, report.dirty_end))
-            claim = _claim(partition, plan, facts)
-        changes: list[Extent | Mark] = [
-            extent for extent in fetched if _without_list(extent) or _content_changed(job.directory, extent)
-        ]
-        changes = sorted([*changes, *plan.choice.marks], key=lambda change: _extent_of(change).span)
-        if claim is None and not changes:
-            return _idle(topic_partition, partition)
-        _commit_parts(job, facts, changes, claim)
-    return _summary(job)
+        return None
+    listed = [extent for extent in partition.extents if extent.keys >= 0]
+    refuse_keyless(topic_partition, sum(extent.records + extent.dead - extent.keys for extent in listed))
+    state = _Partition(before=partition, plan=plan, epoch=partition.compaction_epoch)
+    if job.options.map_bytes is not None and plan.index is not None:
+        lists = Lists(_shared(job, topic_partition, plan))
+        newest = compactable(partition, settings, now_ms=job.now_ms)[-1]
+        state.plan = bounded(partition, plan, newest, map_keys_max(job.options.map_bytes), lists)
+        state.bytes_read = lists.bytes_read
+    return state
 
 
-def _refuse_keyless(topic_partition: TopicPartition, lost: int) -> None:
-    """Compaction drops records without a key. A compacted topic has none: whoever has some did not mean to lose them.
+def _shared(job: _Job, topic_partition: TopicPartition, plan: Plan) -> Pass:
+    return Pass(
+        store=job.lake.store, hash_key=job.lake.metastore.hash_key, topic_partition=topic_partition, index=plan.index,
+        due=plan.due, dead_share_max=job.options.dead_share_max,
+    )  # fmt: skip
 
-    Lists of keys tell before anything is read; where there are none, the pass does."""
-    if lost:
-        raise UsageError(
-            f"{topic_partition}: {lost} records have no key and would be lost, so this is not a compacted topic; "
-            "nothing was changed"
+
+def _run(job: _Job, board: Board | None) -> None:
+    """Whole partitions and shares first, the largest first; then those whose keys go through the buckets."""
+    _number_runs(job)
+    total = sum(state.plan.size for state in job.under_way.values())
+    shares: list[Share] = []
+    split: dict[TopicPartition, SplitExtents] = {}
+    for topic_partition, state in sorted(job.under_way.items(), key=lambda item: -item[1].plan.size):
+        if not state.runs:
+            continue
+        job.options.tell(
+            f"{topic_partition}: {len(state.plan.extents)} of {len(state.before.extents)} extents concerned"
+        )
+        tasks = tasks_of(_shared(job, topic_partition, state.plan), state.plan, state.runs, total, job.options)
+        if isinstance(tasks, SplitExtents):
+            split[topic_partition] = tasks
+        else:
+            shares += tasks
+    job.options.check()
+    for topic_partition in [name for name, state in job.under_way.items() if not state.runs]:
+        _take(job, topic_partition, [])  # without a record: it is clean all the same
+    for number, answer in job.engine.as_they_end(compact_share, shares, board):
+        _take(job, shares[number].of.topic_partition, answer)
+    for topic_partition, work in split.items():
+        for _, answer in job.engine.split([work], board, parts_at_once=PARTS_AT_ONCE):
+            _take(job, topic_partition, answer if isinstance(answer, Exception) else [answer])
+
+
+def _number_runs(job: _Job) -> None:
+    """All objects that the job may write, in one registration."""
+    cut = {
+        topic_partition: runs_of(state.plan.extents, job.options.commit_bytes)
+        for topic_partition, state in job.under_way.items()
+    }
+    job.registered_ms = job.clock()
+    object_ids = iter(job.lake.metastore.register(sum(map(len, cut.values())), now_ms=job.registered_ms))
+    for topic_partition, runs in cut.items():
+        job.under_way[topic_partition].runs = numbered(runs, [next(object_ids) for _ in runs])
+
+
+def _renew(job: _Job) -> None:
+    """A job may last longer than an upload may take."""
+    if job.clock() - job.registered_ms >= job.options.renew_ms:
+        used = {
+            extent.dead_object or extent.object_id for state in job.under_way.values() for extent in state.committed
+        }
+        waiting = [run.object_id for state in job.under_way.values() for run in state.runs if run.object_id not in used]
+        job.lake.metastore.keep_registered(waiting, now_ms=job.clock())
+        job.registered_ms = job.clock()
+
+
+def _take(job: _Job, topic_partition: TopicPartition, answer: list[RunResult] | Exception) -> None:
+    """What a task has answered; commits what is complete."""
+    state = job.under_way.get(topic_partition)
+    if state is None:  # it has failed before
+        return
+    if isinstance(answer, Exception):
+        job.end(topic_partition, answer)
+        return
+    state.results.update({result.object_id: result for result in answer})
+    try:
+        _commit_prefix(job, topic_partition, state)
+    except HeadstoneError as error:
+        job.end(topic_partition, error)
+
+
+def _commit_prefix(job: _Job, topic_partition: TopicPartition, state: _Partition) -> None:
+    """Oldest first: a tombstone is never gone while an older record of its key is still served."""
+    while state.next_run < len(state.runs) and state.runs[state.next_run].object_id in state.results:
+        result = state.results.pop(state.runs[state.next_run].object_id)
+        state.next_run += 1
+        state.bytes_read += result.bytes_read
+        state.tombstones += result.tombstones
+        if result.stored is None:
+            state.unused.append(result.object_id)
+            continue
+        for earlier in state.held_back:
+            _commit(job, topic_partition, state, earlier, None)
+        state.held_back = [result]
+    if state.next_run == len(state.runs):
+        claim = _claim(state.before, state.plan, state.tombstones)
+        _commit(job, topic_partition, state, state.held_back[0] if state.held_back else None, claim)
+        job.end(topic_partition, _summary(topic_partition, state))
+        with suppress(HeadstoneError):  # garbage collection forgets them later
+            job.lake.metastore.unregister(state.unused)
+
+
+def _commit(
+    job: _Job, topic_partition: TopicPartition, state: _Partition, result: RunResult | None, claim: Claim | None
+) -> None:
+    _renew(job)
+    stored = result.stored if result is not None else None
+    extents = stored.extents if stored is not None else []
+    job.check(topic_partition)
+    job.options.check()
+    job.options.before_commit()
+    job.lake.metastore.replace(
+        topic_partition, state.epoch, extents, claim, {stored.object_id: stored.size} if stored is not None else {},
+        tombstones_below=state.plan.tombstones_below, now_ms=job.clock,
+    )  # fmt: skip
+    state.epoch += 1
+    state.committed += extents
+    if result is not None and stored is not None:
+        state.rewritten += result.rewritten
+        state.marked += result.marked
+        state.bytes_written += stored.size
+    if claim is None and extents:
+        end = extents[-1].span.end
+        job.options.tell(
+            f"{topic_partition}: committed up to offset {end}, {state.next_run} of {len(state.runs)} parts"
         )
 
 
-def _fetch(job: _Job) -> None:
-    """A log directory of the extents, and an empty active segment behind them: a pass never touches the active one."""
-    directory, fetched = job.directory, job.plan.choice.fetched
-    directory.mkdir(parents=True)
-
-    def fetch(extent: Extent) -> None:
-        lay_down(directory, extent.span, read_live(job.lake.store, extent))
-
-    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        list(pool.map(fetch, fetched))
-    job.bytes_read += sum(extent.length + dead_bytes(extent.dead, extent.span) for extent in fetched)
-    (directory / numbered(fetched[-1].span.end, LOG)).touch()
-
-
-def _extent_of(change: Extent | Mark) -> Extent:
-    return change.extent if isinstance(change, Mark) else change
-
-
-def _commit_parts(
-    job: _Job, facts: Mapping[int, _Facts], changes: Sequence[Extent | Mark], claim: Claim | None
-) -> None:
-    """Oldest first: a tombstone is never gone while an older record of its key is still served."""
-    parts = _parts(changes, job.options.commit_bytes, lambda change: _size(job.directory, change)) or [[]]
-    for i, part in enumerate(parts):
-        job.options.check()
-        extents, sizes = _upload(job, part, facts)
-        job.options.check()
-        job.options.before_commit()
-        last = i == len(parts) - 1
-        job.lake.metastore.replace(
-            job.topic_partition, job.epoch, extents, claim if last else None, sizes,
-            tombstones_below=job.plan.policy.tombstones_below,
-            now_ms=job.clock,
-        )  # fmt: skip
-        job.epoch += 1
-        job.committed += extents
-        if not last:
-            job.options.tell(
-                f"{job.topic_partition}: committed up to offset {extents[-1].span.end}, part {i + 1} of {len(parts)}"
-            )
-
-
-def _parts(
-    changes: Sequence[Extent | Mark], part_bytes: int, size_of: Callable[[Extent | Mark], int]
-) -> list[list[Extent | Mark]]:
-    """By what is left of each, so that an object is as large as a part may be."""
-    parts: list[list[Extent | Mark]] = []
-    room = 0
-    for change in changes:
-        size = max(size_of(change), 1)
-        if not parts or size > room:
-            parts.append([])
-            room = part_bytes
-        parts[-1].append(change)
-        room -= size
-    return parts
-
-
-def _size(directory: Path, change: Extent | Mark) -> int:
-    if isinstance(change, Mark):
-        return dead_bytes(change.dead.size, change.extent.span)
-    return sum(path.stat().st_size for _, path in files_of(directory, change.span))
-
-
-def _upload(
-    job: _Job, part: Sequence[Extent | Mark], facts: Mapping[int, _Facts]
-) -> tuple[list[Extent], dict[str, int]]:
-    """Extents that changed, in one object, and lists of dead records; no object if there are none."""
-    if not part:
-        return [], {}
-    (object_id,) = job.lake.metastore.register(1, now_ms=job.clock())
-    extents, topic_partition, hash_key = [], job.topic_partition, job.lake.metastore.hash_key
-    with writing_object(job.lake.store, object_id) as writer:
-        for change in part:
-            if isinstance(change, Mark):
-                extents.append(writer.mark(topic_partition.topic, topic_partition.number, change.extent, change.dead))
-                continue
-            written, content = facts.get(change.span.start, _Facts()), _content(job.directory, change.span)
-            extents.append(
-                writer.add(
-                    topic_partition.topic, topic_partition.number, change.span, [content] if content else [],
-                    records=written.records,
-                    max_timestamp_ms=written.max_timestamp_ms, oldest_timestamp_ms=written.oldest_timestamp_ms,
-                    keys=keys_in([chunk_of(object_path(object_id), content)], hash_key),
-                )
-            )  # fmt: skip
-    job.bytes_written += writer.size
-    return extents, {object_id: writer.size}
-
-
-def _without_list(extent: Extent) -> bool:
-    """Written again, once, to get one: without it every pass would have to read the extent."""
-    return extent.keys < 0 and extent.length > 0 and extent.span.end - extent.span.start <= ABOVE_MAX
-
-
-def _content_changed(directory: Path, extent: Extent) -> bool:
-    content = _content(directory, extent.span)
-    return len(content) != extent.length or google_crc32c.value(content) != extent.checksum
-
-
-def _content(directory: Path, span: Span) -> bytes:
-    """What is left of an extent."""
-    return b"".join(path.read_bytes() for _, path in files_of(directory, span))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    records: int = 0
-    max_timestamp_ms: int = -1
-    oldest_timestamp_ms: int = -1
-    tombstones: bool = False
-
-
-def _facts(segments: Sequence[tuple[int, Path]]) -> _Facts:
-    """Of an extent that was gone over: its tombstones are in batches with a delete horizon, but not in all of those."""
-    records, newest, eldest, tombstones = 0, -1, -1, False
-    reader, payloads = ChunkReader(), Payloads()
-    for file, table in ((path, table) for base, path in segments for table in walk_segment(str(path), base=base)):
-        records += int(table["count"].sum(dtype=np.int64))
-        newest = max(newest, int(table["max_timestamp"].max()))
-        eldest = oldest([eldest, oldest_stamp(table["max_timestamp"][table["count"] > 0])])
-        stamped = table[((table["attributes"] & DELETE_HORIZON) != 0) & (table["count"] > 0)]
-        tombstones = tombstones or any(_has_tombstone(file, row, reader, payloads) for row in stamped)
-    return _Facts(records=records, max_timestamp_ms=newest, oldest_timestamp_ms=eldest, tombstones=tombstones)
-
-
-def _has_tombstone(path: Path, row: Any, reader: ChunkReader, payloads: Payloads) -> bool:
-    start, end = int(row["position"]), int(row["position"] + row["size"])
-    with open_ranges(str(path)) as ranges:
-        chunk = reader.read(ranges, start, end, batches=1, previous=-1, with_crc=False)
-    only = np.zeros(1, dtype=np.int64)
-    return any(bool((spans[:, VALUE_SIZE] < 0).any()) for _, spans in decode(chunk, only, payloads))
-
-
-def _claim(partition: Partition, plan: Plan, facts: Mapping[int, _Facts]) -> Claim:
+def _claim(partition: Partition, plan: Plan, holding: Sequence[Span]) -> Claim:
     """What was indexed is clean now, and which of it still holds tombstones. Ranges that were due are done with.
 
-    What is left in those all the same (its batches were stamped under a longer retention) is tracked anew."""
-    claimed = plan.index
-    holding = [extent.span for extent in plan.choice.fetched if facts.get(extent.span.start, _Facts()).tombstones]
-    left = overlap(overlap(holding, [claimed, *plan.due]), [*partition.cleaned, claimed])
+    What is left in those all the same is tracked anew."""
+    claimed = [plan.index] if plan.index is not None else []
+    left = overlap(overlap(holding, [*claimed, *plan.due]), [*partition.cleaned, *claimed])
     tracked = without([known.span for known in partition.tombstones], plan.due)
     return Claim(
-        processed=Span(partition.start_offset, max(claimed.end, *(span.end for span in plan.due), 0)),
-        cleaned=(claimed, *plan.due), tombstones=without(left, tracked), tombstones_removed=plan.due,
+        processed=Span(partition.start_offset, max(span.end for span in (*claimed, *plan.due))),
+        cleaned=(*claimed, *plan.due), tombstones=without(left, tracked), tombstones_removed=plan.due,
     )  # fmt: skip
 
 
@@ -303,16 +313,15 @@ def _idle(topic_partition: TopicPartition, partition: Partition) -> Compacted:
     )  # fmt: skip
 
 
-def _summary(job: _Job) -> Compacted:
-    before, changed = job.partition, {extent.span: extent for extent in job.committed}
+def _summary(topic_partition: TopicPartition, state: _Partition) -> Compacted:
+    before, changed = state.before, {extent.span: extent for extent in state.committed}
     after = [changed.get(extent.span, extent) for extent in before.extents]
-    marked = [extent for extent in job.committed if extent.dead]
     return Compacted(
-        partition=job.topic_partition, committed=True, epoch=job.epoch, dirty=dirty_spans(before), indexed=job.plan.index,
-        commits=job.epoch - before.compaction_epoch, extents=len(before.extents),
-        extents_read=len(job.plan.choice.fetched), extents_rewritten=len(changed) - len(marked), extents_marked=len(marked),
+        partition=topic_partition, committed=True, epoch=state.epoch, dirty=dirty_spans(before), indexed=state.plan.index,
+        commits=state.epoch - before.compaction_epoch, extents=len(before.extents), extents_read=state.rewritten,
+        extents_rewritten=state.rewritten, extents_marked=state.marked,
         records_before=sum(extent.records for extent in before.extents),
         records_after=sum(extent.records for extent in after), records_dead=sum(extent.dead for extent in after),
         bytes_before=sum(extent.length for extent in before.extents), bytes_after=sum(extent.length for extent in after),
-        bytes_read=job.bytes_read, bytes_written=job.bytes_written,
+        bytes_read=state.bytes_read, bytes_written=state.bytes_written,
     )  # fmt: skip

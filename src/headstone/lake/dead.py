@@ -14,9 +14,12 @@ the number of offsets and the width of the extent, and so does the length of the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
+from headstone.errors import CorruptLog
 from headstone.lake.keyindex import CHECKSUM_BYTES, Offsets, verified, with_checksum
 from headstone.lake.spans import Span
 from headstone.log.columns import OFFSET, decode
@@ -93,17 +96,46 @@ def offsets_of(chunk: Chunk) -> Offsets:
     return np.concatenate([NONE, *(spans[:, OFFSET] for _, spans in runs)])
 
 
-def without_dead(chunk: Chunk, dead: Offsets) -> bytes:
-    """The batches as if the dead records had been compacted away; those that lose nothing are the same bytes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Living:
+    """The batches of an extent without its dead records."""
+
+    data: bytes
+    records: int
+    newest_ms: int
+    oldest_ms: int
+    """Of its batches, by their newest record each; -1 if none has a timestamp."""
+
+
+def living(chunk: Chunk, offsets: Offsets, dead: Offsets) -> Living:
+    """The batches as if the dead records had been compacted away; those that lose nothing are the same bytes.
+
+    `offsets`: those of all records, in order, as the list of keys has them."""
     batches = chunk.batches
     counts = batches["count"].astype(np.int64)
-    states = np.full(int(counts.sum()), UNMAPPED, dtype=np.uint8)
-    done = 0
-    for _, spans in decode(chunk, np.flatnonzero(counts > 0), Payloads()):
-        states[done : done + len(spans)][~is_live(spans[:, OFFSET], dead)] = SUPERSEDED
-        done += len(spans)
+    if offsets.size != int(counts.sum()):
+        raise CorruptLog(
+            file=chunk.path, position=0, offset=int(batches["base_offset"][0]),
+            found=f"{int(counts.sum())} records, but {offsets.size} in the list of keys",
+        )  # fmt: skip
+    states = np.where(is_live(offsets, dead), np.uint8(UNMAPPED), np.uint8(SUPERSEDED))
     ordinals, roles = np.cumsum(counts) - counts, np.full(batches.size, DATA, dtype=np.uint8)
     actions, horizons = np.zeros(batches.size, dtype=np.uint8), np.full(batches.size, -1, dtype=np.int64)
     kept, reasons = np.full(batches.size, NOT_KEPT, dtype=np.uint8), np.zeros(len(REASONS), dtype=np.int64)
     judge(batches, roles, kept, ordinals, states, 0, -1, 0, 0, actions, horizons, reasons)
-    return bytes(Rewriter(now_ms=0, plain_below=0).rewrite(chunk, actions, roles, horizons, states, ordinals).data)
+    new = Rewriter(now_ms=0, plain_below=0).rewrite(chunk, actions, roles, horizons, states, ordinals)
+    stamps = new.stamps[new.counts > 0]
+    return Living(
+        data=bytes(new.data), records=new.records, newest_ms=int(stamps.max(initial=-1)), oldest_ms=oldest_stamp(stamps)
+    )
+
+
+def without_dead(chunk: Chunk, dead: Offsets) -> bytes:
+    """As `living`, for those who have no list of keys."""
+    return living(chunk, offsets_of(chunk), dead).data
+
+
+def oldest_stamp(stamps: npt.NDArray[np.int64]) -> int:
+    """As `commits.oldest`, of millions."""
+    known = stamps[stamps > 0]
+    return int(known.min()) if known.size else -1

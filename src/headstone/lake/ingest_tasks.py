@@ -13,9 +13,9 @@ import numpy as np
 
 from headstone.errors import UsageError
 from headstone.lake.commits import oldest
+from headstone.lake.dead import oldest_stamp
 from headstone.lake.keyindex import keys_in
 from headstone.lake.objects import ObjectWriter, Stored, write_once
-from headstone.lake.segments import oldest_stamp
 from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.log.layout import NOT_CONTROL
 from headstone.log.reading import chunk_of

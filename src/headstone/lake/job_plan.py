@@ -1,48 +1,39 @@
-"""What one compaction of a partition will do: which keys decide, which extents are read, where records are marked dead unread.
+"""What one compaction of a partition will do: which keys decide, which tombstones are due, how it is cut into tasks.
 
-Decided by the metastore and by lists of keys, before any batch is read. A clean extent that no new key concerns is left
-alone; one that loses few records gets them marked; the others are fetched, for the shared pipeline to go over.
+Decided by the metastore's words alone, but for a bounded map, whose reach is counted in lists of keys. What becomes of each
+extent is found by the tasks (`extent_work`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent, Partition
-from headstone.lake.dead import DEAD_SHARE_MAX, dead_bytes
-from headstone.lake.holds import Holds
-from headstone.lake.keyindex import (
-    NO_HALVES,
-    Halves,
-    KeyList,
-    NewerKeys,
-    Offsets,
-    any_common,
-    halves_bytes,
-    joined,
-    rest_bytes,
-    union,
-)
-from headstone.lake.lake import Lake
-from headstone.lake.objects import read_dead, read_halves, read_keys
+from headstone.lake.dead import DEAD_SHARE_MAX
+from headstone.lake.extent_work import Lists, Pass, Run, Share, SplitExtents, records_of
+from headstone.lake.keyindex import NO_HALVES, section_bytes, union
 from headstone.lake.scheduling import compactable, due_tombstones, not_compacted
 from headstone.lake.spans import Span, Spans, normal, touching
-from headstone.log.topic_partition import TopicPartition
-from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
-from headstone.retention.settings import setting_of
-from headstone.storage.stores import Store
+from headstone.pipeline.memory import TASK_MEMORY_BYTES
+from headstone.retention.keys import table_bytes
+from headstone.retention.policy import NO_LIMIT
 
-UNMERGED_SEGMENT_BYTES = 1
-"""No two extents become one: each keeps its span, and those that lose nothing are recognised."""
 COMMIT_BYTES = 64 << 20
-"""A job that writes more commits in parts, oldest first; each part is an object."""
-FETCHES_AT_ONCE = 4
+"""Of extents whose changes go into one object and one commit, oldest first."""
+SHARE_BYTES = 512 << 20
+"""Of extents that a task works on where the keys that decide are read by each of several tasks."""
+TOLD_BYTES = 32 << 20
+"""Of lists of the keys that decide: so many are read by every task of a partition, more go through the buckets."""
+SPLIT_BYTES_MIN = 1 << 30
+"""A partition that is smaller is one task's work."""
+LIST_BYTES = 26
+"""Of memory for an entry of a list: digest, offset, tombstone, state."""
+RENEW_MS = 900_000
 SLOT_BYTES, SLOT_LOAD = 40, 0.95
 """Of Redpanda's key-offset map: a SHA-256 and an offset, never fuller than this."""
 
@@ -52,42 +43,22 @@ def map_keys_max(map_bytes: int) -> int:
     return math.ceil(map_bytes // SLOT_BYTES * SLOT_LOAD)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Mark:
-    """An extent and all of its records that are dead then, the old ones included."""
-
-    extent: Extent
-    dead: Offsets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What becomes of the extents, and the bytes that were read to know."""
-
-    fetched: tuple[Extent, ...]
-    marks: tuple[Mark, ...] = ()
-    bytes_read: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    index: Span
-    """Keys of records in it decide; everything below its end is gone over."""
-    due: Spans
-    policy: Policy
-    choice: Choice
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """What may differ from job to job. `held_from` is added to the holds that the metastore knows."""
 
     held_from: int = NO_LIMIT
     map_bytes: int | None = None
-    """None: any number of keys in one pass, on the shared pipeline."""
+    """None: any number of keys in one pass."""
     dead_share_max: float = DEAD_SHARE_MAX
     """An extent of which more is dead is rewritten; 0: nothing is marked."""
     commit_bytes: int = COMMIT_BYTES
+    parallelism: int = 2
+    task_memory_bytes: int = TASK_MEMORY_BYTES
+    path: str = "auto"
+    """auto; whole: a task has all the keys that decide in memory; shuffle: they go through buckets."""
+    renew_ms: int = RENEW_MS
+    """How often the objects that a job has registered are registered anew."""
     clock: Callable[[], int] | None = None
     """For what happens during the job: uploads are registered and extents replaced then. None: all when it began."""
     check: Callable[[], None] = lambda: None
@@ -104,141 +75,130 @@ class JobOptions:
             raise UsageError(f"a map of {self.map_bytes} bytes takes no key: give it {SLOT_BYTES} bytes or more")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    index: Span | None
+    """Keys of records in it decide; everything below its end is gone over. None: only tombstones are due."""
+    due: Spans
+    extents: tuple[Extent, ...]
+    """That may change: they have bytes, and lie below the end of the index or hold tombstones that are due."""
+
+    @property
+    def tombstones_below(self) -> int:
+        return self.due[-1].end if self.due else 0
+
+    @property
+    def indexed(self) -> tuple[Extent, ...]:
+        return () if self.index is None else overlapping(self.extents, [self.index])
+
+    @property
+    def size(self) -> int:
+        return sum(extent.length for extent in self.extents)
+
+
 def plan_job(
-    lake: Lake, topic_partition: TopicPartition, partition: Partition, now_ms: int, options: JobOptions
+    partition: Partition, settings: Mapping[str, object], *, now_ms: int, held_from: int = NO_LIMIT
 ) -> Plan | None:
     """None if there is nothing to do."""
-    settings = lake.metastore.topics()[topic_partition.topic]
     if not_compacted(settings):
         return None
-    held_from = min(options.held_from, Holds(lake.metastore).held_from(topic_partition, now_ms=now_ms))
     dirty = compactable(partition, settings, now_ms=now_ms)
     due = due_tombstones(partition, settings, now_ms=now_ms, held_from=held_from)
     if not dirty and not due:
         return None
-    keys_max = None
-    if not dirty:  # nothing is dirty, so the pass has to be told to go over the clean part again
-        index = Span(due[0].start, due[-1].end)
-        choice = Choice(fetched=_overlapping(partition, [index]))
-    elif options.map_bytes is None:
-        index = Span(dirty[0].start, dirty[-1].end)
-        choice = _chosen(lake, partition, index, due, {}, options.dead_share_max)
-    else:
-        lists: dict[Span, Halves] = {}
-        index, keys_max = _bounded(lake, partition, dirty[-1], map_keys_max(options.map_bytes), lists)
-        # A map that may fill up inside an extent: which keys will have decided is known too late for marks.
-        share_max = options.dead_share_max if keys_max is None else 0.0
-        choice = _chosen(lake, partition, index, due, lists, share_max)
-        counted = sum(halves_bytes(halves.size) for halves in lists.values())
-        choice = replace(choice, bytes_read=choice.bytes_read + counted)
-    policy = Policy(
-        now_ms=now_ms, delete_retention_ms=setting_of(settings, "delete.retention.ms"),
-        segment_bytes=UNMERGED_SEGMENT_BYTES, index_keys_max=keys_max,
-    )  # fmt: skip
-    # Tombstones go below this and nowhere else: delete horizons in batches from Kafka are not the lake's.
-    policy = replace(kafka_rules(policy), tombstones_below=due[-1].end if due else 0)
-    return Plan(index=index, due=due, policy=policy, choice=choice)
+    return made(partition, Span(dirty[0].start, dirty[-1].end) if dirty else None, due)
 
 
-def _overlapping(partition: Partition, spans: Sequence[Span]) -> tuple[Extent, ...]:
+def made(partition: Partition, index: Span | None, due: Spans) -> Plan:
+    end = index.end if index is not None else 0
+    extents = tuple(
+        extent
+        for extent in partition.extents
+        if extent.length and (extent.span.start < end or touching(due, extent.span))
+    )
+    return Plan(index=index, due=due, extents=extents)
+
+
+def overlapping(extents: Sequence[Extent], spans: Sequence[Span]) -> tuple[Extent, ...]:
     wanted = normal(spans)
-    return tuple(extent for extent in partition.extents if touching(wanted, extent.span))
+    return tuple(extent for extent in extents if touching(wanted, extent.span))
 
 
-def _bounded(
-    lake: Lake, partition: Partition, newest: Span, keys_max: int, lists: dict[Span, Halves]
-) -> tuple[Span, int | None]:
-    """How far down from the end of the newest dirty range the map reaches, whole extents; at least a part of one.
-
-    Extents without a list of keys count as all records of theirs, each with a key of its own. `lists` gets what was read."""
+def bounded(partition: Partition, plan: Plan, newest: Span, keys_max: int, lists: Lists) -> Plan:
+    """As far down from the end of the newest dirty range as the map reaches: whole extents, or a part of one."""
     keys, start = NO_HALVES, newest.end
-    for extent in reversed(_overlapping(partition, [newest])):
-        if extent.keys < 0 and extent.records > keys_max - keys.size:
+    extents = overlapping(partition.extents, [newest])
+    for extent in reversed(extents):
+        halves = lists.keys(extent).digests[:, 0]
+        more = union([keys, halves])
+        if more.size > keys_max:
             break
-        if extent.keys >= 0:
-            lists[extent.span] = read_halves(lake.store, extent)
-            more = union([keys, lists[extent.span]])
-            if more.size > keys_max:
-                break
-            keys = more
-        start = max(extent.span.start, newest.start)
+        keys, start = more, max(extent.span.start, newest.start)
     if start < newest.end:
-        return Span(start, newest.end), None
-    last = _overlapping(partition, [newest])[-1]
-    return Span(max(last.span.start, newest.start), newest.end), keys_max
+        return made(partition, Span(start, newest.end), plan.due)
+    start = max(extents[-1].span.start, newest.start)
+    return made(partition, Span(start, _full(extents[-1], start, newest.end, keys_max, lists)), plan.due)
 
 
-def _chosen(
-    lake: Lake, partition: Partition, index: Span, due: Spans, counted: Mapping[Span, Halves], dead_share_max: float
-) -> Choice:
-    """What the pass has to read: what it indexes, where tombstones are due, and where one of those keys is.
-
-    `counted` was read before. Of the lists below the index, a few are in memory at a time."""
-    indexed = _overlapping(partition, [index])
-    below = [extent for extent in partition.extents if extent.span.end <= index.start]
-    if not below or any(extent.keys < 0 and extent.length for extent in indexed):
-        return Choice(fetched=(*(extent for extent in below if extent.length), *indexed))
-    few = 0 < sum(extent.records for extent in indexed) <= dead_share_max * sum(extent.records for extent in below)
-    lists = _Lists(lake.store, counted)
-    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        newer = None
-        if few:
-            newer = NewerKeys(joined(pool.map(lists.all_keys, indexed)))
-        halves = newer.halves if newer else union(pool.map(lists.halves, indexed))
-        judged = list(pool.map(lambda extent: _judged(extent, due, halves, newer, lists, dead_share_max), below))
-    return Choice(
-        fetched=(*(extent for extent, found in zip(below, judged, strict=True) if found == FETCH), *indexed),
-        marks=tuple(found for found in judged if isinstance(found, Mark)), bytes_read=sum(lists.read),
-    )  # fmt: skip
+def _full(extent: Extent, start: int, end: int, keys_max: int, lists: Lists) -> int:
+    """The offset of the first key that a map which begins at `start` has no room for."""
+    keys = lists.keys(extent)
+    inside = (keys.offsets >= start) & (keys.offsets < end)
+    offsets, halves = keys.offsets[inside], keys.digests[inside, 0]
+    fresh = np.zeros(halves.size, dtype=np.int64)
+    fresh[np.unique(halves, return_index=True)[1]] = 1
+    beyond = np.flatnonzero(np.cumsum(fresh) > keys_max)
+    return int(offsets[beyond[0]]) if beyond.size else end
 
 
-LEAVE, FETCH = "leave", "fetch"
+def runs_of(extents: Sequence[Extent], commit_bytes: int) -> list[tuple[Extent, ...]]:
+    """By the bytes that they have now: what is left of them makes an object that is no larger."""
+    runs: list[list[Extent]] = []
+    room = 0
+    for extent in extents:
+        if not runs or extent.length > room:
+            runs.append([])
+            room = commit_bytes
+        runs[-1].append(extent)
+        room -= extent.length
+    return [tuple(run) for run in runs]
 
 
-def _judged(
-    extent: Extent, due: Spans, halves: Halves, newer: NewerKeys | None, lists: _Lists, dead_share_max: float
-) -> Mark | str:
-    """What becomes of an extent below the index whose keys are `halves`; `newer` None: none is marked."""
-    if touching(due, extent.span):
-        return FETCH
-    if extent.keys < 0:
-        return FETCH if extent.length else LEAVE
-    own = lists.halves(extent)
-    if not any_common(own, halves):
-        return LEAVE
-    if newer is None:
-        return FETCH
-    known, found = lists.dead(extent), newer.superseded(lists.keys(extent, own))
-    dead = np.union1d(known, found)
-    if dead.size == known.size:
-        return LEAVE
-    if dead.size > dead_share_max * (extent.records + extent.dead):
-        return FETCH
-    return Mark(extent, dead)
+def numbered(runs: Sequence[tuple[Extent, ...]], object_ids: Sequence[str]) -> tuple[Run, ...]:
+    """Records are numbered through."""
+    made_of, record = [], 0
+    for extents, object_id in zip(runs, object_ids, strict=True):
+        made_of.append(Run(object_id=object_id, extents=extents, record=record))
+        record += made_of[-1].records
+    return tuple(made_of)
 
 
-class _Lists:
-    """Lists of keys and of dead records, read from the store; `read` is how much. Used by several threads."""
+def tasks_of(
+    shared: Pass, plan: Plan, runs: tuple[Run, ...], bytes_total: int, options: JobOptions
+) -> list[Share] | SplitExtents:
+    """One task for all of it, several that read the same index, or a task per run behind the buckets.
 
-    def __init__(self, store: Store, known: Mapping[Span, Halves]) -> None:
-        self.read: list[int] = []
-        self._store = store
-        self._known = known
+    `bytes_total`: of the whole job. A partition that is most of it would hold up the others as one task."""
+    indexed = plan.indexed
+    memory = table_bytes(sum(map(records_of, indexed))) + LIST_BYTES * sum(map(records_of, plan.extents))
+    fits = memory <= options.task_memory_bytes
+    fair = plan.size <= max(1.5 * bytes_total / options.parallelism, SPLIT_BYTES_MIN)
+    if options.path == "whole" or (options.path == "auto" and fits and fair):
+        return [Share(of=shared, runs=runs, indexed=indexed)]
+    told = sum(section_bytes(extent.keys) for extent in indexed)
+    if options.path == "shuffle" or told > TOLD_BYTES:
+        return SplitExtents(of=shared, runs=runs)
+    return [Share(of=shared, runs=some, indexed=indexed) for some in _shares(runs)]
 
-    def halves(self, extent: Extent) -> Halves:
-        if extent.span in self._known or not extent.length:
-            return self._known.get(extent.span, NO_HALVES)
-        self.read.append(halves_bytes(extent.keys))
-        return read_halves(self._store, extent)
 
-    def keys(self, extent: Extent, halves: Halves) -> KeyList:
-        self.read.append(rest_bytes(extent.keys))
-        return read_keys(self._store, extent, halves)
-
-    def dead(self, extent: Extent) -> Offsets:
-        self.read.append(dead_bytes(extent.dead, extent.span))
-        return read_dead(self._store, extent)
-
-    def all_keys(self, extent: Extent) -> KeyList:
-        """Those of dead records too: all of them are newer than what lies below."""
-        return self.keys(extent, self.halves(extent)) if extent.length else joined([])
+def _shares(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
+    shares: list[list[Run]] = []
+    room = 0
+    for run in runs:
+        size = sum(extent.length for extent in run.extents)
+        if not shares or size > room:
+            shares.append([])
+            room = SHARE_BYTES
+        shares[-1].append(run)
+        room -= size
+    return [tuple(share) for share in shares]

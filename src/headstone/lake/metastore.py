@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, and_, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from headstone.errors import Unfinished, UsageError
@@ -23,9 +24,9 @@ from headstone.lake import catalog, checking, commits, schema
 from headstone.lake.changes import (
     CONDEMNED,
     REGISTERED,
+    UNREFERENCED,
     append_all,
     forget_past,
-    is_garbage,
     locked,
     release,
     touched_by,
@@ -48,13 +49,13 @@ from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
 from headstone.lake.database import connected, where
 from headstone.lake.rows import (
     ObjectRow,
+    chunks,
     extent_of,
     known_since,
     lease_of,
     loaded_all,
     located,
     located_all,
-    lock_pins,
     lowest_hold,
     object_rows,
 )
@@ -277,8 +278,27 @@ class Metastore:
         with self.transaction() as connection:
             moment_ms = self.moment(connection, now_ms)
             rows = [{"object_id": one, "state": REGISTERED, "size": 0, "changed_ms": moment_ms} for one in made]
-            connection.execute(insert(schema.objects), rows)
+            if rows:
+                connection.execute(insert(schema.objects), rows)
         return made
+
+    def keep_registered(self, object_ids: Sequence[str], *, now_ms: Moment | None = None) -> None:
+        """A long job is still going to upload these: garbage collection counts their age from now on."""
+        self._each_some(
+            object_ids, lambda own, moment_ms: update(schema.objects).where(own).values(changed_ms=moment_ms), now_ms
+        )
+
+    def unregister(self, object_ids: Sequence[str]) -> None:
+        """Nobody has uploaded these, and nobody will."""
+        self._each_some(object_ids, lambda own, moment_ms: delete(schema.objects).where(own), None)
+
+    def _each_some(self, object_ids: Sequence[str], change: Callable[[Any, int], Any], now_ms: Moment | None) -> None:
+        """A change of those that are registered and not used."""
+        columns = schema.objects.c
+        with self.transaction() as connection:
+            moment_ms = self.moment(connection, now_ms)
+            for some in chunks(object_ids):
+                connection.execute(change(columns.object_id.in_(some) & (columns.state == REGISTERED), moment_ms))
 
     def append(
         self, appends: Mapping[TopicPartition, Append], sizes: Mapping[str, int], *, now_ms: Moment | None = None
@@ -329,24 +349,19 @@ class Metastore:
             partition = locked(connection, topic_partition, clock, lambda log: (Span(0, start_offset),))
             release(connection, write(connection, partition, commits.started_at(partition.before, start_offset)), clock)
 
-    def collectable(
-        self, *, unreferenced_before_ms: int, registered_before_ms: int, now_ms: Moment | None = None
-    ) -> list[ObjectRow]:
+    def collectable(self, *, unreferenced_before_ms: int, registered_before_ms: int) -> list[ObjectRow]:
         """Objects that nobody can need: no extent points at them since then, or they were registered and never used."""
+        mine = _collectable(unreferenced_before_ms, registered_before_ms)
         with self.transaction() as connection:
-            mine = is_garbage(connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms))
             rows = connection.execute(select(schema.objects).where(mine).order_by(schema.objects.c.object_id))
             return [ObjectRow(**row._mapping) for row in rows]
 
     def condemn(
-        self, object_ids: Sequence[str], *, unreferenced_before_ms: int, registered_before_ms: int,
-        now_ms: Moment | None = None,
-    ) -> list[str]:  # fmt: skip
+        self, object_ids: Sequence[str], *, unreferenced_before_ms: int, registered_before_ms: int
+    ) -> list[str]:
         """Before they are deleted from the store: from now on no commit can use them. Those that are still garbage."""
+        mine = schema.objects.c.object_id.in_(object_ids) & _collectable(unreferenced_before_ms, registered_before_ms)
         with self.transaction() as connection:
-            lock_pins(connection)
-            mine = is_garbage(connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms))
-            mine &= schema.objects.c.object_id.in_(object_ids)
             rows = connection.execute(select(schema.objects.c.object_id).where(mine).with_for_update()).all()
             condemned = sorted(row.object_id for row in rows)
             chosen = schema.objects.c.object_id.in_(condemned)
@@ -387,3 +402,10 @@ class Metastore:
             ) from error
         except TimeoutError as error:  # all connections of the pool are in use
             raise Unfinished(f"the metastore has no connection left: {first_line(error)}") from error
+
+
+def _collectable(unreferenced_before_ms: int, registered_before_ms: int) -> Any:
+    columns = schema.objects.c
+    old = and_(columns.state == UNREFERENCED, columns.changed_ms < unreferenced_before_ms)
+    lost = and_(columns.state == REGISTERED, columns.changed_ms < registered_before_ms)
+    return old | lost | (columns.state == CONDEMNED)

@@ -6,6 +6,7 @@ in a group of very many records. Keys and values never cross.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ STATE_SHIFT = np.uint64(56)
 ORDINAL_MASK = np.uint64((1 << 56) - 1)
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """Spreads entries that have no key digest over the buckets."""
+Rows = npt.NDArray[np.uint64]
+"""(digest, digest, word) each."""
+Digests = npt.NDArray[np.uint64]
 SURVIVOR_BITS = 28
 SURVIVORS_MAX = 1 << SURVIVOR_BITS
 """Records of a rewrite group that four bytes can number. Only records that compress to a few bytes each are more."""
@@ -71,8 +75,20 @@ def _scatter(rows: Any, count: Any, ends: Any, out: Any) -> None:
         ends[b] += 1
 
 
-def split(rows: npt.NDArray[np.uint64], count: int) -> list[bytes]:
-    """rows by bucket, order kept."""
+def survivors(
+    digests: Digests, dirty: npt.NDArray[np.bool_], ordinals: npt.NDArray[np.int64], states: npt.NDArray[np.uint8], record: int
+) -> tuple[Rows, int]:  # fmt: skip
+    """Rows of what is still in the race, newest first, plus what needs no race; and the tombstones superseded here.
+
+    `record` is the ordinal of the first of `states`."""
+    out = np.zeros((states.size, 3), dtype=np.uint64)
+    n, lost = collect(digests, dirty, ordinals, states, record, out)
+    return out[:n], lost
+
+
+def split(parts: Sequence[Rows], count: int) -> list[bytes]:
+    """Rows by bucket, order kept."""
+    rows = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
     out = np.zeros_like(rows)
     ends = np.zeros(count, dtype=np.int64)
     _scatter(rows, count, ends, out)

@@ -5,8 +5,8 @@ Also what small inspections and most tests run on: the same bodies, in the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,16 +14,8 @@ import numpy as np
 from headstone.errors import HeadstoneError
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.progress import Board, Meter
-from headstone.pipeline.work import (
-    IndexUnit,
-    PartitionWork,
-    TaskResult,
-    answers,
-    index_unit,
-    index_units,
-    newest_of_bucket,
-    rewrite_group,
-)
+from headstone.pipeline.splitting import Splittable, Unit
+from headstone.pipeline.work import answers, newest_of_bucket
 
 BUCKETS = 4
 NEAR_THREADS = 4
@@ -43,45 +35,62 @@ class InProcess:
         return answers(self.outcomes(body, tasks, board))
 
     def outcomes(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
-        def outcome(task: Any) -> Any:
-            try:
-                return body(task, _meter(board))
-            except (HeadstoneError, OSError) as error:
-                return error
-
+        if self._threads == 1:
+            return [_outcome(body, task, board) for task in tasks]
         with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(outcome, tasks))
+            return list(pool.map(lambda task: _outcome(body, task, board), tasks))
+
+    def as_they_end(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> Iterator[tuple[int, Any]]:
+        if self._threads == 1:
+            yield from ((number, _outcome(body, task, board)) for number, task in enumerate(tasks))
+            return
+        pool = ThreadPoolExecutor(self._threads)
+        try:
+            numbers = {pool.submit(_outcome, body, task, board): number for number, task in enumerate(tasks)}
+            for ended in as_completed(numbers):
+                yield numbers[ended], ended.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def split(
-        self, works: Sequence[PartitionWork], board: Board | None = None
-    ) -> list[tuple[int, TaskResult | Exception]]:
-        found: list[tuple[int, TaskResult | Exception]] = []
+        self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        del parts_at_once  # each comes when it is done
         for p, work in enumerate(works):
             try:
-                found.append((p, self._split_one(work, board)))
+                for answer in self._split_one(work, board):
+                    yield p, answer
             except (HeadstoneError, OSError) as error:
-                found.append((p, error))
-        return found
+                yield p, error
 
-    def _split_one(self, work: PartitionWork, board: Board | None) -> TaskResult:
-        units = index_units(work)
+    def _split_one(self, work: Splittable, board: Board | None) -> Iterator[Any]:
         edges = np.array(work.group_edges, dtype=np.int64)
 
-        def index(unit: IndexUnit) -> tuple[list[bytes], int]:
-            return index_unit(work.cleaning, unit, BUCKETS, _meter(board))
+        def index(unit: Unit) -> tuple[list[bytes], int]:
+            return unit.index(BUCKETS, _meter(board))
 
         with ThreadPoolExecutor(self._threads) as pool:
-            entries = list(pool.map(index, reversed(units)))
+            entries = list(pool.map(index, reversed(work.units())))
             won = list(pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], edges), range(BUCKETS)))
-            groups = list(
-                pool.map(
-                    lambda g: rewrite_group(work, work.groups[g], [blobs[g] for blobs, _, _ in won], _meter(board)),
-                    range(len(work.groups)),
-                )
-            )
-        lost = sum(lost for _, lost in entries) + sum(lost for _, _, lost in won)
-        found = sum(found for _, found, _ in won)
-        return TaskResult(groups=tuple(groups), keys=found, tombstones_lost=lost)
+            lost = sum(lost for _, lost in entries) + sum(lost for _, _, lost in won)
+            keys = sum(keys for _, keys, _ in won)
+            parts = work.parts()
+
+            def rewrite(number: int) -> Any:
+                first = number == 0  # what is counted of all of them is told once
+                return parts[number].rewrite(
+                    [blobs[number] for blobs, _, _ in won], _meter(board), keys_found=keys if first else 0,
+                    tombstones_lost=lost if first else 0,
+                )  # fmt: skip
+
+            yield from pool.map(rewrite, range(len(parts)))
+
+
+def _outcome(body: Body, task: Any, board: Board | None) -> Any:
+    try:
+        return body(task, _meter(board))
+    except (HeadstoneError, OSError) as error:
+        return error
 
 
 def _meter(board: Board | None) -> Meter:

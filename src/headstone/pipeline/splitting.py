@@ -7,22 +7,60 @@ whom its task must hear, each once, so that a row that was lost or came twice is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from headstone.errors import Unfinished
-from headstone.pipeline.work import IndexUnit, PartitionWork, index_units
-from headstone.retention.passes import CleaningPass
+from headstone.pipeline.progress import Meter
 
 BUCKET_BYTES = 64 << 20
 ENTRY_BYTES = 24
+
+
+class Unit(Protocol):
+    """A part of a partition whose keys one task indexes."""
+
+    @property
+    def size(self) -> int: ...
+
+    def index(self, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
+        """Its entries by bucket (`buckets`), newest first, and the tombstones that were superseded within the unit."""
+        ...
+
+
+class Part(Protocol):
+    """A part of a partition that one task writes anew."""
+
+    def rewrite(self, blobs: Sequence[bytes], meter: Meter, *, keys_found: int, tombstones_lost: int) -> Any:
+        """The answer of the task. Each bucket sends the survivors of this part."""
+        ...
+
+
+class Splittable(Protocol):
+    """A partition that is compacted by many tasks. Its records are numbered through: an ordinal each."""
+
+    @property
+    def records(self) -> int: ...
+
+    @property
+    def group_edges(self) -> tuple[int, ...]:
+        """The ordinals where the parts begin, and where the last one ends."""
+        ...
+
+    def units(self) -> Sequence[Unit]:
+        """Oldest first."""
+        ...
+
+    def parts(self) -> Sequence[Part]:
+        """Oldest first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexWork:
     """A unit of a partition, whose entries go to the partition's buckets."""
 
-    cleaning: CleaningPass
-    unit: IndexUnit
+    unit: Unit
     buckets: range
 
 
@@ -41,8 +79,7 @@ class RewriteWork:
 
     partition: int
     """Which of the works that were split."""
-    work: PartitionWork
-    """With this group alone."""
+    part: Part
     buckets: range
 
 
@@ -53,21 +90,19 @@ class SplitWorks:
     groups: tuple[RewriteWork, ...]
 
 
-def split_works(works: Sequence[PartitionWork], *, parallelism: int) -> SplitWorks:
+def split_works(works: Sequence[Splittable], *, parallelism: int) -> SplitWorks:
     units: list[IndexWork] = []
     buckets: list[BucketWork] = []
     groups: list[RewriteWork] = []
     for p, work in enumerate(works):
-        cut = index_units(work)
+        cut, parts = work.units(), work.parts()
         count = max(-(-work.records * ENTRY_BYTES // BUCKET_BYTES), min(parallelism, len(cut)), 1)
         own_units = range(len(units), len(units) + len(cut))
         own_buckets = range(len(buckets), len(buckets) + count)
-        own_groups = range(len(groups), len(groups) + len(work.groups))
-        units += [IndexWork(cleaning=work.cleaning, unit=unit, buckets=own_buckets) for unit in cut]
+        own_groups = range(len(groups), len(groups) + len(parts))
+        units += [IndexWork(unit=unit, buckets=own_buckets) for unit in cut]
         buckets += [BucketWork(units=own_units, groups=own_groups, edges=work.group_edges)] * count
-        groups += [
-            RewriteWork(partition=p, work=replace(work, groups=(group,)), buckets=own_buckets) for group in work.groups
-        ]
+        groups += [RewriteWork(partition=p, part=part, buckets=own_buckets) for part in parts]
     return SplitWorks(units=tuple(units), buckets=tuple(buckets), groups=tuple(groups))
 
 

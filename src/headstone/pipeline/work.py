@@ -22,7 +22,6 @@ from headstone.pipeline.progress import Meter
 from headstone.retention import keys
 from headstone.retention.passes import (
     CleaningPass,
-    Entries,
     Indexer,
     Piece,
     PieceReader,
@@ -89,6 +88,12 @@ class PartitionWork:
     @property
     def records(self) -> int:
         return sum(group.records for group in self.groups)
+
+    def units(self) -> list[IndexUnit]:
+        return index_units(self)
+
+    def parts(self) -> list[GroupAlone]:
+        return [GroupAlone(work=replace(self, groups=(group,))) for group in self.groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +184,32 @@ def _pieces_with_states(group: GroupWork, states: States, reader: PieceReader) -
 class IndexUnit:
     """Consecutive chunks of one partition that one index task reads; a segment here may be a part of one."""
 
+    cleaning: CleaningPass
     segments: tuple[SegmentSurvey, ...]
 
     @property
     def size(self) -> int:
         return sum(int(segment.cuts[-1]["position"] - segment.cuts[0]["position"]) for segment in self.segments)
+
+    def index(self, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
+        """Local dedupe, newest first: entries split by bucket, and the tombstones lost to newer records here."""
+        table = keys.new_table(sum(int(s.cuts[-1]["record"] - s.cuts[0]["record"]) for s in self.segments))
+        reader, indexer = PieceReader(), Indexer(self.cleaning)
+        parts: list[buckets.Rows] = []
+        lost = 0
+        for segment in reversed(self.segments):
+            for piece in reader.pieces(segment, backwards=True):
+                states = np.zeros(piece.records, dtype=np.uint8)
+                entries = indexer.index(piece, states)
+                dirty = entries.offsets >= self.cleaning.dirty_start
+                keys.mark_newest(table, entries.digests, dirty, entries.ordinals, states)
+                part, lost_here = buckets.survivors(
+                    entries.digests, dirty, entries.ordinals, states, segment.record + piece.record
+                )
+                parts.append(part)
+                lost += lost_here
+                meter.add(piece.chunk.data.size, 0)
+        return buckets.split(parts, bucket_count), lost
 
 
 def index_units(work: PartitionWork) -> list[IndexUnit]:
@@ -197,7 +223,7 @@ def index_units(work: PartitionWork) -> list[IndexUnit]:
                 room, room_records = UNIT_BYTES, UNIT_RECORDS
             units[-1].append(part)
             room, room_records = room - size, room_records - records
-    return [IndexUnit(segments=tuple(unit)) for unit in units]
+    return [IndexUnit(cleaning=work.cleaning, segments=tuple(unit)) for unit in units]
 
 
 def _parts(segment: SegmentSurvey) -> Iterator[SegmentSurvey]:
@@ -210,35 +236,6 @@ def _parts(segment: SegmentSurvey) -> Iterator[SegmentSurvey]:
         end = max(min(by_bytes, by_records), start + 1)
         yield replace(segment, cuts=segment.cuts[start : end + 1])
         start = end
-
-
-def index_unit(cleaning: CleaningPass, unit: IndexUnit, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
-    """Local dedupe of one unit, newest first: entries split by bucket, and the tombstones lost to newer records here."""
-    table = keys.new_table(sum(int(s.cuts[-1]["record"] - s.cuts[0]["record"]) for s in unit.segments))
-    reader, indexer = PieceReader(), Indexer(cleaning)
-    parts: list[npt.NDArray[np.uint64]] = []
-    lost = 0
-    for segment in reversed(unit.segments):
-        for piece in reader.pieces(segment, backwards=True):
-            states = np.zeros(piece.records, dtype=np.uint8)
-            entries = indexer.index(piece, states)
-            dirty = entries.offsets >= cleaning.dirty_start
-            keys.mark_newest(table, entries.digests, dirty, entries.ordinals, states)
-            part, lost_here = _survivors(entries, dirty, states, segment.record + piece.record)
-            parts.append(part)
-            lost += lost_here
-            meter.add(piece.chunk.data.size, 0)
-    rows = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
-    return buckets.split(rows, bucket_count), lost
-
-
-def _survivors(
-    entries: Entries, dirty: npt.NDArray[np.bool_], states: States, record: int
-) -> tuple[npt.NDArray[np.uint64], int]:
-    """Rows (digest, digest, word) of what is still in the race, newest first, plus what needs no race."""
-    out = np.zeros((states.size, 3), dtype=np.uint64)
-    n, lost = buckets.collect(entries.digests, dirty, entries.ordinals, states, record, out)
-    return out[:n], lost
 
 
 def newest_of_bucket(blobs: Sequence[bytes], edges: npt.NDArray[np.int64]) -> tuple[list[bytes], int, int]:
@@ -254,9 +251,18 @@ def newest_of_bucket(blobs: Sequence[bytes], edges: npt.NDArray[np.int64]) -> tu
     return buckets.by_group(np.concatenate([np.zeros(0, np.uint64), *words]), edges), found, lost
 
 
-def rewrite_group(work: PartitionWork, group: GroupWork, blobs: Sequence[bytes], meter: Meter) -> GroupResult:
-    """Third step: the survivors of this group from every bucket, applied."""
-    states = np.zeros(group.records, dtype=np.uint8)
-    for blob in blobs:
-        buckets.apply(blob, states)
-    return write_group(work, group, states, PieceRewriter(work.cleaning), PieceReader(), meter)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAlone:
+    """One group of a partition, for the third step."""
+
+    work: PartitionWork
+    """With this group and no other."""
+
+    def rewrite(self, blobs: Sequence[bytes], meter: Meter, *, keys_found: int, tombstones_lost: int) -> TaskResult:
+        """The survivors of this group from every bucket, applied."""
+        (group,) = self.work.groups
+        states = np.zeros(group.records, dtype=np.uint8)
+        for blob in blobs:
+            buckets.apply(blob, states)
+        result = write_group(self.work, group, states, PieceRewriter(self.work.cleaning), PieceReader(), meter)
+        return TaskResult(groups=(result,), keys=keys_found, tombstones_lost=tombstones_lost)

@@ -9,7 +9,7 @@ import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from headstone.errors import Unfinished
 from headstone.pipeline.progress import Board
-from headstone.pipeline.splitting import require_each_once, split_works
-from headstone.pipeline.work import PartitionWork, TaskResult, answers
+from headstone.pipeline.splitting import Splittable, require_each_once, split_works
+from headstone.pipeline.work import answers
 from headstone.spark import stages
 from headstone.spark.failures import reason_of
 from headstone.spark.stages import Body, Counted
@@ -48,28 +48,45 @@ class OnSpark:
         return answers(self.outcomes(body, tasks, board))
 
     def outcomes(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
+        ended = sorted(self._ended(body, tasks, board, job_size), key=lambda pair: pair[0])
+        return [answer for _, answer in ended]
+
+    def as_they_end(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> Iterator[tuple[int, Any]]:
+        """In jobs of their own, some tasks each: Spark tells what a job has found when all of it has ended."""
+        return self._ended(body, tasks, board, small_job_size)
+
+    def _ended(
+        self, body: Body, tasks: Sequence[Any], board: Board | None, size_of: Callable[..., int]
+    ) -> Iterator[tuple[int, Any]]:
         if not tasks:
-            return []
+            return
         spark, counted = self._session(), self._counted(board, len(tasks))
-        size = job_size(len(tasks), counted, parallelism=self._parallelism)
+        size = size_of(len(tasks), counted, parallelism=self._parallelism)
         frames = [
             stages.each(spark, body, tasks[first : first + size], counted, first=first)
             for first in range(0, len(tasks), size)
         ]
-        found = sorted(results(spark, frames, board, counted, tasks=len(tasks)), key=lambda pair: pair[0])
-        return [answer for _, answer in found]
+        yield from results(spark, frames, board, counted, tasks=range(len(tasks)))
 
     def split(
-        self, works: Sequence[PartitionWork], board: Board | None = None
-    ) -> list[tuple[int, TaskResult | Exception]]:
+        self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """In several jobs the survivors are kept on the executors from the first one on: nothing is indexed twice."""
         cut = split_works(works, parallelism=self._parallelism)
         units, groups = self._counted(board, len(cut.units)), self._counted(board, len(cut.groups))
-        spark = self._session()
-        found = results(spark, [stages.split(spark, cut, units, groups)], board, groups, tasks=len(cut.groups))
+        spark, count = self._session(), len(cut.groups)
+        size = count if parts_at_once is None else max(parts_at_once, self._parallelism)
+        sent = stages.survivors(spark, cut, units)
+        jobs = [range(first, min(first + size, count)) for first in range(0, count, size)]
+        with ExitStack() as kept:
+            if len(jobs) > 1:
+                sent = kept.enter_context(_persisted(sent))
+            for numbers in jobs:
+                frame = stages.rewritten(spark, sent, cut, groups, numbers)
+                yield from results(spark, [frame], board, groups, tasks=numbers)
         if board is not None:
             for number, work in enumerate(cut.units):
                 board.note(units.first + number, work.unit.size, 0)
-        return found
 
     def _counted(self, board: Board | None, tasks: int) -> Counted:
         if board is None:
@@ -85,20 +102,34 @@ def job_size(tasks: int, counted: Counted, *, parallelism: int) -> int:
     return max(parallelism, -(-tasks // JOBS_MAX))
 
 
+def small_job_size(tasks: int, counted: Counted, *, parallelism: int) -> int:
+    """Tasks per job where what each has done is wanted soon."""
+    del counted
+    return max(parallelism, -(-tasks // JOBS_MAX))
+
+
+@contextmanager
+def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        with suppress(PySparkException, Py4JError, OSError):  # a session that has gone keeps nothing
+            kept.unpersist()
+
+
 def results(
-    spark: SparkSession, frames: Sequence[DataFrame], board: Board | None, counted: Counted, *, tasks: int
-) -> list[tuple[int, Any]]:
+    spark: SparkSession, frames: Sequence[DataFrame], board: Board | None, counted: Counted, *, tasks: range
+) -> Iterator[tuple[int, Any]]:
     """Of every task once: (number of its work, answer or the error that it met, with file and position)."""
-    found = []
     heard = []
     for row in rows(spark, frames):
         task, number, answer, size, records = pickle.loads(bytes(row["result"]))
-        found.append((number, answer))
         heard.append(task)
         if board is not None:
             board.note(counted.first + task, size, records)
-    require_each_once(heard, range(tasks), who="the driver")
-    return found
+        yield number, answer
+    require_each_once(heard, tasks, who="the driver")
 
 
 def rows(spark: SparkSession, frames: Sequence[DataFrame]) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headstone.errors import HeadstoneError
 from headstone.pipeline.progress import BoardAddress, Meter, reporting
 from headstone.pipeline.splitting import BucketWork, IndexWork, RewriteWork, SplitWorks, require_each_once
-from headstone.pipeline.work import TaskResult, index_unit, newest_of_bucket, rewrite_group
+from headstone.pipeline.work import newest_of_bucket
 
 RESULT = "result binary"
 MESSAGE = "id int, sender int, blob binary, lost long, keys long, error binary"
@@ -61,11 +61,18 @@ def each(spark: SparkSession, body: Body, works: Sequence[Any], counted: Counted
     return _works(spark, works, first).mapInArrow(answering(body, counted), RESULT)
 
 
-def split(spark: SparkSession, works: SplitWorks, units: Counted, groups: Counted) -> DataFrame:
-    """Index, newest, rewrite: one Spark task per unit, then per bucket, then per group, which answers."""
+def survivors(spark: SparkSession, works: SplitWorks, units: Counted) -> DataFrame:
+    """Index, newest: one Spark task per unit, then per bucket, which sends each group its survivors."""
     entries = _works(spark, works.units, 0).mapInArrow(indexing(units), MESSAGE)
-    survivors = by_id(_with_works(spark, entries, works.buckets), len(works.buckets)).mapInArrow(racing, MESSAGE)
-    return by_id(_with_works(spark, survivors, works.groups), len(works.groups)).mapInArrow(rewriting(groups), RESULT)
+    return by_id(_with_works(spark, entries, works.buckets, 0), len(works.buckets)).mapInArrow(racing, MESSAGE)
+
+
+def rewritten(spark: SparkSession, sent: DataFrame, works: SplitWorks, groups: Counted, numbers: range) -> DataFrame:
+    """One Spark task for each of these groups, which answers. All of them, or some that follow each other."""
+    if len(numbers) < len(works.groups):
+        sent = sent.where((sent["id"] >= numbers.start) & (sent["id"] < numbers.stop))
+    some = works.groups[numbers.start : numbers.stop]
+    return by_id(_with_works(spark, sent, some, numbers.start), len(some)).mapInArrow(rewriting(groups), RESULT)
 
 
 def _works(spark: SparkSession, works: Sequence[Any], first: int) -> DataFrame:
@@ -76,10 +83,10 @@ def _works(spark: SparkSession, works: Sequence[Any], first: int) -> DataFrame:
     return frame.repartitionByRange(len(works), "id")  # looks at the rows twice, which costs nothing here
 
 
-def _with_works(spark: SparkSession, messages: DataFrame, works: Sequence[Any]) -> DataFrame:
+def _with_works(spark: SparkSession, messages: DataFrame, works: Sequence[Any], first: int) -> DataFrame:
     count = len(works)
     rows = {
-        "id": range(count),
+        "id": range(first, first + count),
         "sender": [WORK_SENDER] * count,
         "blob": [pickle.dumps(work) for work in works],
         "lost": [0] * count,
@@ -124,7 +131,7 @@ def indexing(counted: Counted) -> Stage:
 
 def _indexed(number: int, work: IndexWork, meter: Meter) -> pa.RecordBatch:
     try:
-        blobs, lost = index_unit(work.cleaning, work.unit, len(work.buckets), meter)
+        blobs, lost = work.unit.index(len(work.buckets), meter)
     except (HeadstoneError, OSError) as error:
         return _failure(work.buckets, number, error)
     return _messages(work.buckets, number, blobs, lost=lost)
@@ -165,14 +172,12 @@ def rewriting(counted: Counted) -> Stage:
     return run
 
 
-def _rewritten(group: int, work: RewriteWork, messages: list[dict[str, Any]], meter: Meter) -> TaskResult:
+def _rewritten(group: int, work: RewriteWork, messages: list[dict[str, Any]], meter: Meter) -> Any:
     _open(messages, work.buckets, who=f"group {group}")
-    result = rewrite_group(work.work, work.work.groups[0], [message["blob"] for message in messages], meter)
-    return TaskResult(
-        groups=(result,),
-        keys=sum(message["keys"] for message in messages),
+    return work.part.rewrite(
+        [message["blob"] for message in messages], meter, keys_found=sum(message["keys"] for message in messages),
         tombstones_lost=sum(message["lost"] for message in messages),
-    )
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
