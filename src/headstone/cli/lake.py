@@ -72,9 +72,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_erase(actions)
     _add_back(actions)
     _add_export(actions)
-    status = actions.add("status", "partitions, dirty ratios, cleaned ranges, queue", "lake_care.status", "/data/lake --check",
-                         exit_codes={FINDINGS: "--check found something wrong"})  # fmt: skip
-    status.add_argument("--check", action="store_true", help="check every invariant of the metastore")
+    status = actions.add(
+        "status", "totals, partitions and why they are due or not, queue, workers", "lake_care.status", "/data/lake --check",
+        exit_codes={FINDINGS: "--check found something wrong"},
+    )  # fmt: skip
+    status.add_argument(
+        "--check", action="store_true", help="check every invariant of the metastore; reads every extent"
+    )
+    status.add_argument("--totals", action="store_true", help="as text: topics and the lake, and not each partition")
     _add_compact(actions)
     _add_worker(actions)
     _add_wishes(actions)

@@ -6,10 +6,10 @@ Calls and renders; what is due, wrong or garbage is decided in `lake/`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headstone.cli.connections import store_settings
 from headstone.cli.lake_erasure import erasure_line
@@ -17,6 +17,9 @@ from headstone.cli.lake_opening import open_named
 from headstone.cli.output import BAD, Output
 from headstone.cli.parsing import DONE, FINDINGS
 from headstone.errors import UsageError
+
+if TYPE_CHECKING:
+    from headstone.lake.status import LakeStatus, PartitionStatus, Sums
 
 
 def init(arguments: argparse.Namespace, output: Output) -> int:
@@ -35,75 +38,90 @@ def init(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def status(arguments: argparse.Namespace, output: Output) -> int:
-    document, now_ms = _status(arguments)
-    output.answer(lambda: document, _status_lines(document, now_ms, output))
-    return FINDINGS if document["violations"] else DONE
-
-
-def _status(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    """What there is to tell, and the lake's time."""
-    from headstone.lake.erasures import Erasures
-    from headstone.lake.holds import Holds
-    from headstone.lake.leases import Leases
-    from headstone.lake.scheduling import queue
-    from headstone.lake.worker import eligibilities
+    """1: --check found something wrong."""
+    from headstone.lake.status import lake_status
 
     lake = open_named(arguments)
-    now_ms = lake.metastore.clock()
-    states = eligibilities(lake, now_ms=now_ms)
-    topics: dict[str, list[dict[str, Any]]] = {name: [] for name in lake.metastore.topics()}
-    for name, state in states.items():
-        partition = lake.metastore.partition(name)
-        topics[name.topic].append({
-            "partition": name.number, "start_offset": partition.start_offset, "next_offset": partition.next_offset,
-            "compaction_epoch": partition.compaction_epoch, "dirty_ratio": round(state.dirty_ratio, 6),
-            "extents": len(partition.extents), "cleaned_ranges": [list(span) for span in partition.cleaned],
-            "tombstone_ranges": [[*known.span, known.cleaned_at_ms] for known in partition.tombstones],
-            "records": sum(extent.records for extent in partition.extents),
-            "dead_records": sum(extent.dead for extent in partition.extents),
-            "bytes": sum(extent.length for extent in partition.extents), "eligible": state.eligible, "reason": state.reason,
-        })  # fmt: skip
-    leases = Leases(lake.metastore)
-    document = {
-        "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
-        "queue": [str(name) for name, _ in queue(states.items(), now_ms=now_ms)],
-        "working": {str(name): worker for name, worker in leases.held(now_ms=now_ms).items()},
-        "workers": [asdict(row) for row in leases.workers()],
-        "history": [{**asdict(row), "partition": str(row.partition)} for row in leases.history()],
-        "erasures": [asdict(erasure) for erasure in Erasures(lake.metastore).all()],
-        "violations": lake.metastore.check() if arguments.check else [],
-        "holds": [
-            {**asdict(hold), "partition": str(hold.partition)} for hold in Holds(lake.metastore).all(now_ms=now_ms)
-        ],
-    }
+    found = lake_status(lake.metastore)
+    violations = lake.metastore.check() if arguments.check else []
     lake.close()
-    return document, now_ms
+    output.answer(
+        lambda: {**_status_document(found), "violations": violations},
+        (
+            *_status_lines(found, output, partitions=not arguments.totals),
+            *(output.painted(f"WRONG: {text}", BAD) for text in violations),
+        ),
+    )
+    return FINDINGS if violations else DONE
 
 
-def _status_lines(document: Mapping[str, Any], now_ms: int, output: Output) -> Iterator[str]:
-    for topic in document["topics"]:
-        for partition in topic["partitions"]:
-            yield _partition_line(topic["topic"], partition)
-    yield f"queue: {', '.join(document['queue']) or 'empty'}"
-    for row in document["workers"]:
-        doing = "paused" if row["paused"] else row["doing"]
-        yield f"worker {row['worker']}: {doing}, seen {now_ms - row['seen_ms']} ms ago"
-    for hold in document["holds"]:
-        left = hold["expires_ms"] - now_ms
-        yield f"held by {hold['reader']}: {hold['partition']} from {hold['held_from']} for {left} ms more"
-    for erasure in document["erasures"]:
-        yield erasure_line(erasure, now_ms, output)
-    for text in document["violations"]:
-        yield output.painted(f"WRONG: {text}", BAD)
+def _status_document(status: LakeStatus) -> dict[str, object]:
+    return {
+        "now_ms": status.now_ms,
+        "totals": asdict(status.sums),
+        "topics": [
+            {
+                "topic": topic.topic,
+                "totals": asdict(topic.sums),
+                "partitions": [_partition_document(partition) for partition in topic.partitions],
+            }
+            for topic in status.topics
+        ],
+        "queue": [str(partition) for partition in status.queue],
+        "working": {str(partition): worker for partition, worker in status.working.items()},
+        "workers": [asdict(row) for row in status.workers],
+        "history": [{**asdict(row), "partition": str(row.partition)} for row in status.history],
+        "erasures": [asdict(erasure) for erasure in status.erasures],
+        "holds": [{**asdict(hold), "partition": str(hold.partition)} for hold in status.holds],
+    }
 
 
-def _partition_line(topic: str, partition: Mapping[str, Any]) -> str:
-    cleaned = ", ".join(f"[{start}, {end})" for start, end in partition["cleaned_ranges"]) or "nothing"
+def _partition_document(status: PartitionStatus) -> dict[str, object]:
+    sums = {name: value for name, value in asdict(status.sums).items() if name not in ("partitions", "due")}
+    return {
+        "partition": status.partition.number, "start_offset": status.start_offset, "next_offset": status.next_offset,
+        "compaction_epoch": status.compaction_epoch, "dirty_ratio": round(status.dirty_ratio, 6), **sums,
+        "dead_since_ms": status.dead_since_ms, "cleaned_ranges": [list(span) for span in status.cleaned_ranges],
+        "tombstone_ranges": [[*known.span, known.cleaned_at_ms] for known in status.tombstone_ranges],
+        "eligible": status.eligible, "reason": status.reason, "waits_for": status.waits_for,
+    }  # fmt: skip
+
+
+def _status_lines(status: LakeStatus, output: Output, *, partitions: bool) -> Iterator[str]:
+    for topic in status.topics:
+        yield from (_partition_line(partition) for partition in topic.partitions if partitions)
+        yield _sums_line(topic.topic, topic.sums)
+    yield _sums_line("all", status.sums)
+    yield (
+        f"queue: {', '.join(map(str, status.queue)) or 'empty'}"
+        if partitions
+        else f"queue: {len(status.queue)} partitions"
+    )
+    for row in status.workers:
+        doing = "paused" if row.paused else row.doing
+        yield f"worker {row.worker}: {doing}, seen {status.now_ms - row.seen_ms} ms ago"
+    for hold in status.holds:
+        left_ms = hold.expires_ms - status.now_ms
+        yield f"held by {hold.reader}: {hold.partition} from {hold.held_from} for {left_ms} ms more"
+    for erasure in status.erasures:
+        yield erasure_line(asdict(erasure), status.now_ms, output)
+
+
+def _partition_line(status: PartitionStatus) -> str:
+    cleaned, sums = ", ".join(map(str, status.cleaned_ranges)) or "nothing", status.sums
     return (
-        f"{topic}-{partition['partition']}: [{partition['start_offset']}, {partition['next_offset']}) "
-        f"{partition['records']:,} records (and {partition['dead_records']:,} dead), {partition['bytes'] / 1e6:,.1f} MB "
-        f"in {partition['extents']} extents, clean: {cleaned}, epoch {partition['compaction_epoch']}; "
-        f"{'due' if partition['eligible'] else 'not due'}: {partition['reason']}"
+        f"{status.partition}: [{status.start_offset}, {status.next_offset}) "
+        f"{sums.records:,} records (and {sums.dead_records:,} dead), {sums.bytes / 1e6:,.1f} MB "
+        f"in {sums.extents} extents, clean: {cleaned}, epoch {status.compaction_epoch}; "
+        f"{'due' if status.eligible else 'not due'}: {status.reason}"
+        + (f"; {status.waits_for}" if status.waits_for else "")
+    )
+
+
+def _sums_line(name: str, sums: Sums) -> str:
+    return (
+        f"{name}: {sums.partitions:,} partitions, {sums.due:,} due; {sums.records:,} records (and {sums.dead_records:,} dead), "
+        f"{sums.bytes / 1e6:,.1f} MB, {sums.dirty_bytes / 1e6:,.1f} dirty, in {sums.extents:,} extents"
     )
 
 
