@@ -1,8 +1,8 @@
 """`headstone lake`: topics in object storage. The arguments of all its actions; each is imported when it is used.
 
 LAKE is a directory (an embedded lake: SQLite and local objects) or the URL of a metastore. What the actions do is in
-`lake_data.py` (records in, out, back and gone), `lake_jobs.py` (who compacts what), `lake_care.py` (status and garbage) and
-`lake_recovery.py` (log directories for new brokers).
+`lake_data.py` (records in, out and back), `lake_topics.py`, `lake_erasure.py`, `lake_jobs.py` (who compacts what),
+`lake_care.py` (status and garbage) and `lake_recovery.py` (log directories for new brokers).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from headstone.cli.options import (
     interval_ms,
     moment_ms,
     offset,
+    partition_count,
     partition_number,
     positive,
     ratio,
@@ -30,6 +31,7 @@ from headstone.cli.output import Output
 from headstone.cli.parsing import FINDINGS, UNFINISHED, add_output_arguments, explain
 
 POLICIES = ("compact", "delete", "compact,delete", "delete,compact")
+TOPIC_VERBS = ("list", "describe", "create", "alter", "drop")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -67,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init = actions.add("init", "make a new lake", "lake_care.init", "/data/lake",
                        "postgresql://lake@db/lake --objects s3://bucket/lake")  # fmt: skip
     init.add_argument("--objects", metavar="URL", help="s3://, gs://, az://, file:// (default: in LAKE itself)")
+    _add_topics(actions)
     _add_ingest(actions)
     _add_read(actions)
     _add_erase(actions)
@@ -91,6 +94,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gc = actions.add("gc", "show what is garbage; with --apply, delete it", "lake_care.gc", "/data/lake --apply")
     gc.add_argument("--apply", action="store_true", help="delete it (default: only show it)")
     _add_grace(gc)
+
+
+def _add_topics(actions: Actions) -> None:
+    topics = actions.add(
+        "topics", "list the lake's topics; describe, create, alter or drop one", "lake_topics.topics",
+        "/data/lake", "/data/lake describe orders", "/data/lake alter orders --conf delete.retention.ms=3600000",
+        "/data/lake drop orders --dry-run",
+    )  # fmt: skip
+    topics.add_argument(
+        "verb", nargs="?", metavar="VERB", choices=TOPIC_VERBS, default=TOPIC_VERBS[0], help=", ".join(TOPIC_VERBS)
+    )
+    topics.add_argument("topic", nargs="?", metavar="TOPIC", help="which one; none to list all")
+    topics.add_argument("--partitions", type=partition_count, default=1, metavar="N", help="of a topic that is created")
+    topics.add_argument(
+        "--conf", action="append", default=[], metavar="K=V", help="a setting by Kafka's name; may be repeated"
+    )
+    topics.add_argument("--dry-run", action="store_true", help="only say what drop would do")
+    topics.add_argument("--yes", action="store_true", help="no question before a topic is dropped")
+    retain = actions.add(
+        "retain", "show what retention.ms and retention.bytes let go; with --apply, let it go", "lake_topics.retain",
+        "/data/lake", "/data/lake --topic orders --apply",
+    )  # fmt: skip
+    retain.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
+    retain.add_argument("--apply", action="store_true", help="do it (default: only show it)")
 
 
 def _add_ingest(actions: Actions) -> None:

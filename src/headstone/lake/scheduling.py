@@ -16,7 +16,7 @@ from headstone.lake.totals import Totals, dirty_among
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.choosing import Dirt, choose
 from headstone.retention.policy import NO_LIMIT
-from headstone.retention.settings import CLEANUP_POLICY, setting_of
+from headstone.retention.settings import CLEANUP_POLICY, retention_limits, setting_of
 
 POLICY, POLICY_UNKNOWN = CLEANUP_POLICY, "unknown"
 """Of a topic without that setting: compact. Unknown: its source did not tell."""
@@ -55,11 +55,15 @@ class Eligibility:
 
 
 def not_compacted(settings: Mapping[str, object]) -> str | None:
-    """Why the records of a topic are all kept; None if it is compacted."""
+    """Why a topic is not compacted; None if it is."""
     policy = str(settings.get(POLICY, "compact"))
     if policy == POLICY_UNKNOWN:
         return f"{POLICY} is not known: say it with `lake ingest --cleanup-policy`"
-    return None if "compact" in policy.split(",") else f"{POLICY} is {policy or 'empty'}: every record is kept"
+    if "compact" in policy.split(","):
+        return None
+    limited = retention_limits(settings) != (None, None)
+    kept = "records are kept until retention takes them" if limited else "every record is kept"
+    return f"{POLICY} is {policy or 'empty'}: {kept}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

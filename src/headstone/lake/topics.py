@@ -1,4 +1,4 @@
-"""What a source says of a topic, and what the lake keeps of it: its id in Kafka, its cleanup policy and other settings.
+"""The lake's topics: made, altered, dropped; and what a source says of one: its id in Kafka, its cleanup policy, its settings.
 
 A topic that was deleted and created again has the same name, another id, and offsets that begin anew: it is refused. A topic
 is compacted only if its policy says so; one whose policy nobody knows is kept as it is.
@@ -6,17 +6,28 @@ is compacted only if its policy says so; one whose policy nobody knows is kept a
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
+
+from sqlalchemy import Connection, delete, func, select
 
 from headstone.errors import UsageError
+from headstone.lake import schema
+from headstone.lake.changes import UNREFERENCED, release
+from headstone.lake.clock import Moment
 from headstone.lake.lake import Lake
+from headstone.lake.rows import chunks
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir, is_broker_directory
-from headstone.retention.settings import SOURCE, SOURCE_LAKE
+from headstone.retention.settings import SOURCE, SOURCE_LAKE, checked
 
 Tell = Callable[[str], None]
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Kafka's own rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,99 @@ def adopt(
 def make_lakes_own(lake: Lake, topic: str) -> None:
     """From now on the lake's log is the only one: whoever goes on with another would lose the records that it has here."""
     lake.metastore.configure(topic, {SOURCE: SOURCE_LAKE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """What the metastore's row of a partition tells without a look at its extents."""
+
+    partition: int
+    start_offset: int
+    next_offset: int
+    compaction_epoch: int
+    extents: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRow:
+    """A topic as the lake has it."""
+
+    topic: str
+    kafka_id: str | None
+    settings: Mapping[str, object]
+    partitions: tuple[PartitionRow, ...]
+
+
+def topic_rows(lake: Lake) -> list[TopicRow]:
+    """All of them, by name."""
+    topics, partitions = schema.topics, schema.partitions
+    logs: dict[int, list[PartitionRow]] = {}
+    with lake.metastore.transaction(snapshot=True) as connection:
+        rows = connection.execute(select(topics).order_by(topics.c.name)).all()
+        for row in connection.execute(select(partitions).order_by(partitions.c.number)):
+            names = [column.name for column in fields(PartitionRow) if column.name != "partition"]
+            numbers = {name: getattr(row, name) for name in names}
+            logs.setdefault(row.topic_id, []).append(PartitionRow(partition=row.number, **numbers))
+    return [
+        TopicRow(
+            topic=row.name, kafka_id=row.kafka_id, settings=json.loads(row.settings),
+            partitions=tuple(logs.get(row.topic_id, ())),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def create_topic(lake: Lake, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+    """An empty one, for whoever wants to say its settings before anything is ingested."""
+    if not TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+        raise UsageError(f"{topic!r} is no name of a topic: up to 249 letters, digits, dots, underscores and hyphens")
+    lake.metastore.create_topic(topic, partitions, {name: checked(name, text) for name, text in settings.items()})
+
+
+def alter_topic(lake: Lake, topic: str, settings: Mapping[str, str]) -> None:
+    """These settings, beside those that it has."""
+    wanted = {name: checked(name, text) for name, text in settings.items()}
+    known = lake.metastore.topics().get(topic)
+    if known is None:
+        raise UsageError(f"the lake has no topic {topic}")
+    if known.get(SOURCE, wanted.get(SOURCE)) != wanted.get(SOURCE, known.get(SOURCE)):
+        raise UsageError(f"{topic}: {SOURCE} stays {known[SOURCE]}: offsets that were given away do not come back")
+    lake.metastore.configure(topic, wanted)
+
+
+def drop_topic(lake: Lake, topic: str, *, now_ms: Moment | None = None) -> int:
+    """The topic with its partitions, its past, holds and leases is forgotten; how many objects nobody points at any more.
+
+    These are garbage after the grace. Jobs that are under way find no partition when they commit."""
+    partitions = schema.partitions
+    tables = [
+        table for table in schema.metadata.tables.values() if "partition_id" in table.c and table is not partitions
+    ]
+    with lake.metastore.transaction() as connection:
+        topic_id = connection.execute(select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)).scalar()
+        if topic_id is None:
+            raise UsageError(f"the lake has no topic {topic}")
+        own = select(partitions.c.partition_id).where(partitions.c.topic_id == topic_id)
+        ids = list(connection.scalars(own.order_by(partitions.c.partition_id).with_for_update()))
+        before = _unreferenced(connection)
+        objects: set[str] = set()
+        for some in chunks(ids):
+            for column in (schema.extents.c.object_id, schema.extents.c.dead_object):
+                mine = select(column).where(schema.extents.c.partition_id.in_(some), column.is_not(None)).distinct()
+                objects |= set(connection.scalars(mine))
+            for table in tables:
+                connection.execute(delete(table).where(table.c.partition_id.in_(some)))
+        connection.execute(delete(partitions).where(partitions.c.topic_id == topic_id))
+        connection.execute(delete(schema.topics).where(schema.topics.c.topic_id == topic_id))
+        release(connection, objects, partial(lake.metastore.moment, connection, now_ms))
+        return _unreferenced(connection) - before
+
+
+def _unreferenced(connection: Connection) -> int:
+    counted = select(func.count()).select_from(schema.objects).where(schema.objects.c.state == UNREFERENCED)
+    return int(connection.execute(counted).scalar_one())
 
 
 def in_directories(directories: Sequence[PartitionDir]) -> dict[str, TopicFacts]:

@@ -131,9 +131,34 @@ def names_copied(how: str) -> tuple[str, ...]:
     return tuple(setting.name for setting in TOPIC_SETTINGS if setting.copied == how)
 
 
+def checked(name: str, text: str) -> str:
+    """A setting that somebody gives for a topic, as it is kept; UsageError if there is none of that name, or not that value."""
+    if name not in BY_NAME:
+        raise UsageError(f"no topic setting {name}; there are {', '.join(BY_NAME)}")
+    setting, value = BY_NAME[name], BY_NAME[name].parsed(text)
+    if name == CLEANUP_POLICY and (not policies_of(text) or policies_of(text) - {"compact", "delete"}):
+        raise UsageError(f"{name} is compact, delete or compact,delete, not {text!r}")
+    if setting.kind is not str and not setting.low <= value <= setting.high:
+        raise UsageError(f"{name} is between {setting.low:g} and {setting.high:g}, not {text}")
+    return str(value)
+
+
 def setting_of(settings: Mapping[str, object], name: str) -> Any:
     """A topic's setting by Kafka's name, or its default."""
     return BY_NAME[name].parsed(settings[name]) if name in settings else BY_NAME[name].default
+
+
+def retention_limits(settings: Mapping[str, object]) -> tuple[int | None, int | None]:
+    """retention.ms and retention.bytes of a topic that is deleted by them, alone or beside compaction; None: no limit.
+
+    Only what is set: whoever keeps a log without saying for how long keeps it, whatever a broker's default is."""
+    if "delete" not in policies_of(str(settings.get(CLEANUP_POLICY, ""))):
+        return None, None
+    limits = [
+        int(setting_of(settings, name)) if name in settings else -1 for name in ("retention.ms", "retention.bytes")
+    ]
+    ms, size = (limit if limit >= 0 else None for limit in limits)
+    return ms, size
 
 
 def with_settings(policy: Policy, settings: Mapping[str, str], fields: Collection[str]) -> Policy:
