@@ -13,6 +13,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 from headstone.errors import UsageError
+from headstone.lake.collection import collect, garbage
 from headstone.lake.compaction import compact_partition
 from headstone.lake.lake import create_lake, metastore_url
 from headstone.lake.reading import records
@@ -105,6 +106,17 @@ def test_the_past_and_a_plan_that_a_compaction_overtakes(spark: SparkSession, sc
     assert reader.option("partitions", "0").load(str(tmp_path / "lake")).count() == len(now)
 
 
+def test_what_was_planned_is_pinned_for_as_long_as_it_is_told(scene: Scene, tmp_path: Path) -> None:
+    scene.lake.metastore.give_clock(300)
+    options = {"path": str(tmp_path / "lake"), "topic": "t", "pinMs": "5000"}
+    reader = HeadstoneSource(CaseInsensitiveDict(options)).reader(StructType())
+    parts = reader.partitions()
+    scene.compact(now_ms=400)
+    assert collect(scene.lake, garbage(scene.lake, now_ms=5299, grace_ms=0)) == []
+    assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == 7
+    assert collect(scene.lake, garbage(scene.lake, now_ms=5300, grace_ms=0)) != []
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -118,7 +130,7 @@ def test_the_past_and_a_plan_that_a_compaction_overtakes(spark: SparkSession, sc
         ({"partitions": "0,1"}, "no partition 1; there is 0"),
         (
             {"partition": "0"},
-            "unknown option partition; there are asOf, lake, offsets, partitions, path, store.NAME, topic, view",
+            "unknown option partition; there are asOf, lake, offsets, partitions, path, pinMs, store.NAME, topic, view",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headstone.cli.connections import has_cluster, kafka_connection, located
 from headstone.cli.engines import PROCESS, engine_of, require_spark, spark_conf
 from headstone.cli.inspect import of_topics
-from headstone.cli.lake_opening import chosen_partitions, open_named
+from headstone.cli.lake_opening import chosen_partitions, name_of_worker, open_named
 from headstone.cli.options import pairs
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE
@@ -149,12 +149,17 @@ def _topic_settings(items: Sequence[str], topics: Collection[str]) -> dict[str, 
 
 
 def read(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.lake.pins import pinned
     from headstone.pipeline.progress import ProgressLine
 
     lake = open_named(arguments)
     watched = not output.quiet and (arguments.to is not None or not sys.stdout.isatty())
     progress = ProgressLine(enabled=watched)
-    with engine_of(arguments, verb="lake read", spark_by_default=False) as engine, progress:
+    with (
+        engine_of(arguments, verb="lake read", spark_by_default=False) as engine,
+        pinned(lake.metastore, name_of_worker("read"), as_of_ms=arguments.as_of_ms),
+        progress,
+    ):
         batches = _batches(arguments, lake, engine, progress.board)
         if arguments.to is None:
             output.lines(_json_lines(batches))

@@ -10,7 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from headstone.lake import schema
 from headstone.lake.clock import follow
@@ -22,6 +35,7 @@ from headstone.lake.rows import (
     loaded,
     located,
     located_all,
+    oldest_pin,
     places,
     topic_settings,
     totals_of_row,
@@ -194,6 +208,17 @@ def _retire(connection: Connection, partition_id: int, starts: Sequence[int], mo
         columns = [*(column.name for column in kept), "removed_ms"]
         connection.execute(insert(schema.past_extents).from_select(columns, moved))
         connection.execute(delete(table).where(mine))
+
+
+def is_garbage(
+    connection: Connection, unreferenced_before_ms: int, registered_before_ms: int, now_ms: int
+) -> ColumnElement[bool]:
+    """Of an object: nobody can need it. One that was left since the oldest pin may still be read."""
+    columns, pinned_ms = schema.objects.c, oldest_pin(connection, now_ms)
+    needed_ms = unreferenced_before_ms if pinned_ms is None else min(unreferenced_before_ms, pinned_ms)
+    old = and_(columns.state == UNREFERENCED, columns.changed_ms < needed_ms)
+    lost = and_(columns.state == REGISTERED, columns.changed_ms < registered_before_ms)
+    return old | lost | (columns.state == CONDEMNED)
 
 
 def forget_past(connection: Connection, object_ids: Sequence[str]) -> None:

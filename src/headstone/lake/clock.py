@@ -116,7 +116,8 @@ def bring_back(connection: Connection, host: Clock) -> None:
     for column in STAMPS:
         connection.execute(update(column.table).where(column > now_ms).values({column.name: now_ms}))
     connection.execute(update(schema.leases).values(worker="", expires_ms=0))
-    connection.execute(delete(schema.setbacks))
+    for table in (schema.setbacks, schema.pins):
+        connection.execute(delete(table))
 
 
 def _own_ms(connection: Connection, host: Clock) -> int:

@@ -1,7 +1,8 @@
 """Garbage collection: objects that no extent points at any more, or that were registered and never used.
 
 Plans first. Condemns in the metastore, deletes from the store, forgets: an interrupted collection is finished by the next.
-Grace is for readers that looked up their extents before a compaction replaced them, and for uploads that are on their way.
+Grace is for readers that looked up their extents before a compaction replaced them, and for uploads that are on their way;
+readers that take longer pin what they read (`pins`).
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ class Garbage:
     orphans: list[str]
     unreferenced_before_ms: int
     registered_before_ms: int
+    now_ms: int
 
 
 def garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> Garbage:
     # In this order: an object that is in the store was registered before, so without a row it was forgotten since.
     stored = {path.rpartition("/")[2] for path in lake.store.list("objects")}
     orphans = sorted(stored - lake.metastore.objects().keys())
-    limits = {"unreferenced_before_ms": now_ms - grace_ms, "registered_before_ms": now_ms - upload_ms}
+    limits = {"unreferenced_before_ms": now_ms - grace_ms, "registered_before_ms": now_ms - upload_ms, "now_ms": now_ms}
     return Garbage(rows=lake.metastore.collectable(**limits), orphans=orphans, **limits)
 
 
@@ -43,6 +45,7 @@ def collect(lake: Lake, found: Garbage) -> list[str]:
         some = lake.metastore.condemn(
             [row.object_id for row in found.rows[start : start + BATCH]],
             unreferenced_before_ms=found.unreferenced_before_ms, registered_before_ms=found.registered_before_ms,
+            now_ms=found.now_ms,
         )  # fmt: skip
         if some:
             lake.store.delete([object_path(object_id) for object_id in some])

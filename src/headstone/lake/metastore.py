@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, delete, insert, select, update
+from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from headstone.errors import Unfinished, UsageError
@@ -24,9 +23,9 @@ from headstone.lake import catalog, checking, commits, schema
 from headstone.lake.changes import (
     CONDEMNED,
     REGISTERED,
-    UNREFERENCED,
     append_all,
     forget_past,
+    is_garbage,
     locked,
     release,
     touched_by,
@@ -56,6 +55,7 @@ from headstone.lake.rows import (
     loaded_all,
     located,
     located_all,
+    lock_pins,
     lowest_hold,
     object_rows,
 )
@@ -349,19 +349,24 @@ class Metastore:
             partition = locked(connection, topic_partition, clock, lambda log: (Span(0, start_offset),))
             release(connection, write(connection, partition, commits.started_at(partition.before, start_offset)), clock)
 
-    def collectable(self, *, unreferenced_before_ms: int, registered_before_ms: int) -> list[ObjectRow]:
+    def collectable(
+        self, *, unreferenced_before_ms: int, registered_before_ms: int, now_ms: Moment | None = None
+    ) -> list[ObjectRow]:
         """Objects that nobody can need: no extent points at them since then, or they were registered and never used."""
-        mine = _collectable(unreferenced_before_ms, registered_before_ms)
         with self.transaction() as connection:
+            mine = is_garbage(connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms))
             rows = connection.execute(select(schema.objects).where(mine).order_by(schema.objects.c.object_id))
             return [ObjectRow(**row._mapping) for row in rows]
 
     def condemn(
-        self, object_ids: Sequence[str], *, unreferenced_before_ms: int, registered_before_ms: int
-    ) -> list[str]:
+        self, object_ids: Sequence[str], *, unreferenced_before_ms: int, registered_before_ms: int,
+        now_ms: Moment | None = None,
+    ) -> list[str]:  # fmt: skip
         """Before they are deleted from the store: from now on no commit can use them. Those that are still garbage."""
-        mine = schema.objects.c.object_id.in_(object_ids) & _collectable(unreferenced_before_ms, registered_before_ms)
         with self.transaction() as connection:
+            lock_pins(connection)
+            mine = is_garbage(connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms))
+            mine &= schema.objects.c.object_id.in_(object_ids)
             rows = connection.execute(select(schema.objects.c.object_id).where(mine).with_for_update()).all()
             condemned = sorted(row.object_id for row in rows)
             chosen = schema.objects.c.object_id.in_(condemned)
@@ -402,10 +407,3 @@ class Metastore:
             ) from error
         except TimeoutError as error:  # all connections of the pool are in use
             raise Unfinished(f"the metastore has no connection left: {first_line(error)}") from error
-
-
-def _collectable(unreferenced_before_ms: int, registered_before_ms: int) -> Any:
-    columns = schema.objects.c
-    old = and_(columns.state == UNREFERENCED, columns.changed_ms < unreferenced_before_ms)
-    lost = and_(columns.state == REGISTERED, columns.changed_ms < registered_before_ms)
-    return old | lost | (columns.state == CONDEMNED)

@@ -1,7 +1,7 @@
 """What the lake holds as of one moment: a partition's extents are looked up once and then read.
 
 All records in offset order; the table is `table_view`. Extents that compaction replaces meanwhile stay readable for the time of
-grace of garbage collection; within it, the past is too.
+grace of garbage collection, and for whoever has pinned them (`pins`); within it, the past is too.
 """
 
 from __future__ import annotations

@@ -201,6 +201,20 @@ def lowest_hold(connection: Connection, partition_id: int, now_ms: int) -> Lowes
     return None if row is None else LowestHold(row.reader, row.held_from)
 
 
+def lock_pins(connection: Connection) -> None:
+    """Whoever takes a pin and whoever condemns objects wait for each other: one of them sees what the other did."""
+    connection.execute(select(schema.lakes.c.lake_id).with_for_update()).all()
+
+
+def oldest_pin(connection: Connection, now_ms: int) -> int | None:
+    """Of the pins that have not expired: what was left before it is nobody's."""
+    columns = schema.pins.c
+    oldest: int | None = connection.execute(
+        select(func.min(columns.as_of_ms)).where(columns.expires_ms > now_ms)
+    ).scalar_one()
+    return oldest
+
+
 def lease_of(connection: Connection, partition_id: int, now_ms: int) -> str | None:
     """Who works on a partition."""
     columns = schema.leases.c

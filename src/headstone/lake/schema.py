@@ -247,6 +247,16 @@ erasures = Table(
 """Keys of which nothing may be left after `deadline_ms`, by their digest under the lake's secret. The topic is a name: one that
 is dropped meanwhile has bytes in objects for a while. `step` is the last that was done; look again at `not_before_ms`."""
 
+pins = Table(
+    "pins",
+    metadata,
+    Column("pin_id", String(36), primary_key=True),
+    Column("reader", String(200), nullable=False),
+    Column("as_of_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+)
+"""Readers of what the log was made of at `as_of_ms` or since: objects that were left since then stay until it expires."""
+
 workers = Table(
     "workers",
     metadata,

@@ -4,8 +4,8 @@ LAKE is a directory or the URL of a metastore. Options: `topic` (one, or several
 or "table", the newest record of every key that is not deleted; `partitions` ("0,3"); `offsets` ("1000:2000", of the view
 "records"); `asOf` (milliseconds since 1970, or "2026-11-15 10:00:00" in UTC): the past, as far as garbage collection has left
 it; `store.NAME` for settings of the object store. The extents are looked up once, for the first query of a DataFrame:
-compaction that runs meanwhile changes nothing for it, and later queries of the same DataFrame read the same past, for as long
-as garbage collection leaves it. Load again for the newest.
+compaction that runs meanwhile changes nothing for it, and later queries of the same DataFrame read the same past. Garbage
+collection leaves it for `pinMs` (six hours), and then as long as it likes. Load again for the newest.
 
 A query's own filters choose nothing here, for the reason that `source.py` tells.
 """
@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent, Partition
 from headstone.lake.lake import Lake, LakeAddress, metastore_url
+from headstone.lake.pins import Pins
 from headstone.lake.reading import record_batches, snapshots
 from headstone.lake.table_view import LiveExtent, decided, rows_of_table
 from headstone.log.topic_partition import TopicPartition
@@ -35,6 +36,7 @@ from headstone.spark.source_options import (
     offset_range,
     one_of,
     partition_numbers,
+    positive,
     refuse_unknown,
     require_partitions,
     require_topics,
@@ -44,9 +46,10 @@ from headstone.spark.source_options import (
 from headstone.storage.stores import Store
 
 NAME = "headstone"
-OPTIONS = ("asOf", "lake", "offsets", "partitions", "path", "store.NAME", "topic", "view")
+OPTIONS = ("asOf", "lake", "offsets", "partitions", "path", "pinMs", "store.NAME", "topic", "view")
 RECORDS, TABLE = "records", "table"
 SPLIT_BYTES = 64 << 20
+PIN_MS = 6 * 3_600_000
 
 Item = TypeVar("Item")
 
@@ -61,6 +64,8 @@ class LakeSelection:
     offset_start: int
     offset_end: int
     as_of_ms: int | None
+    pin_ms: int
+    """How long what was planned can be read, whatever garbage collection does."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeSelection:
@@ -75,6 +80,7 @@ class LakeSelection:
             offset_start=start,
             offset_end=end,
             as_of_ms=moment_ms(options["asOf"]) if "asOf" in options else None,
+            pin_ms=positive("pinMs", options["pinMs"]) if "pinMs" in options else PIN_MS,
         )
 
 
@@ -138,6 +144,8 @@ class LakeReader(DataSourceReader):
             require_topics(selection.topics, {partition.topic for partition in present})
             chosen = [partition for partition in present if partition.topic in selection.topics]
             require_partitions(selection.partitions, {partition.number for partition in chosen})
+            # Before anything is looked up. Nobody tells a source when its queries are over: the pin lasts as it is told.
+            Pins(lake.metastore).pin("spark", as_of_ms=selection.as_of_ms, for_ms=selection.pin_ms)
             states = snapshots(
                 lake,
                 [one for one in chosen if not selection.partitions or one.number in selection.partitions],
