@@ -91,6 +91,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "lake_care.set_clock", "/data/lake --apply",
     )  # fmt: skip
     clock.add_argument("--apply", action="store_true", help="do it (default: only say what would be done)")
+    upgrade = actions.add(
+        "upgrade", "show how a lake of an older version is brought up to date; with --apply, do it", "lake_care.upgrade",
+        "/data/lake --apply",
+    )  # fmt: skip
+    upgrade.add_argument(
+        "--apply", action="store_true",
+        help="do it: older programs are refused from then on (default: only show it)",
+    )  # fmt: skip
     gc = actions.add("gc", "show what is garbage; with --apply, delete it", "lake_care.gc", "/data/lake --apply")
     gc.add_argument("--apply", action="store_true", help="delete it (default: only show it)")
     _add_grace(gc)

@@ -1,4 +1,4 @@
-"""`headstone lake init|status|set-clock|gc`: a lake is made, looked at, put right and tidied up.
+"""`headstone lake init|status|set-clock|upgrade|gc`: a lake is made, looked at, put right and tidied up.
 
 Calls and renders; what is due, wrong or garbage is decided in `lake/`.
 """
@@ -133,6 +133,22 @@ def set_clock(arguments: argparse.Namespace, output: Output) -> int:
     output.answer(
         lambda: {"applied": arguments.apply, "times_ahead": ahead},
         [f"{ahead} times lie ahead of the clock, and {what}"],
+    )
+    return DONE
+
+
+def upgrade(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.lake.lake import metastore_url
+    from headstone.lake.upgrades import upgrade as bring_up_to_date
+
+    found = bring_up_to_date(metastore_url(arguments.lake), apply=arguments.apply)
+    what = "done" if arguments.apply else "to do; --apply does it"
+    versions = f"version {found.version_before}"
+    if found.steps:
+        versions += f", {'now' if arguments.apply else 'to become'} {found.version_after}"
+    output.answer(
+        lambda: {"applied": arguments.apply, **asdict(found)},
+        [*found.steps, f"{versions}: {f'{len(found.steps)} steps {what}' if found.steps else 'nothing to do'}"],
     )
     return DONE
 

@@ -67,9 +67,10 @@ def locked(
     clock: Callable[[], int],
     touched: Callable[[Partition], Spans],
 ) -> Locked:
-    """The clock is read under the lock. `touched`: where the commit may change an extent, from a partition without any."""
-    schema.expect_version(connection)
+    """The clock and the version are read under the lock. `touched`: where the commit may change extents, from a partition
+    without any."""
     partition_id, row = located(connection, topic_partition, lock=True)
+    schema.expect_version(connection)
     before = loaded(connection, partition_id, row)
     return Locked(
         topic_partition=topic_partition, partition_id=partition_id,
@@ -95,7 +96,6 @@ def append_all(
     """(expected next offset, extents) for the ends of many logs: a few statements, and nothing of what is there is read.
 
     Rows are locked in the order of their ids, so two who append to the same partitions do not wait for each other for ever."""
-    schema.expect_version(connection)
     names = {row.partition_id: partition for partition, row in located_all(connection, list(appends)).items()}
     table, rows = schema.partitions, list[Any]()
     for some in chunks(sorted(names)):
@@ -103,6 +103,7 @@ def append_all(
         rows += connection.execute(mine.with_for_update()).all()
     if not rows:
         return
+    schema.expect_version(connection)
     now_ms, settings = clock(), topic_settings(connection, {row.topic_id for row in rows})
     updates: list[dict[str, Any]] = []
     fresh: list[dict[str, Any]] = []

@@ -28,7 +28,9 @@ from sqlalchemy import (
 from headstone.errors import UsageError
 
 VERSION = 5
-"""Of the tables. Another one is refused."""
+"""Of the tables. Another one is refused; `upgrades` brings an older one up to date."""
+VERSION_FIRST = 5
+"""That of the first release: older ones are refused for good."""
 
 NEVER = str(2**63 - 1)
 """Of a time that does not come."""
@@ -289,10 +291,20 @@ def exists(connection: Connection) -> bool:
 def expect_version(connection: Connection) -> None:
     """Asked when a lake is opened and at every commit: a program of another version may be at work on the same tables."""
     version = connection.execute(select(lakes.c.version)).scalar_one()
-    if version > VERSION:
-        raise UsageError(f"the metastore has version {version}, this program knows {VERSION}: use a newer headstone")
+    refuse_foreign(version, VERSION)
     if version < VERSION:
         raise UsageError(
-            f"the metastore has version {version}, from before the first release; this program knows {VERSION} only: make a "
+            f"the metastore has version {version}, this program knows {VERSION}: `headstone lake upgrade` brings it up to "
+            "date, and older programs are refused from then on"
+        )
+
+
+def refuse_foreign(version: int, known: int) -> None:
+    """Versions that no upgrade leads to `known` from."""
+    if version > known:
+        raise UsageError(f"the metastore has version {version}, this program knows {known}: use a newer headstone")
+    if version < VERSION_FIRST:
+        raise UsageError(
+            f"the metastore has version {version}, from before the first release; this program knows {known} only: make a "
             "new lake (`headstone lake init`) and ingest again"
         )

@@ -1,0 +1,64 @@
+"""Brings the tables of an older version up to date, step by step, all or nothing; only when somebody asks for it.
+
+A program of an older version is refused from then on, at its next commit at the latest (`schema.expect_version`): a commit asks
+under the lock of its partition, and an upgrade begins when no commit is under way. Knows the steps; what the tables look like
+now is `schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select, text, update
+
+from headstone.errors import UsageError
+from headstone.lake import schema
+from headstone.lake.database import connected
+from headstone.lake.metastore import Metastore
+from headstone.storage.redaction import address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """`version` is that of the tables afterwards. `change` works on those of the version before, by plain SQL."""
+
+    version: int
+    about: str
+    change: Callable[[Connection], None]
+
+
+STEPS: Sequence[Step] = ()
+"""From version to version, each one higher than the last. None is left out when a newer one is added: a lake may be old."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrade:
+    version_before: int
+    version_after: int
+    steps: tuple[str, ...]
+
+
+def upgrade(url: str, *, apply: bool, steps: Sequence[Step] = STEPS) -> Upgrade:
+    """What is to be done, in its order; with `apply` it is done. Nothing to do is no error."""
+    metastore = Metastore(connected(url))
+    wanted = steps[-1].version if steps else schema.VERSION
+    with metastore.transaction() as connection:
+        if not schema.exists(connection):
+            raise UsageError(f"{address(url)} holds no lake; `headstone lake init` makes one")
+        if apply:
+            _keep_commits_out(connection)
+        before = connection.execute(select(schema.lakes.c.version).with_for_update()).scalar_one()
+        schema.refuse_foreign(before, wanted)
+        todo = [step for step in steps if step.version > before]
+        for step in todo if apply else ():
+            step.change(connection)
+            connection.execute(update(schema.lakes).values(version=step.version))
+    metastore.close()
+    return Upgrade(version_before=before, version_after=wanted, steps=tuple(step.about for step in todo))
+
+
+def _keep_commits_out(connection: Connection) -> None:
+    """SQLite lets in nobody else anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("LOCK TABLE partitions IN ACCESS EXCLUSIVE MODE"))

@@ -1,0 +1,114 @@
+"""Tables are brought up to date when somebody asks for it, wholly or not at all; programs of other versions are refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Connection, create_engine, inspect, select, text, update
+
+from headstone.errors import Unfinished, UsageError
+from headstone.lake import schema
+from headstone.lake.metastore import Metastore
+from headstone.lake.upgrades import Step, Upgrade, upgrade
+from headstone.log.topic_partition import TopicPartition
+from tests.lake.test_metastore import append, everything
+
+NEXT = schema.VERSION + 1
+AT = TopicPartition("t", 0)
+
+
+def add_owner(connection: Connection) -> None:
+    connection.execute(text("ALTER TABLE topics ADD COLUMN owner TEXT"))
+    connection.execute(text("UPDATE topics SET owner = 'us'"))
+
+
+def steps(change: Callable[[Connection], None] = lambda connection: None) -> list[Step]:
+    return [
+        Step(version=NEXT, about="topics have owners", change=add_owner),
+        Step(version=NEXT + 1, about="and more", change=change),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def store(metastore: Metastore) -> Metastore:
+    metastore.create_topic("t", 1)
+    append(metastore, AT, 0, 10)
+    return metastore
+
+
+def test_an_upgrade_is_shown_then_done_and_done_once(metastore_url: str, store: Metastore) -> None:
+    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
+    before = everything(engine)
+    wanted = Upgrade(
+        version_before=schema.VERSION, version_after=NEXT + 1, steps=("topics have owners", "and more")
+    )  # fmt: skip
+    assert upgrade(metastore_url, apply=False, steps=steps()) == wanted
+    assert everything(engine) == before
+    assert "owner" not in {column["name"] for column in inspect(engine).get_columns("topics")}
+    assert upgrade(metastore_url, apply=True, steps=steps()) == wanted
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT name, owner FROM topics")).all() == [("t", "us")]
+        assert connection.execute(select(schema.lakes.c.version)).scalar_one() == NEXT + 1
+    assert upgrade(metastore_url, apply=True, steps=steps()).steps == ()
+    engine.dispose()
+    with pytest.raises(UsageError, match="use a newer headstone"):
+        Metastore.open(metastore_url)
+    with pytest.raises(UsageError, match="use a newer headstone"):
+        append(store, AT, 10, 20)
+
+
+def test_an_upgrade_that_fails_has_changed_nothing(metastore_url: str, store: Metastore) -> None:
+    def fail(connection: Connection) -> None:
+        raise Unfinished("the disk is full")
+
+    with pytest.raises(Unfinished, match="the disk is full"):
+        upgrade(metastore_url, apply=True, steps=steps(fail))
+    append(store, AT, 10, 20)
+    with store.transaction() as connection:
+        assert "owner" not in {column["name"] for column in inspect(connection).get_columns("topics")}
+    assert store.check() == []
+
+
+def test_a_commit_that_meets_an_upgrade_is_refused(metastore_url: str, store: Metastore) -> None:
+    """It waits, and then knows that the tables are no longer those that it knows."""
+    outcomes: list[str] = []
+
+    def commit() -> None:
+        try:
+            append(store, AT, 10, 20)
+        except UsageError as error:
+            outcomes.append(str(error))
+
+    thread = threading.Thread(target=commit)
+
+    def meanwhile(connection: Connection) -> None:
+        del connection
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+
+    upgrade(metastore_url, apply=True, steps=steps(meanwhile))
+    thread.join()
+    assert (len(outcomes), "use a newer headstone" in outcomes[0]) == (1, True)
+    assert store.partition(AT).next_offset == 10
+
+
+def test_an_older_lake_asks_for_the_upgrade(
+    metastore_url: str, store: Metastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del store
+    monkeypatch.setattr(schema, "VERSION", NEXT)
+    with pytest.raises(UsageError, match="`headstone lake upgrade` brings it up to date"):
+        Metastore.open(metastore_url)
+
+
+def test_no_upgrade_leads_from_a_newer_version_or_from_before_the_first_release(
+    metastore_url: str, store: Metastore
+) -> None:
+    for version, why in ((schema.VERSION_FIRST - 1, "make a new lake"), (NEXT, "use a newer headstone")):
+        with store.transaction() as connection:
+            connection.execute(update(schema.lakes).values(version=version))
+        with pytest.raises(UsageError, match=why):
+            upgrade(metastore_url, apply=True)
