@@ -19,7 +19,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path, read_extent, writing_object
 from headstone.lake.proof import prove_erased
-from headstone.lake.purging import evacuate, objects_to_leave
+from headstone.lake.purging import evacuate, objects_to_leave, purge_aged
 from headstone.lake.reading import records
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
@@ -150,6 +150,29 @@ def test_an_extent_whose_dead_are_listed_where_it_must_leave_is_written_again(sc
     assert marked.dead_object in evacuate(scene.lake, ["t"], clock=lambda: 40).objects
     assert marked.dead_object in collected(scene.lake)
     assert (scene.held(), scene.lake.metastore.check()) == (before, [])
+
+
+def test_records_that_are_dead_for_too_long_leave_the_store(lake: Lake, tmp_path: Path) -> None:
+    """By the topic's setting, or by what the caller says of topics without one; others keep what they have."""
+    users = History()
+    people = " ".join(f"N[person{i}]" for i in range(20))
+    grow(lake, tmp_path, {"orders": (History(), "N[o1] N[o2]"), "users": (users, people)})
+    compact_partition(lake, USERS, InProcess(1), now_ms=10)
+    grow(lake, tmp_path, {"users": (users, "N[person3]")})
+    assert compact_partition(lake, USERS, InProcess(1), now_ms=20).extents_marked == 1
+    before, others = held(lake, USERS), held(lake, ORDERS)
+    assert purge_aged(lake, clock=lambda: 10**9).extents == 0
+    assert purge_aged(lake, clock=lambda: 119, age_ms_max=100).extents == 0
+    assert purge_aged(lake, clock=lambda: 10**9, age_ms_max=100, topics=["orders"]).extents == 0
+    lake.metastore.configure("users", {"headstone.dead.age.max.ms": "-1"})
+    assert purge_aged(lake, clock=lambda: 10**9, age_ms_max=100).extents == 0
+    lake.metastore.configure("users", {"headstone.dead.age.max.ms": "100"})
+    assert holding(tmp_path, b"v3") != []
+    assert purge_aged(lake, clock=lambda: 120).extents == 2
+    collected(lake)
+    assert holding(tmp_path, b"v3") == []
+    assert (held(lake, USERS), held(lake, ORDERS), lake.metastore.check()) == (before, others, [])
+    assert purge_aged(lake, clock=lambda: 10**9).extents == 0
 
 
 def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None:

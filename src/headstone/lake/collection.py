@@ -7,7 +7,7 @@ readers that take longer pin what they read (`pins`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path
@@ -34,8 +34,13 @@ def garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int
     # In this order: an object that is in the store was registered before, so without a row it was forgotten since.
     stored = {path.rpartition("/")[2] for path in lake.store.list("objects")}
     orphans = sorted(stored - lake.metastore.objects().keys())
+    return replace(known_garbage(lake, now_ms=now_ms, grace_ms=grace_ms, upload_ms=upload_ms), orphans=orphans)
+
+
+def known_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> Garbage:
+    """Without a look at the store, which would tell of orphans."""
     limits = {"unreferenced_before_ms": now_ms - grace_ms, "registered_before_ms": now_ms - upload_ms, "now_ms": now_ms}
-    return Garbage(rows=lake.metastore.collectable(**limits), orphans=orphans, **limits)
+    return Garbage(rows=lake.metastore.collectable(**limits), orphans=[], **limits)
 
 
 def collect(lake: Lake, found: Garbage) -> list[str]:

@@ -17,6 +17,7 @@ NO_RETENTION_MS = -1
 INT_MAX = 2**31 - 1
 CLEANUP_POLICY = "cleanup.policy"
 SOURCE, SOURCE_LAKE = "headstone.source", "lake"
+DEAD_AGE_MAX = "headstone.dead.age.max.ms"
 
 IN_FORCE, IF_SET, NOT = "in force", "if set", "not"
 """What is copied of a topic: its value, whoever has set it; its value if it was set for the topic itself; or nothing."""
@@ -116,6 +117,10 @@ TOPIC_SETTINGS = (
     ),
     TopicSetting(name="max.message.bytes", kind=int, copied=IF_SET, flag=False, about="the largest batch, in bytes"),
     TopicSetting(name="compression.type", kind=str, copied=IF_SET, flag=False, about="a codec, or producer"),
+    TopicSetting(
+        name=DEAD_AGE_MAX, kind=int, low=-1, flag=False, of_kafka=False,
+        about="how long the bytes of a superseded record may stay in the lake's objects, in ms; -1: as long as it takes",
+    ),
     TopicSetting(
         name=SOURCE, kind=str, flag=False, of_kafka=False,
         about="lake: records are written to it in the lake, so that its offsets are no longer Kafka's and ingest refuses it",

@@ -1,0 +1,68 @@
+"""What a worker does for the lake when nothing is due: erasures go on, retention, bytes of old dead records, garbage.
+
+Each in its turn, so much at a time, and garbage only now and then. One that fails is told and tried again at the next look; the
+others have their turn all the same. What each of them does, and when it is due, is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headstone.errors import HeadstoneError
+from headstone.lake.collection import collect, known_garbage
+from headstone.lake.erasure import Tools, carry_on_erasures
+from headstone.lake.expiry import expire
+from headstone.lake.purging import purge_aged
+
+GC_EVERY_MS = 600_000
+OBJECTS_AT_ONCE = 1000
+"""Of garbage, at one look."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Upkeep:
+    """`dead_age_ms_max`: of topics that do not say it themselves. `gc` False: somebody else collects."""
+
+    tools: Tools
+    dead_age_ms_max: int | None = None
+    gc: bool = True
+    gc_every_ms: int = GC_EVERY_MS
+    objects_at_once: int = OBJECTS_AT_ONCE
+    collected_ms: int = -1
+    """When it collected last; what is left then waits for the next time."""
+
+    def look(self, go_on: Callable[[], bool] = lambda: True) -> int:
+        """How much there was to do. `go_on` False: the rest waits for another look."""
+        done = 0
+        for name, turn in (
+            ("erasures", self._erasures), ("retention", self._retention), ("dead records", self._dead), ("gc", self._garbage)
+        ):  # fmt: skip
+            if not go_on():
+                break
+            try:
+                done += turn()
+            except HeadstoneError as error:
+                self.tools.tell(f"{name}: looking again later: {error}")
+        return done
+
+    def _erasures(self) -> int:
+        return carry_on_erasures(self.tools)
+
+    def _retention(self) -> int:
+        return len(expire(self.tools.lake, clock=self.tools.clock, tell=self.tools.tell))
+
+    def _dead(self) -> int:
+        tools = self.tools
+        purged = purge_aged(
+            tools.lake, clock=tools.clock, age_ms_max=self.dead_age_ms_max, worker=tools.worker, working_on=tools.working_on
+        )  # fmt: skip
+        return purged.extents
+
+    def _garbage(self) -> int:
+        tools, now_ms = self.tools, self.tools.clock()
+        if not self.gc or 0 <= self.collected_ms > now_ms - self.gc_every_ms:
+            return 0
+        self.collected_ms = now_ms
+        found = known_garbage(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
+        return len(collect(tools.lake, replace(found, rows=found.rows[: self.objects_at_once])))
