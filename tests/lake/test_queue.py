@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
+from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.commits import Claim, Extent
 from headstone.lake.due import most_urgent
 from headstone.lake.holds import Holds
+from headstone.lake.lake import Lake
 from headstone.lake.leases import FAILED, HISTORY_JOBS_MAX, HISTORY_MS_MAX, IDLE, Due, Leases
 from headstone.lake.metastore import Append, Metastore
 from headstone.lake.rows import located_all
 from headstone.lake.scheduling import Eligibility
 from headstone.lake.spans import Span, without
 from headstone.lake.standings import standings
+from headstone.lake.topics import drop_topic
 from headstone.log.topic_partition import TopicPartition
+from headstone.storage.stores import Store
 from tests.lake.oracle import slow_eligibility
 from tests.lake.test_metastore import append, extent
 
@@ -312,6 +316,29 @@ def test_a_thousand_partitions_are_appended_to_in_few_statements(metastore: Meta
         metastore.append(appends, {object_id: 100_000}, now_ms=1)
     assert len(statements) < 20
     assert [text for text, _ in statements if "FROM extents" in text] == []
+
+
+@pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)  # SQLite lets nobody in between
+def test_an_append_to_a_topic_that_is_dropped_meanwhile_appends_nothing(
+    metastore_url: str, metastore: Metastore
+) -> None:
+    for topic in ("kept", "dropped"):
+        metastore.create_topic(topic, 1)
+    kept, dropped = metastore.partitions()[::-1]
+    (made,) = metastore.register(1, now_ms=1)
+    other = Lake(metastore=Metastore.open(metastore_url), store=Store.open("memory://none"))
+    looks = iter(["ids"])
+
+    def drop(*given: object) -> None:
+        if "JOIN topics" in str(given[2]) and next(looks, None):
+            drop_topic(other, "dropped", now_ms=1)
+
+    event.listen(metastore._engine, "after_cursor_execute", drop)
+    appends = {name: Append(expected_next=0, extents=(extent(0, 10, made),)) for name in (kept, dropped)}
+    with pytest.raises(UsageError, match="dropped while records were appended"):
+        metastore.append(appends, {made: 1000}, now_ms=1)
+    assert metastore.next_offsets() == {kept: 0}
+    other.close()
 
 
 def test_a_commit_reads_only_what_it_replaces(metastore: Metastore) -> None:

@@ -51,8 +51,11 @@ def _make_partitions(connection: Connection, topic_id: int, first: int, end: int
 
 def configure(connection: Connection, topic: str, settings: Mapping[str, object]) -> None:
     """These settings of a topic, beside those that it has."""
-    columns = schema.topics.c
+    columns, partitions = schema.topics.c, schema.partitions.c
     mine = select(columns.topic_id, columns.settings).where(columns.name == topic)
+    own = select(partitions.partition_id).where(partitions.topic_id == connection.execute(mine).one().topic_id)
+    # Partitions first, as whoever commits or drops the topic does: nobody waits for another for ever.
+    connection.execute(own.order_by(partitions.partition_id).with_for_update()).all()
     row = connection.execute(mine.with_for_update()).one()
     after = json.dumps(json.loads(row.settings) | dict(settings))
     connection.execute(update(schema.topics).where(columns.topic_id == row.topic_id).values(settings=after))

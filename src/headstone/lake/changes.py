@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 
+from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.clock import follow
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, appended
@@ -42,7 +43,7 @@ from headstone.lake.rows import (
 )
 from headstone.lake.scheduling import candidacy, dirty_spans
 from headstone.lake.spans import Span, Spans, normal, overlap, touching
-from headstone.lake.totals import Totals, added, changed, totals_of
+from headstone.lake.totals import Totals, added, changed, columns_of, totals_of
 from headstone.log.topic_partition import TopicPartition
 
 REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
@@ -101,6 +102,8 @@ def append_all(
     for some in chunks(sorted(names)):
         mine = select(table).where(table.c.partition_id.in_(some)).order_by(table.c.partition_id)
         rows += connection.execute(mine.with_for_update()).all()
+    if len(rows) < len(names):
+        raise UsageError("a topic was dropped while records were appended to it: nothing was appended")
     if not rows:
         return
     schema.expect_version(connection)
@@ -120,7 +123,7 @@ def append_all(
         wanted = candidacy(after, totals, settings[row.topic_id])
         updates.append({
             "row_id": row.partition_id, "next_offset": after.next_offset, "changed_ms": moment_ms,
-            "first_added_ms": moment_ms if row.first_added_ms < 0 else row.first_added_ms, **asdict(totals),
+            "first_added_ms": moment_ms if row.first_added_ms < 0 else row.first_added_ms, **columns_of(totals),
             "overdue_from_ms": wanted.overdue_from_ms, "dirty_ratio": wanted.dirty_ratio,
             "ripe_ms": row.ripe_ms if row.dirty_bytes else 0,
         })  # fmt: skip
@@ -162,7 +165,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
         .where(schema.partitions.c.partition_id == partition_id)
         .values(
             start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch,
-            changed_ms=moment_ms, ripe_ms=0, **asdict(totals), **asdict(candidacy(after, totals, partition.settings)),
+            changed_ms=moment_ms, ripe_ms=0, **columns_of(totals), **asdict(candidacy(after, totals, partition.settings)),
         )
     )  # fmt: skip
     return {object_id for extent in gone for object_id, _ in places(partition.topic_partition, extent)}

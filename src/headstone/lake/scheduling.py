@@ -106,6 +106,8 @@ def due_tombstones(partition: Partition, settings: Mapping[str, object], *, now_
     """Where tombstones may go now: tracked for delete.retention.ms, no reader behind, nothing below that must wait.
 
     Dirty data and younger ranges below keep what is above them: one offset is enough to say how far removal may go."""
+    if not partition.tombstones:
+        return ()
     dirty, last = dirty_spans(partition), now_ms - setting_of(settings, "delete.retention.ms")
     waiting = [known.span.start for known in partition.tombstones if known.cleaned_at_ms > last]
     limit = min([held_from, *(span.start for span in dirty[:1]), *waiting[:1]])

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, case, func, select
 from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.commits import Partition
-from headstone.lake.rows import by_partition, chunks, span_of, tombstones_of, topic_settings, totals_of_row
+from headstone.lake.rows import among, by_partition, chunks, span_of, tombstones_of, topic_settings, totals_of_row
 from headstone.lake.scheduling import Eligibility, Ripe, Summary, all_dirt, eligibility, ineligible
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.choosing import Dirt
@@ -71,6 +71,7 @@ def _summaries(
     ids = [row.partition_id for row in rows]
     cleaned, tombstones = (by_partition(connection, table, ids) for table in (schema.cleaned, schema.tombstones))
     ripe = _ripe(connection, rows, settings, now_ms)
+    totals = {row.partition_id: totals_of_row(row) for row in rows}
     return {
         row.partition_id: Summary(
             partition=Partition(
@@ -78,8 +79,8 @@ def _summaries(
                 cleaned=tuple(map(span_of, cleaned.get(row.partition_id, ()))),
                 tombstones=tuple(map(tombstones_of, tombstones.get(row.partition_id, ()))),
             ),
-            totals=totals_of_row(row),
-            ripe=ripe.get(row.partition_id) or Ripe(dirt=all_dirt(totals_of_row(row))),
+            totals=totals[row.partition_id],
+            ripe=ripe.get(row.partition_id) or Ripe(dirt=all_dirt(totals[row.partition_id])),
         )
         for row in rows
     }  # fmt: skip
@@ -140,10 +141,10 @@ def _lag_ms(settings: Mapping[str, object]) -> int:
 def _held_from(connection: Connection, ids: Sequence[int], now_ms: int) -> dict[int, int]:
     columns = schema.holds.c
     query = select(columns.partition_id, func.min(columns.held_from).label("lowest")).group_by(columns.partition_id)
-    rows = connection.execute(query.where(columns.partition_id.in_(ids), columns.expires_ms > now_ms))
+    rows = connection.execute(query.where(among(columns.partition_id, ids), columns.expires_ms > now_ms))
     return {row.partition_id: row.lowest for row in rows}
 
 
 def _requested(connection: Connection, ids: Sequence[int]) -> set[int]:
     columns = schema.requests.c
-    return set(connection.scalars(select(columns.partition_id).where(columns.partition_id.in_(ids))))
+    return set(connection.scalars(select(columns.partition_id).where(among(columns.partition_id, ids))))

@@ -40,6 +40,10 @@ COUNTS = ("extents", "bytes", "dirty_bytes", "records", "dead_records", "dead_by
 COLUMNS = tuple(field.name for field in fields(Totals))
 
 
+def columns_of(totals: Totals) -> dict[str, int]:
+    return {name: getattr(totals, name) for name in COLUMNS}
+
+
 def dirty_among(extents: Iterable[Extent], dirty: Spans) -> list[Extent]:
     return [extent for extent in extents if touching(dirty, extent.span)]
 
