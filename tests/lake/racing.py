@@ -12,11 +12,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 from headstone.errors import Unfinished
-from headstone.lake import compaction
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake, open_lake
 from headstone.lake.worker import Worker
@@ -57,24 +54,16 @@ def main() -> None:
     lake = Lake(metastore=opened.metastore, store=FailingStore.open(opened.store.url, settings))
     print("ready", flush=True)
     napping = threading.Event()
-    real = compaction.compact_partition
 
-    def slow(*arguments: Any, now_ms: int, options: JobOptions) -> compaction.Compacted:
-        def nap() -> None:
-            napping.wait(chance.choice((0, 0, 0.02, 0.1)))
-            options.before_commit()
+    def nap() -> None:
+        napping.wait(chance.choice((0, 0, 0.02, 0.1)))
 
-        changed = replace(options, before_commit=nap, commit_bytes=300, dead_share_max=chance.choice((0.3, 1.0, 10.0)))
-        return real(*arguments, now_ms=now_ms, options=changed)
-
-    from headstone.lake import worker as module
-
-    module.compact_partition = slow  # type: ignore[assignment]
     while True:
         name = f"worker-{seed}-{chance.randrange(3)}"
         worker = Worker(
             name=name, lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), tell=lambda text: None,
-            lease_ms=LEASE_MS, wait_ms=1,
+            lease_ms=LEASE_MS, wait_ms=1, partitions_at_once=chance.choice((1, 2, 5)),
+            options=JobOptions(before_commit=nap, commit_bytes=300, dead_share_max=chance.choice((0.3, 1.0, 10.0))),
         )  # fmt: skip
         if not worker.work():
             napping.wait(0.02)

@@ -15,7 +15,7 @@ import random
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,13 +33,14 @@ from headstone.lake.compaction import compact_partition
 from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
+from headstone.lake.keeping import KeptLeases
 from headstone.lake.lake import Lake
 from headstone.lake.leases import FAILED, Leases
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path
 from headstone.lake.reading import record_batches, snapshot
 from headstone.lake.table_view import table_batches
-from headstone.lake.worker import Lease, Worker
+from headstone.lake.worker import Worker
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
@@ -123,9 +124,9 @@ def living(newest: Table) -> Table:
 class WithoutHeartbeat(Worker):
     """Its lease expires under it, when the clock says so and not when a thread comes to run."""
 
-    def _heartbeat(self, leases: Leases, at: TopicPartition) -> AbstractContextManager[Lease]:
-        del leases, at
-        return nullcontext(Lease())
+    def _heartbeat(self, leases: Leases, names: Collection[TopicPartition]) -> AbstractContextManager[KeptLeases]:
+        del leases
+        return nullcontext(KeptLeases(names))
 
 
 @dataclass(slots=True)

@@ -17,8 +17,9 @@ import pytest
 
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused
+from headstone.lake.compaction import Done
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leases import COMMITTED, IDLE, STOPPED, Leases
+from headstone.lake.leases import COMMITTED, IDLE, STOPPED, Due, Leases
 from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, writing_object
 from headstone.lake.reading import records, table
@@ -161,16 +162,17 @@ def test_a_soft_stop_finishes_the_job_and_a_hard_one_gives_it_up(lake: Lake, mon
         put(lake, at, [(b"a", b"1"), (b"a", b"2")])
     soft, hard = worker(lake, "soft"), worker(lake, "hard")
 
-    def stop_during(self: Leases, *arguments: object, **options: object) -> bool:
+    def stop_during(self: Leases, *arguments: object, **options: object) -> list[Due]:
         soft.stop, hard.stop = SOFT, HARD
         return real(self, *arguments, **options)  # type: ignore[arg-type]
 
-    real = Leases.take
-    monkeypatch.setattr(Leases, "take", stop_during)
+    real = Leases.take_due
+    monkeypatch.setattr(Leases, "take_due", stop_during)
     assert hard.work() == 0
     assert [lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 0]
     assert Leases(lake.metastore).history(limit=1)[0].outcome == STOPPED
     soft.stop = "run"
+    soft.partitions_at_once = 1
     assert soft.work() == 1
     assert sorted(lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)) == [0, 1]
 
@@ -257,10 +259,10 @@ def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[st
 def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     from headstone.lake import worker as module
 
-    def refused(*arguments: object, **options: object) -> None:
-        raise CommitRefused("somebody was faster")
+    def refused(*arguments: object, done: Done, **options: object) -> None:
+        done(FIRST, CommitRefused("somebody was faster"))
 
     put(lake, FIRST, [(b"a", b"1"), (b"a", b"2")])
-    monkeypatch.setattr(module, "compact_partition", refused)
+    monkeypatch.setattr(module, "compact_partitions", refused)
     assert worker(lake).work() == 0
     assert Leases(lake.metastore).history()[0].details == {"why": "somebody was faster", "partition": "t-0"}

@@ -122,7 +122,7 @@ def test_a_job_ends_when_its_lease_is_lost(dirty: Lake) -> None:
     def take_over() -> None:
         with dirty.metastore.transaction() as connection:
             connection.execute(update(schema.leases).values(worker="thief"))
-        wait_until(lambda: bool(at_work[0].lease and at_work[0].lease.lost), "it is noticed", seconds_max=60)
+        wait_until(lambda: bool(at_work[0].kept and at_work[0].kept.lost), "it is noticed", seconds_max=60)
 
     at_work.append(worker(broken(dirty, take_over), lease_ms=40))
     assert at_work[0].work() == 0
@@ -137,11 +137,11 @@ def test_a_job_ends_when_no_sign_of_life_gets_through(dirty: Lake, monkeypatch: 
     def fails(*arguments: object, **options: object) -> bool:
         raise ConnectionResetError("gone")
 
-    monkeypatch.setattr(Leases, "renew", fails)
+    monkeypatch.setattr(Leases, "renew_all", fails)
     at_work: list[Worker] = []
 
     def slow() -> None:
-        wait_until(lambda: bool(at_work[0].lease and at_work[0].lease.lost), "it is noticed", seconds_max=60)
+        wait_until(lambda: bool(at_work[0].kept and at_work[0].kept.lost), "it is noticed", seconds_max=60)
 
     at_work.append(worker(broken(dirty, slow), lease_ms=40))
     assert at_work[0].work() == 0

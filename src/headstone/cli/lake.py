@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headstone.cli.connections import add_cluster_arguments, add_store_arguments
-from headstone.cli.engines import IN_PROCESS, add_engine_arguments
+from headstone.cli.engines import BY_SIZE, IN_PROCESS, add_engine_arguments
 from headstone.cli.options import (
     MOMENT,
     deadline_ms,
@@ -322,7 +322,7 @@ def _add_compact(actions: Actions) -> None:
         "--purge", action="store_true",
         help="as --level, and empty every object that holds records which nobody is shown any more: then gc deletes it",
     )  # fmt: skip
-    _add_job(compact)
+    _add_job(compact, auto=BY_SIZE)
 
 
 def _add_worker(actions: Actions) -> None:
@@ -344,10 +344,10 @@ def _add_worker(actions: Actions) -> None:
         metavar="N",
         help="look again after so long, until SIGTERM or Ctrl-C (default: once)",
     )
-    _add_job(worker)
+    _add_job(worker, auto=IN_PROCESS)
 
 
-def _add_job(parser: argparse.ArgumentParser) -> None:
+def _add_job(parser: argparse.ArgumentParser, *, auto: str) -> None:
     parser.add_argument(
         "--map-bytes", type=positive, metavar="N",
         help="a bounded map of keys as Redpanda has it, in passes (default: one pass)",
@@ -356,7 +356,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         "--dead-share-max", type=ratio, default=0.3, metavar="SHARE",
         help="an extent that loses more of its records is written again, others get them marked (default 0.3; 0: no marks)",
     )  # fmt: skip
-    add_engine_arguments(parser, auto=IN_PROCESS)
+    add_engine_arguments(parser, auto=auto)
 
 
 def _add_wishes(actions: Actions) -> None:

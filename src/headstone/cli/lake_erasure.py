@@ -32,7 +32,7 @@ def erase(arguments: argparse.Namespace, output: Output) -> int:
     """0: nothing is left; 1: a key is not deleted yet; 3: the rest has to wait."""
     from headstone.lake.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
     from headstone.lake.erasures import Erasures
-    from headstone.lake.worker import leased
+    from headstone.lake.keeping import leased
     from headstone.retention.settings import SOURCE, SOURCE_LAKE
 
     keys = _keys(arguments)

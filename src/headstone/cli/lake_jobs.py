@@ -13,11 +13,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headstone.cli.engines import engine_of
+from headstone.cli.engines import SPARK_FROM_BYTES, cores, engine_of
 from headstone.cli.lake_opening import chosen_partitions, name_of_worker, open_named
 from headstone.cli.output import Output
-from headstone.cli.parsing import DONE
-from headstone.errors import HeadstoneError, UsageError
+from headstone.cli.parsing import DONE, UNFINISHED
+from headstone.errors import UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.compaction import Compacted
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 def compact(arguments: argparse.Namespace, output: Output) -> int:
     """A partition that fails does not keep the others from their turn; the exit code is the first failure's."""
-    from headstone.lake.compaction import compact_partition
+    from headstone.lake.compaction import Compacted, compact_partitions
+    from headstone.lake.keeping import leased, leased_all
     from headstone.lake.leveling import level_partition
     from headstone.lake.purging import evacuate
     from headstone.lake.scheduling import queue
-    from headstone.lake.worker import eligibilities, leased
+    from headstone.lake.worker import eligibilities
 
     chosen = _job_options(arguments, output)
     lake = open_named(arguments)
@@ -44,17 +45,22 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
     order = list(states) if arguments.all else [name for name, _ in queue(states.items(), now_ms=now_ms)]
     worker_name = name_of_worker("compact")
     working_on = partial(leased, lake, worker=worker_name)
-    done, leveled, failed = [], [], []
-    with engine_of(arguments, verb="lake", spark_by_default=False) as engine:
-        for name in order:
-            output.tell(f"compacting {name}")
-            try:
-                with working_on(name) as lease:
-                    options = replace(chosen, clock=clock, check=lease.check, tell=output.tell)
-                    done.append(compact_partition(lake, name, engine, now_ms=now_ms, options=options))
-            except HeadstoneError as error:
-                failed.append((name, error))
-                output.warn(f"headstone: {name}: {error}")
+    large = sum(states[name].dirty_bytes for name in order) >= SPARK_FROM_BYTES
+    with (
+        engine_of(arguments, verb="lake", spark_by_default=large) as engine,
+        leased_all(lake, order, worker_name) as kept,
+    ):
+        output.tell(f"compacting {len(order)} partitions" if order else "nothing is due")
+        outcomes: dict[TopicPartition, Compacted | Exception] = dict(kept.refused)
+        options = replace(chosen, clock=clock, tell=output.tell)
+        free = [name for name in order if name not in outcomes]
+        outcomes |= compact_partitions(lake, free, engine, now_ms=now_ms, options=options, check=kept.check)
+    ended = [(name, outcomes[name]) for name in order]
+    done = [outcome for _, outcome in ended if isinstance(outcome, Compacted)]
+    failed = [(name, outcome) for name, outcome in ended if isinstance(outcome, Exception)]
+    for name, error in failed:
+        output.warn(f"headstone: {name}: {error}")
+    leveled = []
     for name in states if arguments.level or arguments.purge else ():
         with working_on(name):
             leveled.append(level_partition(lake, name, clock=clock, purge=arguments.purge, worker=worker_name))
@@ -72,13 +78,15 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
         },
         _compact_lines(done, leveled, evacuated),
     )
-    return failed[0][1].exit_code if failed else DONE
+    return next((getattr(error, "exit_code", UNFINISHED) for _, error in failed), DONE)
 
 
 def _job_options(arguments: argparse.Namespace, output: Output) -> JobOptions:
     from headstone.lake.job_plan import JobOptions
 
-    return JobOptions(map_bytes=arguments.map_bytes, dead_share_max=arguments.dead_share_max, progress=not output.quiet)
+    return JobOptions(
+        map_bytes=arguments.map_bytes, dead_share_max=arguments.dead_share_max, progress=not output.quiet, parallelism=cores()
+    )  # fmt: skip
 
 
 def _of_topics(
