@@ -46,6 +46,7 @@ region = "eu-west-1"
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In the usual place."""
     (tmp_path / "secret").write_text("hush-1\n")
+    (tmp_path / "secret").chmod(0o640)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("KAFKA_PASSWORD", "hush-2")
     (tmp_path / "headstone").mkdir()

@@ -18,8 +18,6 @@ A secret is never in the file, only where to find it, and is never shown. A name
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,10 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from headstone.errors import UsageError
+from headstone.storage.secrets import NAMES, is_reference, resolved_setting
 
 DEFAULTS, VERBS, CLUSTERS, STORES = "defaults", "verbs", "clusters", "stores"
-SECRET = re.compile(r"password|passwd|secret|token|jaas|\.pem$|account_key|sas_key", re.IGNORECASE)
-"""Names of settings whose value nobody else may see; those of librdkafka, of Java's clients and of object stores."""
 NO_DEFAULTS = ("help", "config")
 
 Parsers = Callable[[], argparse.ArgumentParser]
@@ -67,17 +64,10 @@ class Configuration:
         return {name: self._value(f"{section}.{name}", text) for name, text in settings.items()}
 
     def _value(self, key: str, text: str) -> str:
-        kind, colon, where = text.partition(":")
-        if colon and kind == "env":
-            if where not in os.environ:
-                raise self.refuse(key, f"the environment has no {where}")
-            return os.environ[where]
-        if colon and kind == "file":
-            try:
-                return Path(where).expanduser().read_text(encoding="utf-8").strip()
-            except OSError as error:
-                raise self.refuse(key, f"{where}: {error.strerror or error}") from error
-        return text
+        try:
+            return resolved_setting(key, text)
+        except UsageError as error:
+            raise self.refuse(key, str(error)) from error
 
 
 def is_below(url: str, prefix: str) -> bool:
@@ -141,7 +131,7 @@ def _check_connection(configuration: Configuration, section: str, settings: obje
         key = f"{section}.{name}"
         if not isinstance(value, str):
             raise configuration.refuse(key, 'expected a text, such as "true" or "10"')
-        if SECRET.search(name) and not value.startswith(("env:", "file:")):
+        if NAMES.search(name) and not is_reference(value):
             raise configuration.refuse(key, 'a secret is told by reference: "env:NAME" or "file:PATH"')
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from headstone.cli.options import pairs
 from headstone.errors import UsageError
+from headstone.storage.redaction import password_of
+from headstone.storage.secrets import NAMES, is_reference, resolved_setting
 
 if TYPE_CHECKING:
     from headstone.cluster.connection import Connection
@@ -49,15 +51,29 @@ def kafka_connection(arguments: argparse.Namespace) -> Connection:
     if not has_cluster(arguments):
         raise UsageError("name a cluster with --bootstrap HOSTS, or with --cluster NAME from the configuration file")
     known = arguments.configuration.cluster(arguments.cluster) if arguments.cluster else {}
-    settings = {**known, **pairs("--kafka-conf", arguments.kafka_conf, such_as="security.protocol=SASL_SSL")}
+    given = pairs("--kafka-conf", arguments.kafka_conf, such_as="security.protocol=SASL_SSL")
+    settings = {**known, **{name: resolved_setting(name, value) for name, value in given.items()}}
     bootstrap = settings.pop("bootstrap.servers") if arguments.cluster else arguments.bootstrap
     return Connection.parse(bootstrap, settings)
 
 
 def store_settings(arguments: argparse.Namespace, url: str) -> dict[str, str]:
     """Of the store that holds the URL."""
-    given = pairs("--store-conf", arguments.store_conf, such_as="endpoint=http://127.0.0.1:9000")
+    told = pairs("--store-conf", arguments.store_conf, such_as="endpoint=http://127.0.0.1:9000")
+    given = {name: resolved_setting(name, value) for name, value in told.items()}
     return {**arguments.configuration.store(url), **given}
+
+
+def exposed_secrets(arguments: argparse.Namespace) -> list[str]:
+    """What the command line shows to everybody on this machine, in words that do not."""
+    flags = (
+        ("--store-conf", getattr(arguments, "store_conf", ())),
+        ("--kafka-conf", getattr(arguments, "kafka_conf", ())),
+    )
+    settings = [(flag, *item.partition("=")[::2]) for flag, items in flags for item in items]
+    exposed = [f"{flag} {name}" for flag, name, value in settings if NAMES.search(name) and not is_reference(value)]
+    exposed += ["the password of LAKE"] if password_of(getattr(arguments, "lake", None) or "") else []
+    return [f"{what}: every user of this machine can see it; say env:NAME or file:PATH instead" for what in exposed]
 
 
 def located(arguments: argparse.Namespace, given: str) -> str | Place:

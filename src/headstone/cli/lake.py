@@ -46,7 +46,11 @@ class Actions:
     ) -> argparse.ArgumentParser:
         """body: module and function, such as `lake_data.read`."""
         made = self._actions.add_parser(name, help=about, description=about + ".")
-        made.add_argument("lake", metavar="LAKE", help="a directory, or a metastore: sqlite:///PATH, postgresql://...")
+        made.add_argument(
+            "lake",
+            metavar="LAKE",
+            help="a directory, or a metastore: sqlite:///PATH, postgresql://..., or where its URL is: env:NAME, file:PATH",
+        )
         made.add_argument(
             "--now-ms", type=moment_ms, metavar="TIME",
             help=f"of a lake that was made with --now-ms: its time, {MOMENT} (default: the lake's clock)",

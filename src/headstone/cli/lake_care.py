@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 def init(arguments: argparse.Namespace, output: Output) -> int:
-    from headstone.lake.lake import create_lake, metastore_url
+    from headstone.lake.lake import create_lake, directory_url, metastore_url
     from headstone.storage.redaction import address
 
     url = metastore_url(arguments.lake, make=True)
-    if "://" in arguments.lake and not arguments.objects:
+    if url != directory_url(arguments.lake) and not arguments.objects:
         raise UsageError("name the object storage with --objects; only a lake in a directory has its own")
     objects = arguments.objects or f"file://{Path(arguments.lake).absolute() / 'objects'}"
     lake = create_lake(url, objects, now_ms=arguments.now_ms, settings=store_settings(arguments, objects))

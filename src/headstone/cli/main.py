@@ -16,9 +16,11 @@ from collections.abc import Sequence
 
 from headstone import __version__
 from headstone.cli.configuration import apply_defaults, configuration_of
+from headstone.cli.connections import exposed_secrets
 from headstone.cli.output import Output
 from headstone.cli.parsing import FINDINGS, UNFINISHED, Parser, add_output_arguments, explain, what_to_do
 from headstone.errors import HeadstoneError, UsageError
+from headstone.storage.redaction import without_secrets
 
 VERBS = {
     "demo": "a one-command tour: a sample topic compacted on local Spark, the four corruptions, a report with drawings",
@@ -94,7 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parsed(words)
         prog = " ".join(["headstone", arguments.verb, *filter(None, [getattr(arguments, "action", None)])])
-        return int(arguments.run(arguments, Output.of(arguments)))
+        output = Output.of(arguments)
+        for text in exposed_secrets(arguments):
+            output.warn(text)
+        return int(arguments.run(arguments, output))
     except UsageError as error:
         _say(f"{prog}: {error}\n{what_to_do(prog)}")
         return error.exit_code
@@ -108,13 +113,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(f"{prog}: {os_error_text(error)}")
         return UNFINISHED
     except Exception:
-        traceback.print_exc()
+        _say(traceback.format_exc().rstrip())
         _say(f"{prog}: stopped by an unexpected error; {BEGUN}")
         return UNFINISHED
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(without_secrets(text), file=sys.stderr, flush=True)
 
 
 def os_error_text(error: OSError) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from headstone.errors import UsageError
 from headstone.lake.metastore import Metastore
-from headstone.storage.redaction import address
+from headstone.storage.redaction import address, hide, password_of
+from headstone.storage.secrets import resolved
 from headstone.storage.stores import MissingObject, Store
 
 MARKER = "headstone-lake"
@@ -30,14 +32,21 @@ class Lake:
 
 
 def metastore_url(given: str, *, make: bool = False) -> str:
-    """Of a lake that is named by its directory, or by the URL itself."""
+    """Of a lake that is named by its directory, by the URL itself, or by a reference to it (`env:NAME`, `file:PATH`)."""
+    given = resolved(given)
+    hide(unquote(password_of(given) or ""))
     if "://" in given:
         return given
     if make:
         Path(given).mkdir(parents=True, exist_ok=True)
     elif not (Path(given) / EMBEDDED).exists():
         raise UsageError(f"{given} holds no lake; `headstone lake init {given}` makes one")
-    return f"sqlite:///{Path(given).absolute() / EMBEDDED}"
+    return directory_url(given)
+
+
+def directory_url(path: str) -> str:
+    """The metastore of a lake in a directory."""
+    return f"sqlite:///{Path(path).absolute() / EMBEDDED}"
 
 
 def create_lake(
@@ -73,6 +82,9 @@ class LakeAddress:
 
     metastore_url: str
     store_settings: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"LakeAddress({address(self.metastore_url)}, {', '.join(sorted(self.store_settings))})"
 
     def open(self) -> Lake:
         return open_lake(self.metastore_url, settings=self.store_settings)

@@ -7,7 +7,7 @@ to make one. Records are numbered by ordinal (their position in the partition), 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,10 @@ def new_table(keys: int) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class HashKey:
-    k0: int
-    k1: int
+    """A secret: it is not shown with what holds it."""
+
+    k0: int = field(repr=False)
+    k1: int = field(repr=False)
 
     @classmethod
     def random(cls) -> HashKey:

@@ -5,14 +5,20 @@ A misspelt option would otherwise read everything, and a reversed range nothing,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headstone.errors import UsageError
 from headstone.retention.policy import NO_LIMIT
 from headstone.storage.access import Access
+from headstone.storage.secrets import resolved_setting
 
 STORE = "store."
 PARTITION_MAX = (1 << 31) - 1
+LATEST, EARLIEST = -1, -2
+"""As Kafka's own source has them in its JSON."""
+WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 
 def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
@@ -25,8 +31,9 @@ def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
 
 
 def store_access(options: Mapping[str, str]) -> Access:
-    """Settings of an object store: `store.endpoint` and so on."""
-    return Access.of({name.removeprefix(STORE): value for name, value in options.items() if name.startswith(STORE)})
+    """Settings of an object store: `store.endpoint` and so on. References are looked up where queries are planned."""
+    given = {name.removeprefix(STORE): value for name, value in options.items() if name.startswith(STORE)}
+    return Access.of({name: resolved_setting(name, value) for name, value in given.items()})
 
 
 def topic_names(text: str) -> tuple[str, ...]:
@@ -99,3 +106,37 @@ def _offset(text: str) -> int:
     if not 0 <= value <= NO_LIMIT:
         raise UsageError(f"{text} is not between 0 and {NO_LIMIT}")
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetPerPartition:
+    """Where to begin or end. `others`: of the partitions that are not named, LATEST or EARLIEST."""
+
+    others: int
+    named: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    def of(self, topic_partition: tuple[str, int], *, earliest: int, latest: int) -> int:
+        offset = self.named.get(topic_partition, self.others)
+        return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
+
+
+def offset_per_partition(name: str, text: str, *, others: int) -> OffsetPerPartition:
+    """ "earliest", "latest", or JSON as Kafka's source takes it: {"orders": {"0": 1000, "1": -2}}."""
+    if text in WORDS:
+        return OffsetPerPartition(others=WORDS[text])
+    wrong = UsageError(
+        f'{name} {text!r}: earliest, latest, or offsets by topic and partition, {{"orders": {{"0": 1000}}}}'
+    )
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise wrong from error
+    if not isinstance(given, dict) or not all(isinstance(numbers, dict) for numbers in given.values()):
+        raise wrong
+    named: dict[tuple[str, int], int] = {}
+    for topic, numbers in given.items():
+        for number, offset in numbers.items():
+            if not number.isdecimal() or not isinstance(offset, int) or not EARLIEST <= offset <= NO_LIMIT:
+                raise wrong
+            named[topic, int(number)] = offset
+    return OffsetPerPartition(others=others, named=named)

@@ -1,14 +1,39 @@
 """What may be shown of URLs and errors: a password is never part of it.
 
-The one place that decides so; it knows the shapes of secrets, not what they open.
+The one place that decides so; it knows the shapes of secrets, and those that were read in this process, not what they open.
 """
 
 from __future__ import annotations
 
 import re
 
-_USER_INFO = re.compile(r"(^|://)([^:/?#\s]*):(?!//)\S*@")
+_USER_INFO = re.compile(r"(^|://)([^:/?#\s]*):(?!//)(\S*)@")
 _SECRET = re.compile(r"((?:password|passwd|secret|token|key)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
+
+HIDDEN = "***"
+SHORT = 4
+"""Shorter ones are in every other word."""
+_known: set[str] = set()
+
+
+def hide(secret: str) -> str:
+    """From now on it is not shown by this process; gives it back."""
+    if len(secret) >= SHORT:
+        _known.add(secret)
+    return secret
+
+
+def password_of(url: str) -> str | None:
+    """Of USER:PASSWORD@ in a URL."""
+    found = _USER_INFO.search(url)
+    return None if found is None else found.group(3) or None
+
+
+def without_secrets(text: str) -> str:
+    """For what somebody else has worded, such as a traceback."""
+    for secret in sorted(_known, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return _USER_INFO.sub(r"\1\2:***@", text)
 
 
 def address(url: str) -> str:
