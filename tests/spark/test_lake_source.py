@@ -18,7 +18,8 @@ from headstone.lake.compaction import compact_partition
 from headstone.lake.lake import create_lake, metastore_url
 from headstone.lake.reading import records
 from headstone.spark.engine import OnSpark
-from headstone.spark.lake_source import HeadstoneSource, RecordsPart, runs
+from headstone.spark.lake_selection import RecordsPart, runs
+from headstone.spark.lake_source import HeadstoneSource
 from headstone.spark.record_columns import SCHEMA
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
@@ -71,6 +72,10 @@ def test_offsets_and_columns_are_chosen_by_the_reader(scene: Scene, tmp_path: Pa
     reader = HeadstoneSource(CaseInsensitiveDict(options)).reader(schema)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert rows == [{"partition": 0, "offset": offset} for offset in range(1, 5)]
+    named = {**options, "startingOffsets": '{"t": {"0": 3}}', "endingOffsets": '{"t": {"0": -1}}'}
+    reader = HeadstoneSource(CaseInsensitiveDict(named)).reader(schema)
+    rows = [row["offset"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert rows == [3, 4]
     late = HeadstoneSource(CaseInsensitiveDict({**options, "offsets": "4:"})).reader(schema).partitions()
     assert [extent.span.start for part in late if isinstance(part, RecordsPart) for extent in part.extents] == [4]
 
@@ -124,13 +129,16 @@ def test_what_was_planned_is_pinned_for_as_long_as_it_is_told(scene: Scene, tmp_
         ({"offsets": "9:3"}, "9:3 is empty"),
         ({"offsets": "0:3", "view": "table"}, "offsets are of records"),
         ({"view": "best"}, "records and table"),
+        ({"startingOffsets": "first"}, "startingOffsets 'first': earliest, latest, or offsets by topic and partition"),
+        ({"endingOffsets": '{"t": {"0": -3}}'}, "endingOffsets"),
+        ({"startingOffsets": '{"t": {"7": 0}}'}, "offsets of t-7: there is no such partition"),
         ({"asOf": "yesterday"}, "milliseconds since 1970"),
         ({"asOf": "-1"}, "milliseconds since 1970"),
         ({"partitions": "x"}, "expected numbers"),
         ({"partitions": "0,1"}, "no partition 1; there is 0"),
         (
             {"partition": "0"},
-            "unknown option partition; there are asOf, lake, offsets, partitions, path, pinMs, store.NAME, topic, view",
+            "unknown option partition; there are asOf, endingOffsets, lake, offsets, partitions, path, pinMs, ",
         ),
     ],
 )

@@ -16,8 +16,9 @@ from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy
 from headstone.spark import log_stream
-from headstone.spark.log_stream import KafkaLogStream, StreamPart, limited
+from headstone.spark.log_stream import KafkaLogStream, StreamPart
 from headstone.spark.source import KafkaLogSource
+from headstone.spark.stream_limits import limited
 from tests.oracle.files import read_partition
 from tests.oracle.notation import History
 

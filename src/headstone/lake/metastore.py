@@ -51,6 +51,7 @@ from headstone.lake.rows import (
     ObjectRow,
     chunks,
     extent_of,
+    extents_in,
     known_since,
     lease_of,
     loaded_all,
@@ -242,6 +243,23 @@ class Metastore:
         with self.transaction(snapshot=True) as connection:
             rows = located_all(connection, partitions)
         return {topic_partition: int(row.next_offset) for topic_partition, row in sorted(rows.items())}
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the logs of these partitions begin and end. Looks at no extent."""
+        with self.transaction(snapshot=True) as connection:
+            rows = located_all(connection, partitions)
+        return {each: (int(row.start_offset), int(row.next_offset)) for each, row in sorted(rows.items())}
+
+    def within(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Partition]:
+        """Of each partition only what reaches into its range: no other extent is looked at."""
+        with self.transaction(snapshot=True) as connection:
+            return {
+                topic_partition: Partition(
+                    start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch,
+                    extents=extents_in(connection, row.partition_id, (wanted[topic_partition],)), cleaned=(), tombstones=(),
+                )
+                for topic_partition, row in sorted(located_all(connection, wanted).items())
+            }  # fmt: skip
 
     def partition_as_of(self, topic_partition: TopicPartition, moment_ms: int) -> Partition:
         """What the log was made of then; clean ranges are of no interest to readers and left out."""

@@ -6,7 +6,7 @@ grace of garbage collection, and for whoever has pinned them (`pins`); within it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,11 @@ SCHEMA = pa.schema(
         ("headers", HEADER_TYPE),
     ]
 )
+ALWAYS = ("offset", "timestamp_ms")
 TIMESTAMP_TYPES = pa.array(["CreateTime", "LogAppendTime"], pa.string())
+
+Columns = Collection[str] | None
+"""Names of `SCHEMA` that are wanted, among others; None: all."""
 
 
 def snapshot(lake: Lake, topic_partition: TopicPartition, as_of_ms: int | None = None) -> Partition:
@@ -84,13 +88,13 @@ def records(
 
 
 def record_batches(
-    store: Store, topic_partition: TopicPartition, extents: Sequence[Extent], start: int
+    store: Store, topic_partition: TopicPartition, extents: Sequence[Extent], start: int, columns: Columns = None
 ) -> Iterator[pa.RecordBatch]:
     """The records of these extents from `start` on, in offset order, as Arrow."""
     payloads = Payloads()
     for chunk, dead in _chunks(store, extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
-            yield arrow_rows(topic_partition, chunk, data, spans[_shown(spans, start, dead)])
+            yield arrow_rows(topic_partition, chunk, data, spans[_shown(spans, start, dead)], columns)
 
 
 def table(lake: Lake, topic_partition: TopicPartition, *, as_of_ms: int | None = None) -> dict[bytes, RecordEntry]:
@@ -112,18 +116,21 @@ def _shown(spans: Any, start: int, dead: Offsets) -> Any:
     return (spans[:, OFFSET] >= start) & is_live(spans[:, OFFSET], dead)
 
 
-def arrow_rows(topic_partition: TopicPartition, chunk: Chunk, data: Any, spans: Any) -> pa.RecordBatch:
-    """Decoded records (`columns.decode`) of a chunk."""
+def arrow_rows(
+    topic_partition: TopicPartition, chunk: Chunk, data: Any, spans: Any, wanted: Columns = None
+) -> pa.RecordBatch:
+    """Decoded records (`columns.decode`) of a chunk. Columns that nobody wants are not made; offsets and times always are."""
     columns = np.ascontiguousarray(spans.T)
     appended = chunk.batches["attributes"][columns[BATCH_INDEX]] & LOG_APPEND_TIME != 0
-    arrays = [
-        pa.repeat(pa.scalar(topic_partition.topic, pa.string()), len(spans)),
-        pa.repeat(pa.scalar(topic_partition.number, pa.int32()), len(spans)),
-        pa.array(columns[OFFSET]),
-        pa.array(columns[TIMESTAMP]),
-        TIMESTAMP_TYPES.take(pa.array(appended.astype(np.int8))),
-        binary_column(data, columns[KEY_AT], columns[KEY_SIZE]),
-        binary_column(data, columns[VALUE_AT], columns[VALUE_SIZE]),
-        header_column(data, spans),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    made: dict[str, Callable[[], pa.Array]] = {
+        "topic": lambda: pa.repeat(pa.scalar(topic_partition.topic, pa.string()), len(spans)),
+        "partition": lambda: pa.repeat(pa.scalar(topic_partition.number, pa.int32()), len(spans)),
+        "offset": lambda: pa.array(columns[OFFSET]),
+        "timestamp_ms": lambda: pa.array(columns[TIMESTAMP]),
+        "timestamp_type": lambda: TIMESTAMP_TYPES.take(pa.array(appended.astype(np.int8))),
+        "key": lambda: binary_column(data, columns[KEY_AT], columns[KEY_SIZE]),
+        "value": lambda: binary_column(data, columns[VALUE_AT], columns[VALUE_SIZE]),
+        "headers": lambda: header_column(data, spans),
+    }
+    fields = [field for field in SCHEMA if wanted is None or field.name in wanted or field.name in ALWAYS]
+    return pa.RecordBatch.from_arrays([made[field.name]() for field in fields], schema=pa.schema(fields))

@@ -19,7 +19,7 @@ from headstone.lake.dead import is_live
 from headstone.lake.keyindex import KeyList, Offsets, keys_in, section_bytes
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path, read_dead, read_extent, read_keys
-from headstone.lake.reading import arrow_rows
+from headstone.lake.reading import Columns, arrow_rows
 from headstone.log.columns import OFFSET, decode
 from headstone.log.reading import Payloads, chunk_of
 from headstone.log.topic_partition import TopicPartition
@@ -121,7 +121,11 @@ def decide(work: DecideWork, meter: Meter) -> list[Bits]:
 
 
 def rows_of_table(
-    store: Store, hash_key: HashKey, topic_partition: TopicPartition, extents: Sequence[LiveExtent]
+    store: Store,
+    hash_key: HashKey,
+    topic_partition: TopicPartition,
+    extents: Sequence[LiveExtent],
+    columns: Columns = None,
 ) -> Iterator[pa.RecordBatch]:
     """In offset order. Batches in which nothing is left are not decoded, extents in which nothing is are not read."""
     payloads = Payloads()
@@ -136,7 +140,7 @@ def rows_of_table(
             (batches["count"] > 0) & (np.searchsorted(live, batches["last_offset"], "right") > first)
         )
         for data, spans in decode(chunk, chosen, payloads):
-            yield arrow_rows(topic_partition, chunk, data, spans[~is_live(spans[:, OFFSET], live)])
+            yield arrow_rows(topic_partition, chunk, data, spans[~is_live(spans[:, OFFSET], live)], columns)
 
 
 def _keys(store: Store, extent: Extent, hash_key: HashKey) -> KeyList:

@@ -25,20 +25,10 @@ from headstone.pipeline.planning import Remembered, run_survey, survey_directory
 from headstone.retention.survey import PartitionSurvey
 from headstone.spark.log_rows import LogPart, parts_of, rows_of_records
 from headstone.spark.log_selection import LogSelection
-from headstone.spark.source_options import one_of, positive, truth
+from headstone.spark.source_options import one_of, truth
+from headstone.spark.stream_limits import SupportsTriggerAvailableNow, limited, offsets_max_of, read_limit
 from headstone.storage.places import ObjectPlace, place
 from headstone.storage.stores import MissingObject
-
-try:
-    from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
-
-    HAS_LIMITS = True
-except ImportError:  # before Spark 4.2
-    HAS_LIMITS = False
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        pass
-
 
 OPTIONS = ("failOnDataLoss", "maxOffsetsPerTrigger", "upTo")
 LSO, HIGH_WATERMARK = "lso", "high-watermark"
@@ -65,15 +55,10 @@ class StreamSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StreamSettings:
-        limit = options.get("maxOffsetsPerTrigger")
-        if limit is not None and not HAS_LIMITS:
-            raise UsageError(
-                "maxOffsetsPerTrigger: this Spark asks a Python source for all there is; it needs Spark 4.2"
-            )
         return cls(
             up_to=one_of("upTo", options.get("upTo", LSO), (LSO, HIGH_WATERMARK)),
             fail_on_data_loss=truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
-            offsets_max=None if limit is None else positive("maxOffsetsPerTrigger", limit),
+            offsets_max=offsets_max_of(options),
         )
 
 
@@ -98,7 +83,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> Any:
         if self._settings.offsets_max is None:
             return super().getDefaultReadLimit()
-        return ReadMaxRows(self._settings.offsets_max)
+        return read_limit(self._settings.offsets_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
         found = self._partitions()
@@ -203,20 +188,6 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _range_of(directory: PartitionDir, survey: PartitionSurvey, start: int, end: int) -> Iterator[LogPart]:
     for segment in survey.segments:
         yield from parts_of(directory.topic, directory.partition, segment, start, end)
-
-
-def limited(begins: Offsets, ends: Offsets, offsets_max: int) -> dict[str, int]:
-    """Not more than offsets_max offsets, shared among the partitions by how much each has; some progress if there is any."""
-    waiting = {name: end - begins[name] for name, end in ends.items()}
-    total = sum(waiting.values())
-    if total <= offsets_max:
-        return dict(ends)
-    chosen, left = {}, offsets_max
-    for name in sorted(ends):
-        share = min(-(-waiting[name] * offsets_max // total), waiting[name], left)
-        chosen[name] = begins[name] + share
-        left -= share
-    return chosen
 
 
 def settled(directory: PartitionDir, look: Callable[[PartitionDir], PartitionSurvey]) -> PartitionSurvey:

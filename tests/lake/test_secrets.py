@@ -1,0 +1,114 @@
+"""A marker for the metastore's password and the store's secret key: no verb, error, log or Spark plan shows it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from headstone.cli.main import main
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
+from testbed.s3 import BUCKET
+
+MARKER = "hush-marker-7d1f"
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+SPARK = """
+import sys
+from headstone.lake.ingest import ingest
+from headstone.lake.lake import LakeAddress
+from headstone.log.directory import find_partitions
+from headstone.spark.engine import OnSpark
+from headstone.spark.session import spark_session
+from headstone.storage.secrets import resolved
+
+logs, events, endpoint = sys.argv[1:]
+store = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "testing"}
+conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}", "spark.eventLog.compress": "false"}
+with spark_session(app_name="secrets", master="local[1]", conf=conf) as spark:
+    settings = {**store, "secret_access_key": resolved("env:MARKED_KEY")}
+    lake = LakeAddress(metastore_url=resolved("env:MARKED_LAKE"), store_settings=settings).open()
+    ingest(lake, find_partitions([logs]), clock=lake.metastore.clock, engine=OnSpark(lambda: spark, parallelism=1))
+    for view in ("records", "table"):
+        frame = spark.read.format("headstone").option("topic", "again").option("view", view)
+        frame = frame.option("store.secret_access_key", settings["secret_access_key"])
+        frame = frame.options(**{f"store.{name}": value for name, value in store.items()}).load(resolved("env:MARKED_LAKE"))
+        print(frame.count() > 0)
+        frame.explain("extended")
+        frame.explain("formatted")
+    try:
+        spark.read.format("headstone").option("topic", "none").load(resolved("env:MARKED_LAKE")).count()
+    except Exception as error:
+        print("refused", error)
+    spark.read.format("headstone").option("topic", "again").option("store.endpoint", endpoint).option(
+        "store.secret_access_key", "env:MARKED_KEY").option("store.region", "us-east-1").option(
+        "store.access_key_id", "testing").load("env:MARKED_LAKE").count()
+"""
+
+
+@pytest.fixture
+def marked_lake(postgres_url: str) -> str:
+    """A database of its own, whose server lets everybody in and is told a password all the same."""
+    name = f"lake_{uuid.uuid4().hex}"
+    engine = create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    url = postgres_url.replace("/postgres?", f"/{name}?")
+    scheme, _, rest = url.partition("://")
+    user, _, host = rest.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0] or 'postgres'}:{MARKER}@{host}"
+
+
+def test_no_verb_shows_a_secret(
+    marked_lake: str, s3_settings: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    write_sample(tmp_path / "logs", SampleSettings(topic="orders", records=300, keys=40, batch_bytes=2000))
+    write_sample(tmp_path / "more", SampleSettings(topic="again", records=300, keys=40, batch_bytes=2000))
+    secret = tmp_path / "key"
+    secret.write_text(MARKER)
+    secret.chmod(0o600)
+    monkeypatch.setenv("MARKED_LAKE", marked_lake)
+    monkeypatch.setenv("MARKED_KEY", MARKER)
+    by_file = {**s3_settings, "secret_access_key": f"file:{secret}"}
+    store = [word for name, value in by_file.items() for word in ("--store-conf", f"{name}={value}")]
+    objects = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    lake = "env:MARKED_LAKE"
+    verbs = [
+        (0, ["init", lake, "--objects", objects]), (2, ["init", lake, "--objects", objects + "x"]),
+        (0, ["ingest", lake, str(tmp_path / "logs")]), (0, ["compact", lake, "--all"]), (0, ["status", lake, "--check"]),
+        (0, ["read", lake, "orders", "--view", "table"]), (0, ["gc", lake]), (2, ["read", lake, "none"]),
+        (3, ["status", marked_lake + "-nowhere"]), (2, ["ingest", lake, str(tmp_path / "nothing")]),
+    ]  # fmt: skip
+    said = ""
+    for code, words in verbs:
+        for output in ("text", "json"):
+            if (code, words[0], output) == (0, "init", "json"):
+                continue
+            assert main(["lake", *words, *store, "--output", output]) == code, words
+            shown = capfd.readouterr()
+            said += shown.out + shown.err
+    wrong = [*store, "--store-conf", "endpoint=http://127.0.0.1:1"]
+    assert main(["lake", "status", lake, *wrong]) == 3
+    assert main(["lake", "status", marked_lake, "--store-conf", f"secret_access_key={MARKER}", *store]) == 0
+    shown = capfd.readouterr()
+    assert "the password of LAKE: every user of this machine can see it; say env:NAME or file:PATH" in shown.err
+    assert "--store-conf secret_access_key: every user" in shown.err
+    assert MARKER not in said + shown.out + shown.err
+    events = tmp_path / "events"
+    events.mkdir()
+    command = [sys.executable, "-c", SPARK, str(tmp_path / "more"), str(events), s3_settings["endpoint"]]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=os.environ, timeout=500)
+    assert (run.returncode, run.stdout.count("True"), "refused" in run.stdout) == (0, 2, True), run.stderr
+    logged = "".join(file.read_text(errors="replace") for file in events.rglob("*") if file.is_file())
+    assert logged.count("SparkListenerJobEnd") > 2
+    assert "headstone" in logged
+    assert MARKER not in run.stdout + run.stderr + logged
