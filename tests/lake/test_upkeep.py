@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from headstone.cli.main import main
 from headstone.lake.erasure import Tools, request_erasure
-from headstone.lake.erasures import REQUESTED, VALUES_LEFT, Erasures
+from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
 from headstone.lake.lake import Lake
 from headstone.lake.upkeep import Upkeep
 from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import AT, Scene
+from tests.oracle.notation import History
 
 
 def upkeep(lake: Lake, moment: list[int], told: list[str] | None = None, **options: int) -> Upkeep:
@@ -68,3 +74,54 @@ def test_what_fails_is_told_and_stops_no_other(scene: Scene, tmp_path: Path) -> 
     assert scene.lake.metastore.partition(AT).start_offset == 2
     (erasure,) = Erasures(scene.lake.metastore).all()
     assert (erasure.step, erasure.not_before_ms, "wrong CRC-32C" in erasure.waits_for) == (REQUESTED, 605_000, True)
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert main(["lake", *arguments, "--output", "json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def ingested(root: Path, history: History, terms: str, capsys: pytest.CaptureFixture[str]) -> None:
+    history.append(terms + " |")
+    history.write_partition(root / "logs", "users-0")
+    told(capsys, "ingest", str(root / "lake"), str(root / "logs"))
+
+
+def test_a_worker_goes_on_with_what_somebody_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To the end: nobody runs `erase` again."""
+    history, where = History(), str(tmp_path / "lake")
+    told(capsys, "init", where, "--now-ms", "1000")
+    ingested(tmp_path, history, "N[alice] N[bob] T[alice]", capsys)
+    told(capsys, "topics", where, "alter", "users", "--conf", "delete.retention.ms=500")
+    grace = ("--grace-ms", "10", "--upload-ms", "10")
+    told(capsys, "erase", where, "users", "--key", "alice", *grace, code=3)
+    steps = []
+    for now_ms in (1100, 2000, 2100):
+        told(capsys, "worker", where, *grace, "--now-ms", str(now_ms))
+        steps += [one["step"] for one in told(capsys, "status", where)["erasures"]]
+    assert steps == [VALUES_GONE, KEY_LEFT, ERASED]
+    assert told(capsys, "prove-erased", where, "users", "--key", "alice", "--anywhere")["verdict"] == "erased"
+
+
+def test_marked_records_go_by_the_age_that_compact_or_a_worker_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history, where = History(), str(tmp_path / "lake")
+    told(capsys, "init", where, "--now-ms", "1000")
+    ingested(tmp_path, history, " ".join(f"N[k{i}]" for i in range(20)), capsys)
+    told(capsys, "compact", where, "--all")
+
+    def dead() -> int:
+        return int(told(capsys, "status", where)["topics"][0]["partitions"][0]["dead_records"])
+
+    marked = []
+    for key, verb in (("k1", "compact"), ("k2", "worker")):
+        ingested(tmp_path, history, f"N[{key}]", capsys)
+        told(capsys, "compact", where, "--all")
+        marked.append(dead())
+        now_ms = told(capsys, "status", where)["now_ms"] + 100
+        told(capsys, verb, where, "--now-ms", str(now_ms), "--dead-age-max-ms", "101")
+        marked.append(dead())
+        told(capsys, verb, where, "--dead-age-max-ms", "100")
+        marked.append(dead())
+    assert marked == [1, 1, 0, 1, 1, 0]

@@ -348,6 +348,10 @@ def _add_worker(actions: Actions) -> None:
         metavar="N",
         help="look again after so long, until SIGTERM or Ctrl-C (default: once)",
     )
+    worker.add_argument(
+        "--no-gc", action="store_true", help="leave garbage to others (default: it is collected now and then)"
+    )
+    _add_grace(worker)
     _add_job(worker, auto=IN_PROCESS)
 
 
@@ -359,6 +363,11 @@ def _add_job(parser: argparse.ArgumentParser, *, auto: str) -> None:
     parser.add_argument(
         "--dead-share-max", type=ratio, default=0.3, metavar="SHARE",
         help="an extent that loses more of its records is written again, others get them marked (default 0.3; 0: no marks)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dead-age-max-ms", dest="dead_age_ms_max", type=duration_ms, metavar="N",
+        help="bytes of marked records leave their objects after so long, in topics that do not say it themselves "
+        "(headstone.dead.age.max.ms; default: no limit)",
     )  # fmt: skip
     add_engine_arguments(parser, auto=auto)
 

@@ -33,7 +33,7 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.compaction import Compacted, compact_partitions
     from headstone.lake.keeping import leased, leased_all
     from headstone.lake.leveling import level_partition
-    from headstone.lake.purging import evacuate
+    from headstone.lake.purging import evacuate, purge_aged
     from headstone.lake.scheduling import queue
     from headstone.lake.worker import eligibilities
 
@@ -64,17 +64,20 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
     for name in states if arguments.level or arguments.purge else ():
         with working_on(name):
             leveled.append(level_partition(lake, name, clock=clock, purge=arguments.purge, worker=worker_name))
-    evacuated = None
+    topics = {name.topic for name in states}
     if arguments.purge:
-        topics = {name.topic for name in states}
         evacuated = evacuate(lake, topics, clock=clock, worker=worker_name, working_on=working_on)
+    else:
+        evacuated = purge_aged(
+            lake, clock=clock, age_ms_max=arguments.dead_age_ms_max, topics=topics, worker=worker_name, working_on=working_on
+        )  # fmt: skip
     lake.close()
     output.answer(
         lambda: {
             "partitions": [{**asdict(result), "partition": str(result.partition)} for result in done],
             "leveled": [{**asdict(result), "partition": str(result.partition)} for result in leveled],
             "failed": [{"partition": str(name), "why": str(error)} for name, error in failed],
-            "evacuated": asdict(evacuated) if evacuated else None,
+            "evacuated": asdict(evacuated) if arguments.purge or evacuated.extents else None,
         },
         _compact_lines(done, leveled, evacuated),
     )
@@ -100,7 +103,7 @@ def _of_topics(
     return {name: state for name, state in states.items() if not arguments.topic or name.topic in arguments.topic}
 
 
-def _compact_lines(done: Sequence[Compacted], leveled: Sequence[Leveled], evacuated: Evacuated | None) -> Iterator[str]:
+def _compact_lines(done: Sequence[Compacted], leveled: Sequence[Leveled], evacuated: Evacuated) -> Iterator[str]:
     for result in done:
         yield _compacted_line(result)
     if not done:
@@ -110,7 +113,7 @@ def _compact_lines(done: Sequence[Compacted], leveled: Sequence[Leveled], evacua
             f"{merged.partition}: {merged.extents_before} -> {merged.extents_after} extents, {merged.extents_purged} rewritten "
             "without their dead records"
         )
-    if evacuated:
+    if evacuated.extents:
         yield f"{evacuated.extents} extents moved out of {len(evacuated.objects)} objects that held erased records"
 
 
@@ -131,7 +134,10 @@ def _compacted_line(result: Compacted) -> str:
 
 
 def worker(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.lake.erasure import Tools
+    from headstone.lake.keeping import leased
     from headstone.lake.leases import Leases
+    from headstone.lake.upkeep import Upkeep
     from headstone.lake.worker import HARD, RUN, SOFT, Worker
 
     lake = open_named(arguments)
@@ -139,9 +145,14 @@ def worker(arguments: argparse.Namespace, output: Output) -> int:
     woken = threading.Event()
     committed = 0
     with engine_of(arguments, verb="lake", spark_by_default=False) as engine:
+        tools = Tools(
+            lake=lake, engine=engine, clock=lake.metastore.clock, worker=name, tell=output.tell,
+            working_on=partial(leased, lake, worker=name), grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms,
+        )  # fmt: skip
         working = Worker(
             name=name, lake=lake, engine=engine, clock=lake.metastore.clock, tell=output.tell,
             lease_ms=arguments.lease_ms, options=_job_options(arguments, output),
+            upkeep=Upkeep(tools=tools, dead_age_ms_max=arguments.dead_age_ms_max, gc=not arguments.no_gc),
         )  # fmt: skip
 
         def stop(*_: object) -> None:

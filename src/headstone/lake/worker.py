@@ -2,8 +2,8 @@
 
 Any number of them on any machine. Stopping is soft (the job is finished first) or hard (it is given up before its next commit).
 A worker that dies leaves leases that expire, and objects that nobody points at. What fails, of whatever, is told in the
-history; its partition waits, the worker goes on. When nothing is due it looks after the lake: small extents are merged. One of
-the two places that catch broadly.
+history; its partition waits, the worker goes on. When nothing is due it looks after the lake: small extents are merged, and
+what `upkeep` has to do. One of the two places that catch broadly.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from headstone.lake.leveling import level_partition, runs_to_merge
 from headstone.lake.rows import located_all
 from headstone.lake.scheduling import Eligibility
 from headstone.lake.standings import standings
+from headstone.lake.upkeep import Upkeep
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 
@@ -65,6 +66,8 @@ class Worker:
     """Of a partition after its first failure."""
     partitions_at_once: int = PARTITIONS_AT_ONCE
     options: JobOptions = field(default_factory=JobOptions)
+    upkeep: Upkeep | None = None
+    """What else is done when nothing is due."""
     stop: str = RUN
     """Set by a signal handler or another thread."""
     kept: KeptLeases | None = None
@@ -92,6 +95,8 @@ class Worker:
             refused |= {name for name, outcome in outcomes.items() if outcome != COMMITTED}
         if self.stop == RUN:
             self._level(leases)
+        if self.upkeep is not None:
+            self.upkeep.look(lambda: self.stop == RUN and leases.seen(self.name, "upkeep", now_ms=self.clock()))
         return committed
 
     def _next(self, leases: Leases, refused: set[TopicPartition]) -> list[TopicPartition]:
