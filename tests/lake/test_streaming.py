@@ -68,10 +68,13 @@ class Batch:
 
     def mapInArrow(self, task: Stage, schema: str) -> Batch:
         made = []
-        for number, some in enumerate(self._tasks):
-            TaskContext._getOrCreate()._partitionId = number
-            list(task(iter(some)))
-            made.append(list(task(iter(some))))
+        try:
+            for number, some in enumerate(self._tasks):
+                TaskContext._getOrCreate()._partitionId = number
+                list(task(iter(some)))
+                made.append(list(task(iter(some))))
+        finally:  # a process in which a task runs is no driver
+            TaskContext._setTaskContext(None)
         return Batch(*made)
 
     def collect(self) -> list[dict[str, Any]]:
