@@ -155,8 +155,10 @@ def upgrade(arguments: argparse.Namespace, output: Output) -> int:
 
 def gc(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.collection import collect, garbage
+    from headstone.lake.pins import Pins
 
     lake = open_named(arguments)
+    pins = Pins(lake.metastore).all()
     found = garbage(lake, now_ms=lake.metastore.clock(), grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms)
     if arguments.apply:
         collect(lake, found)
@@ -164,10 +166,19 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
     rows = found.rows
     what = "deleted" if arguments.apply else "to delete; --apply does it"
     output.answer(
-        lambda: {"applied": arguments.apply, "objects": [asdict(row) for row in rows], "orphans": found.orphans},
+        lambda: {
+            "applied": arguments.apply,
+            "objects": [asdict(row) for row in rows],
+            "orphans": found.orphans,
+            "pins": [asdict(pin) for pin in pins],
+        },
         [
             *(f"{row.object_id} {row.state} {row.size / 1e6:,.1f} MB" for row in rows),
             *(f"{object_id} orphan" for object_id in found.orphans),
+            *(
+                f"{pin.reader} reads what was there at {pin.as_of_ms} or since: it stays until {pin.expires_ms}"
+                for pin in pins
+            ),
             f"{len(rows) + len(found.orphans)} objects, {sum(row.size for row in rows) / 1e6:,.1f} MB {what}",
         ],
     )
