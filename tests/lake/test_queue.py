@@ -12,6 +12,7 @@ from sqlalchemy import event, select
 
 from headstone.errors import UsageError
 from headstone.lake import schema
+from headstone.lake.changes import UNLEVELED_BYTES_MIN
 from headstone.lake.commits import Claim, Extent
 from headstone.lake.due import most_urgent
 from headstone.lake.holds import Holds
@@ -316,6 +317,29 @@ def test_a_thousand_partitions_are_appended_to_in_few_statements(metastore: Meta
         metastore.append(appends, {object_id: 100_000}, now_ms=1)
     assert len(statements) < 20
     assert [text for text, _ in statements if "FROM extents" in text] == []
+
+
+def test_small_extents_are_looked_for_where_enough_has_come(metastore: Metastore) -> None:
+    """Whatever comes during a look counts towards the next; a compaction leaves small ones anywhere, marks do not."""
+    metastore.create_topic("t", 2)
+    first, second = metastore.partitions()
+    some, more, new, marks = metastore.register(4, now_ms=1)
+    half = UNLEVELED_BYTES_MIN // 2
+    for object_id, start in ((some, 0), (more, 10)):
+        assert metastore.unleveled(limit=9) == {}
+        added = extent(start, start + 10, object_id, length=half)
+        metastore.append({second: Append(expected_next=start, extents=(added,))}, {object_id: half}, now_ms=1)
+    assert metastore.unleveled(limit=9) == {second: 2 * half}
+    append(metastore, second, 20, 30)
+    metastore.looked_for_small(second, 2 * half)
+    assert metastore.unleveled(limit=9) == {}
+    (whole, *_) = metastore.partition(second).extents
+    marked = replace(whole, records=9, dead=1, dead_object=marks)
+    metastore.replace(second, 0, [marked], None, {marks: 100}, now_ms=2)
+    assert metastore.unleveled(limit=9) == {}
+    metastore.replace(second, 1, [extent(0, 10, new)], None, {new: 100}, now_ms=2)
+    assert metastore.unleveled(limit=9) == {second: UNLEVELED_BYTES_MIN + 100}
+    assert metastore.partition(first).extents == ()
 
 
 @pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)  # SQLite lets nobody in between

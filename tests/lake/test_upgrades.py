@@ -89,7 +89,7 @@ def test_a_commit_that_meets_an_upgrade_is_refused(metastore_url: str, store: Me
         thread.join(0.3)
         assert thread.is_alive()
 
-    upgrade(metastore_url, apply=True, steps=steps(meanwhile))
+    upgrade(metastore_url, apply=True, steps=[Step(version=NEXT, about="nothing else", change=meanwhile)])
     thread.join()
     assert (len(outcomes), "use a newer headstone" in outcomes[0]) == (1, True)
     assert store.partition(AT).next_offset == 10

@@ -46,6 +46,8 @@ from headstone.lake.spans import Span, Spans, normal, overlap, touching
 from headstone.lake.totals import Totals, added, changed, columns_of, totals_of
 from headstone.log.topic_partition import TopicPartition
 
+UNLEVELED_BYTES_MIN = 8 << 20
+"""So much has to come before somebody looks for small extents again: half of what an extent should have."""
 REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
 
 
@@ -126,6 +128,7 @@ def append_all(
             "first_added_ms": moment_ms if row.first_added_ms < 0 else row.first_added_ms, **columns_of(totals),
             "overdue_from_ms": wanted.overdue_from_ms, "dirty_ratio": wanted.dirty_ratio,
             "ripe_ms": row.ripe_ms if row.dirty_bytes else 0,
+            "unleveled_bytes": row.unleveled_bytes + sum(extent.length for extent in after.extents),
         })  # fmt: skip
         fresh += [extent_row(row.partition_id, extent, moment_ms, dirty=True) for extent in after.extents]
     connection.execute(update(table).where(table.c.partition_id == bindparam("row_id")), updates)
@@ -156,6 +159,8 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
         mine = (schema.extents.c.partition_id == partition_id) & schema.extents.c.span_start.in_(some)
         connection.execute(update(schema.extents).where(mine).values(dirty=0))
     _write_ranges(connection, partition_id, before, after)
+    # A compaction leaves extents of any size, wherever it went.
+    smaller = after.compaction_epoch > before.compaction_epoch and any(extent.dead_object is None for extent in new)
     counts = changed(
         partition.totals, totals_of(before.extents, dirty_before), totals_of(after.extents, dirty_after)
     )  # fmt: skip
@@ -165,6 +170,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
         .where(schema.partitions.c.partition_id == partition_id)
         .values(
             start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch,
+            unleveled_bytes=schema.partitions.c.unleveled_bytes + (UNLEVELED_BYTES_MIN if smaller else 0),
             changed_ms=moment_ms, ripe_ms=0, **columns_of(totals), **asdict(candidacy(after, totals, partition.settings)),
         )
     )  # fmt: skip

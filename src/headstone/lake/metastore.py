@@ -24,6 +24,7 @@ from headstone.lake import catalog, checking, commits, schema
 from headstone.lake.changes import (
     CONDEMNED,
     REGISTERED,
+    UNLEVELED_BYTES_MIN,
     append_all,
     forget_past,
     is_garbage,
@@ -60,6 +61,7 @@ from headstone.lake.rows import (
     lock_pins,
     lowest_hold,
     object_rows,
+    partition_id_of,
 )
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
@@ -361,6 +363,29 @@ class Metastore:
                 partition.before, expected_epoch, extents, worked_on_by=holder if holder != worker else None
             )
             release(connection, write(connection, partition, after) | set(sizes), clock)
+
+    def unleveled(self, *, limit: int) -> dict[TopicPartition, int]:
+        """Partitions in which there may be small extents to merge, those first to which most has come since somebody looked.
+
+        With the bytes that have come, for `looked_for_small`. From an index: no extent is read."""
+        columns = schema.partitions.c
+        query = (
+            select(schema.topics.c.name, columns.number, columns.unleveled_bytes)
+            .join_from(schema.partitions, schema.topics)
+            .where(columns.unleveled_bytes >= UNLEVELED_BYTES_MIN)
+            .order_by(columns.unleveled_bytes.desc())
+            .limit(limit)
+        )
+        with self.transaction() as connection:
+            return {TopicPartition(row.name, row.number): row.unleveled_bytes for row in connection.execute(query)}
+
+    def looked_for_small(self, topic_partition: TopicPartition, unleveled_bytes: int) -> None:
+        """Nothing is left to merge of what had come; what came since counts towards the next look."""
+        columns = schema.partitions.c
+        with self.transaction() as connection:
+            mine = columns.partition_id == partition_id_of(connection, topic_partition)
+            rest = columns.unleveled_bytes - unleveled_bytes
+            connection.execute(update(schema.partitions).where(mine).values(unleveled_bytes=rest))
 
     def start_at(self, topic_partition: TopicPartition, start_offset: int, *, now_ms: Moment | None = None) -> None:
         with self.transaction() as connection:

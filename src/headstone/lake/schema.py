@@ -87,14 +87,17 @@ partitions = Table(
     Column("tombstones_due_ms", BigInteger, nullable=False, server_default=NEVER),
     Column("dirty_ratio", Double, nullable=False, server_default="0"),
     Column("ripe_ms", BigInteger, nullable=False, server_default="0"),
+    Column("unleveled_bytes", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("topic_id", "number"),
     Index("partitions_by_overdue", "overdue_from_ms"),
     Index("partitions_by_tombstones_due", "tombstones_due_ms"),
     Index("partitions_by_dirty_ratio", "dirty_ratio"),
+    Index("partitions_by_unleveled_bytes", "unleveled_bytes"),
 )
 """`changed_ms` never goes back, whatever the clocks of workers say. Before `known_from_ms` the past was collected.
 `first_added_ms`: when its first records came; -1 if none did. From `extents` to `dead_since_ms`: what the extents come to
-(`totals`). From `overdue_from_ms` on: what the queue looks for (`scheduling.Candidacy`)."""
+(`totals`). From `overdue_from_ms` on: what the queue looks for (`scheduling.Candidacy`). `unleveled_bytes`: what has come since
+somebody looked for small extents."""
 
 leader_epochs = Table(
     "leader_epochs",

@@ -31,6 +31,8 @@ from headstone.pipeline.engine import Engine
 RUN, SOFT, HARD = "run", "soft", "hard"
 PARTITIONS_AT_ONCE = 16
 """In one job: others find work too, and what a killed job has not committed is little."""
+LEVELED_AT_ONCE = 1000
+"""At one look, when nothing is due."""
 
 
 def eligibilities(
@@ -131,15 +133,19 @@ class Worker:
 
     def _level(self, leases: Leases) -> None:
         """When nothing is due: small extents are merged, one partition after the other."""
-        waiting = leases.waiting(now_ms=self.clock())
-        for name in self.lake.metastore.partitions():
-            small = name not in waiting and runs_to_merge(self.lake.metastore.partition(name))
-            if not small or self.stop != RUN or not leases.seen(self.name, f"leveling {name}", now_ms=self.clock()):
+        waiting, metastore = leases.waiting(now_ms=self.clock()), self.lake.metastore
+        for name, unleveled_bytes in metastore.unleveled(limit=LEVELED_AT_ONCE).items():
+            if name in waiting or self.stop != RUN:
                 continue
-            if leases.take(name, self.name, now_ms=self.clock(), lease_ms=self.lease_ms):
-                self._merge(leases, name)
+            merged = not runs_to_merge(metastore.partition(name))
+            if not merged:
+                seen = leases.seen(self.name, f"leveling {name}", now_ms=self.clock())
+                taken = seen and leases.take(name, self.name, now_ms=self.clock(), lease_ms=self.lease_ms)
+                merged = taken and self._merge(leases, name) == LEVELED
+            if merged:
+                metastore.looked_for_small(name, unleveled_bytes)
 
-    def _merge(self, leases: Leases, name: TopicPartition) -> None:
+    def _merge(self, leases: Leases, name: TopicPartition) -> str:
         started = self.clock()
         with self._heartbeat(leases, [name]) as self.kept:
             try:
@@ -147,7 +153,7 @@ class Worker:
                 told: tuple[str, Details] = LEVELED, asdict(done)
             except Exception as error:
                 told = _told(error)
-            self._remember(leases, name, started, *told)
+            return self._remember(leases, name, started, *told)
 
     def _remember(self, leases: Leases, name: TopicPartition, started: int, outcome: str, details: Details) -> str:
         try:
