@@ -1,4 +1,4 @@
-"""The queue: the most urgent partitions that are due and free, from the indexes of their rows.
+"""The queue: the most urgent partitions that are due and free, and those to be leveled, from the indexes of their rows.
 
 An index knows when a partition may be due, not whether it is (`scheduling.Candidacy`): it offers a few, the exact rule decides
 about these. On PostgreSQL what another is taking at this moment is skipped and not waited for; SQLite lets in one at a time.
@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, exists, select, update
 
 from headstone.lake import schema
+from headstone.lake.changes import UNLEVELED_BYTES_MIN
 from headstone.lake.scheduling import next_look_ms
 from headstone.lake.standings import Standing, standings
 from headstone.log.topic_partition import TopicPartition
@@ -74,3 +75,24 @@ def _look_later(connection: Connection, standing: Standing, now_ms: int) -> None
     if ripe_ms > now_ms:
         mine = schema.partitions.c.partition_id == standing.partition_id
         connection.execute(update(schema.partitions).where(mine).values(ripe_ms=ripe_ms))
+
+
+def unleveled(connection: Connection, limit: int) -> dict[TopicPartition, int]:
+    """What has come since somebody looked for small extents, in bytes, where that is enough for another look; most first."""
+    columns = schema.partitions.c
+    query = (
+        select(schema.topics.c.name, columns.number, columns.unleveled_bytes)
+        .join_from(schema.partitions, schema.topics)
+        .where(columns.unleveled_bytes >= UNLEVELED_BYTES_MIN)
+        .order_by(columns.unleveled_bytes.desc())
+        .limit(limit)
+    )
+    return {TopicPartition(row.name, row.number): row.unleveled_bytes for row in connection.execute(query)}
+
+
+def looked_for_small(connection: Connection, partition_id: int, unleveled_bytes: int) -> None:
+    columns = schema.partitions.c
+    rest = columns.unleveled_bytes - unleveled_bytes
+    connection.execute(
+        update(schema.partitions).where(columns.partition_id == partition_id).values(unleveled_bytes=rest)
+    )

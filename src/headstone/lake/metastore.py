@@ -24,7 +24,6 @@ from headstone.lake import catalog, checking, commits, schema
 from headstone.lake.changes import (
     CONDEMNED,
     REGISTERED,
-    UNLEVELED_BYTES_MIN,
     append_all,
     forget_past,
     is_garbage,
@@ -48,6 +47,7 @@ from headstone.lake.clock import (
 )
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
 from headstone.lake.database import connected, where
+from headstone.lake.due import looked_for_small, unleveled
 from headstone.lake.rows import (
     ObjectRow,
     chunks,
@@ -368,24 +368,13 @@ class Metastore:
         """Partitions in which there may be small extents to merge, those first to which most has come since somebody looked.
 
         With the bytes that have come, for `looked_for_small`. From an index: no extent is read."""
-        columns = schema.partitions.c
-        query = (
-            select(schema.topics.c.name, columns.number, columns.unleveled_bytes)
-            .join_from(schema.partitions, schema.topics)
-            .where(columns.unleveled_bytes >= UNLEVELED_BYTES_MIN)
-            .order_by(columns.unleveled_bytes.desc())
-            .limit(limit)
-        )
         with self.transaction() as connection:
-            return {TopicPartition(row.name, row.number): row.unleveled_bytes for row in connection.execute(query)}
+            return unleveled(connection, limit)
 
     def looked_for_small(self, topic_partition: TopicPartition, unleveled_bytes: int) -> None:
         """Nothing is left to merge of what had come; what came since counts towards the next look."""
-        columns = schema.partitions.c
         with self.transaction() as connection:
-            mine = columns.partition_id == partition_id_of(connection, topic_partition)
-            rest = columns.unleveled_bytes - unleveled_bytes
-            connection.execute(update(schema.partitions).where(mine).values(unleveled_bytes=rest))
+            looked_for_small(connection, partition_id_of(connection, topic_partition), unleveled_bytes)
 
     def start_at(self, topic_partition: TopicPartition, start_offset: int, *, now_ms: Moment | None = None) -> None:
         with self.transaction() as connection:
