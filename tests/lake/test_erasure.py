@@ -21,6 +21,8 @@ from headstone.lake.ingest import ingest
 from headstone.lake.key_search import digest_of
 from headstone.lake.lake import Lake
 from headstone.lake.leveling import level_partition
+from headstone.lake.metastore import Metastore
+from headstone.lake.pins import Pins
 from headstone.lake.purging import evacuate
 from headstone.lake.reading import records, table
 from headstone.lake.topics import make_lakes_own
@@ -107,7 +109,7 @@ def test_after_its_deadline_no_byte_of_the_store_tells_of_the_key(lake: Lake, tm
     town.request(b"alice")
     for now_ms in (20, 100):
         ((step, waits_for),) = town.carry_on(now_ms)
-        assert (step, waits_for.endswith("and their time of grace")) == (VALUES_LEFT, True)
+        assert (step, waits_for.startswith("the time of grace, or readers' pins, of ")) == (VALUES_LEFT, True)
     assert town.search(b"v20") != []
     assert town.carry_on(200) == [(VALUES_GONE, "the tombstone, which stays for delete.retention.ms")]
     assert town.search(b"v20") == []
@@ -169,6 +171,59 @@ def test_several_keys_are_erased_together_and_told_apart(town: Town) -> None:
     live = digest_of(b"person4", town.lake.metastore.hash_key)
     states = dict(zip(digests, town.carry_on(20), strict=True))
     assert [states.pop(live)[0], *(step for step, _ in states.values())] == [REQUESTED, VALUES_LEFT, VALUES_LEFT]
+
+
+def test_a_key_that_comes_again_is_not_erased(town: Town) -> None:
+    """Just before the last step: it begins anew, and waits for the deletion of what has come."""
+    town.ingest(users="T[alice]")
+    town.request(b"alice")
+    for now_ms in (20, 200, 2000):
+        steps = town.carry_on(now_ms)
+    assert [step for step, _ in steps] == [KEY_LEFT]
+    town.ingest(users="N[alice]")
+    assert [step for step, _ in town.carry_on(2000 + GRACE_MS + 1)] == [REQUESTED]
+    town.ingest(users="T[alice]")
+    for now_ms in (10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6):
+        steps = town.carry_on(now_ms)
+    assert (steps, town.search(b"alice")) == ([(ERASED, "")], [])
+
+
+@pytest.mark.parametrize("kept", ["a reader's pin", "nothing"])
+def test_what_a_reader_has_pinned_is_gone_when_the_pin_is(town: Town, kept: str) -> None:
+    town.ingest(users="T[alice]")
+    town.request(b"alice")
+    if kept != "nothing":
+        Pins(town.lake.metastore).pin("query", for_ms=5000, now_ms=6)
+    town.carry_on(20)
+    assert [step for step, _ in town.carry_on(200)] == [VALUES_GONE if kept == "nothing" else VALUES_LEFT]
+    for now_ms in (6000, 6500):
+        steps = town.carry_on(10**6 + now_ms)
+    assert [step for step, _ in steps] == [ERASED]
+
+
+def test_rows_of_erasures_are_changed_by_compare_and_set(metastore: Metastore) -> None:
+    """On both databases: of two who take the same step one does it; what is done begins anew."""
+    erasures = Erasures(metastore)
+    erasures.request("t", ["aa", "bb"], deadline_ms=100, now_ms=5)
+    first, second = erasures.open_of("t")
+    assert erasures.open_topics(now_ms=5) == ["t"]
+    assert [erasures.advance(first, VALUES_LEFT, now_ms=7) for _ in range(2)] == [True, False]
+    erasures.wait(second, "something", until_ms=50)
+    erasures.wait(first, "what was before", until_ms=90)
+    assert [(row.step, row.step_ms, row.not_before_ms, row.waits_for) for row in erasures.all()] == [
+        (VALUES_LEFT, 7, 0, ""),
+        (REQUESTED, 5, 50, "something"),
+    ]
+    assert erasures.advance(erasures.all()[0], ERASED, now_ms=9)
+    assert ([row.key_digest for row in erasures.open_of("t")], erasures.open_topics(now_ms=49)) == (["bb"], [])
+    assert erasures.open_topics(now_ms=50) == ["t"]
+    erasures.request("t", ["aa", "bb"], deadline_ms=80, now_ms=60)
+    assert [(row.step, row.requested_ms, row.deadline_ms) for row in erasures.all()] == [
+        (REQUESTED, 60, 80),
+        (REQUESTED, 5, 80),
+    ]
+    metastore.register(1, now_ms=10)
+    assert [erasures.objects_since(moment_ms) for moment_ms in (9, 10)] == [0, 1]
 
 
 def test_asking_again_keeps_the_earlier_deadline_and_what_was_done(town: Town) -> None:

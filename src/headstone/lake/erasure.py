@@ -19,6 +19,7 @@ from headstone.lake.compaction import compact_partition
 from headstone.lake.erasures import (
     ERASED,
     KEY_LEFT,
+    REQUESTED,
     RETRY_MS,
     VALUES_GONE,
     VALUES_LEFT,
@@ -143,6 +144,9 @@ def carry_on_erasures(tools: Tools, topics: Collection[str] | None = None) -> in
 
 def _carry_on(tools: Tools, erasures: Erasures, topic: str) -> int:
     left, done = _brought_out(tools, topic, {erasure.key_digest for erasure in erasures.open_of(topic)}), 0
+    for erasure in erasures.open_of(topic):
+        if erasure.step == KEY_LEFT and left.get(erasure.key_digest):  # it has come again
+            erasures.advance(erasure, REQUESTED, now_ms=tools.clock())
     while steps := _leave(tools, erasures, topic, left) + _collected(tools, erasures, topic):
         done += steps
     for erasure in erasures.open_of(topic):
@@ -208,7 +212,10 @@ def _waiting(
         objects = erasures.objects_since(erasure.step_ms)
         ends = (erasure.step_ms + wait_ms + 1 for wait_ms in (tools.grace_ms, tools.upload_ms))
         until_ms = min((end for end in ends if end > now_ms), default=now_ms + RETRY_MS)
-        return f"{objects} objects that are unreferenced or on their way, and their time of grace", until_ms
+        return (
+            f"the time of grace, or readers' pins, of {objects} objects that are unreferenced or on their way",
+            until_ms,
+        )
     if any(not record.tombstone for record in left):
         return "compaction of a superseded value: min.compaction.lag.ms is not over", now_ms + RETRY_MS
     ends_ms = [_tombstone_end_ms(tools.lake, record) for record in left]
