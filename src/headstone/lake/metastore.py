@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from headstone.errors import Unfinished, UsageError
-from headstone.lake import catalog, checking, commits, schema
+from headstone.lake import catalog, checking, commits, past, schema
 from headstone.lake.changes import (
     CONDEMNED,
     REGISTERED,
@@ -41,7 +41,6 @@ from headstone.lake.clock import (
     bring_back,
     read_clock,
     refuse_skew,
-    refuse_untold,
     times_ahead,
     wall_clock,
 )
@@ -51,9 +50,7 @@ from headstone.lake.due import looked_for_small, unleveled
 from headstone.lake.rows import (
     ObjectRow,
     chunks,
-    extent_of,
     extents_in,
-    known_since,
     lease_of,
     loaded_all,
     located,
@@ -266,32 +263,7 @@ class Metastore:
     def partition_as_of(self, topic_partition: TopicPartition, moment_ms: int) -> Partition:
         """What the log was made of then; clean ranges are of no interest to readers and left out."""
         with self.transaction(snapshot=True) as connection:
-            partition_id, row = located(connection, topic_partition, lock=False)
-            refuse_untold(connection, moment_ms, row.changed_ms, self._host)
-            if moment_ms < row.known_from_ms:
-                raise UsageError(
-                    f"{topic_partition} as of {moment_ms}: what was replaced before {row.known_from_ms} was "
-                    "collected as garbage"
-                )
-            since_ms = known_since(connection, row.topic_id)
-            if moment_ms < since_ms:
-                raise UsageError(
-                    f"{topic_partition} as of {moment_ms}: the lake knows nothing of topic "
-                    f"{topic_partition.topic} before {since_ms}"
-                )
-            now, past = schema.extents, schema.past_extents
-            lived = select(past).where(
-                past.c.partition_id == partition_id, past.c.added_ms <= moment_ms, past.c.removed_ms > moment_ms
-            )
-            lives = select(now).where(now.c.partition_id == partition_id, now.c.added_ms <= moment_ms)
-            extents = [extent_of(one) for query in (lived, lives) for one in connection.execute(query)]
-        extents.sort(key=lambda extent: extent.span.start)
-        start = min(row.start_offset, extents[0].span.start) if extents else 0
-        end = extents[-1].span.end if extents else 0
-        return Partition(
-            start_offset=start, next_offset=end, compaction_epoch=row.compaction_epoch, extents=tuple(extents), cleaned=(),
-            tombstones=(),
-        )  # fmt: skip
+            return past.partition_as_of(connection, topic_partition, moment_ms, self._host)
 
     def register(self, count: int, *, now_ms: Moment | None = None) -> list[str]:
         """Ids for objects that are about to be uploaded."""

@@ -152,14 +152,6 @@ def tombstones_of(row: Any) -> TombstoneRange:
     return TombstoneRange(span=span_of(row), cleaned_at_ms=row.cleaned_at_ms)
 
 
-def known_since(connection: Connection, topic_id: int) -> int:
-    """When the first records of a topic came into the lake; of one that has none, when the lake was made."""
-    columns = schema.partitions.c
-    came = (columns.topic_id == topic_id) & (columns.first_added_ms >= 0)
-    first_ms = connection.execute(select(func.min(columns.first_added_ms)).where(came)).scalar_one()
-    return int(connection.execute(select(schema.lakes.c.created_ms)).scalar_one() if first_ms is None else first_ms)
-
-
 def extent_of(row: Any) -> Extent:
     return Extent(
         span=Span(row.span_start, row.span_end), object_id=row.object_id, position=row.position, length=row.length,

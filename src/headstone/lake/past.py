@@ -1,0 +1,51 @@
+"""The log as it was at a moment of the past: extents of then, of which some are still there and some are past.
+
+Reads inside a snapshot of the metastore's. How far back the past goes is decided by garbage collection; what can't be told is
+an error that says why, and never an empty log.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, func, select
+
+from headstone.errors import UsageError
+from headstone.lake import schema
+from headstone.lake.clock import Clock, refuse_untold
+from headstone.lake.commits import Partition
+from headstone.lake.rows import extent_of, located
+from headstone.log.topic_partition import TopicPartition
+
+
+def partition_as_of(connection: Connection, topic_partition: TopicPartition, moment_ms: int, host: Clock) -> Partition:
+    """Without clean ranges: they are of no interest to readers."""
+    partition_id, row = located(connection, topic_partition, lock=False)
+    refuse_untold(connection, moment_ms, row.changed_ms, host)
+    if moment_ms < row.known_from_ms:
+        raise UsageError(
+            f"{topic_partition} as of {moment_ms}: what was replaced before {row.known_from_ms} was collected as garbage"
+        )
+    since_ms = known_since(connection, row.topic_id)
+    if moment_ms < since_ms:
+        raise UsageError(
+            f"{topic_partition} as of {moment_ms}: the lake knows nothing of topic {topic_partition.topic} before {since_ms}"
+        )
+    now, past = schema.extents, schema.past_extents
+    lived = select(past).where(
+        past.c.partition_id == partition_id, past.c.added_ms <= moment_ms, past.c.removed_ms > moment_ms
+    )
+    lives = select(now).where(now.c.partition_id == partition_id, now.c.added_ms <= moment_ms)
+    extents = [extent_of(found) for query in (lived, lives) for found in connection.execute(query)]
+    extents.sort(key=lambda extent: extent.span.start)
+    return Partition(
+        start_offset=min(row.start_offset, extents[0].span.start) if extents else 0,
+        next_offset=extents[-1].span.end if extents else 0, compaction_epoch=row.compaction_epoch, extents=tuple(extents),
+        cleaned=(), tombstones=(),
+    )  # fmt: skip
+
+
+def known_since(connection: Connection, topic_id: int) -> int:
+    """When the first records of a topic came into the lake; of one that has none, when the lake was made."""
+    columns = schema.partitions.c
+    came = (columns.topic_id == topic_id) & (columns.first_added_ms >= 0)
+    first_ms = connection.execute(select(func.min(columns.first_added_ms)).where(came)).scalar_one()
+    return int(connection.execute(select(schema.lakes.c.created_ms)).scalar_one() if first_ms is None else first_ms)
