@@ -7,13 +7,14 @@ Works inside a transaction of the metastore's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, exists, select, update
 
 from headstone.lake import schema
 from headstone.lake.changes import UNLEVELED_BYTES_MIN
+from headstone.lake.rows import chunks
 from headstone.lake.scheduling import next_look_ms
 from headstone.lake.standings import Standing, standings
 from headstone.log.topic_partition import TopicPartition
@@ -24,6 +25,7 @@ def most_urgent(connection: Connection, *, limit: int, now_ms: int) -> tuple[lis
     chosen: dict[int, Standing] = {}
     idle: list[Standing] = []
     seen: set[int] = set()
+    young: list[int] = []
     for offer in _offers(now_ms):
         size = 0
         while len(chosen) < limit:
@@ -38,9 +40,11 @@ def most_urgent(connection: Connection, *, limit: int, now_ms: int) -> tuple[lis
                     continue
                 if standing.state.requested:
                     idle.append(standing)
-                _look_later(connection, standing, now_ms)
+                if next_look_ms(standing.summary, standing.state) > now_ms:
+                    young.append(standing.partition_id)
             if not rows:
                 break
+    _look_later(connection, young, now_ms)
     return list(chosen.values()), idle
 
 
@@ -69,12 +73,23 @@ def _offered(connection: Connection, offer: Any, seen: set[int], limit: int) -> 
     return {TopicPartition(row.name, row.number): row for row in rows}
 
 
-def _look_later(connection: Connection, standing: Standing, now_ms: int) -> None:
-    """What is too young is not offered again before it is older, whoever asks how often."""
-    ripe_ms = next_look_ms(standing.summary, standing.state)
-    if ripe_ms > now_ms:
-        mine = schema.partitions.c.partition_id == standing.partition_id
-        connection.execute(update(schema.partitions).where(mine).values(ripe_ms=ripe_ms))
+def _look_later(connection: Connection, young: Sequence[int], now_ms: int) -> None:
+    """What is too young is not offered again before it is older, whoever asks how often.
+
+    Judged again under the locks of the partitions: what is committed from here on puts it back. Those that somebody else has
+    locked are left as they are, and offered once more."""
+    partitions = schema.partitions
+    named = select(schema.topics.c.name, partitions).join_from(partitions, schema.topics)
+    for some in chunks(sorted(young)):
+        mine = named.where(partitions.c.partition_id.in_(some)).order_by(partitions.c.partition_id)
+        rows = connection.execute(mine.with_for_update(of=partitions, skip_locked=True)).all()
+        for standing in standings(
+            connection, {TopicPartition(row.name, row.number): row for row in rows}, now_ms=now_ms
+        ):
+            ripe_ms = next_look_ms(standing.summary, standing.state)
+            if not standing.state.eligible and ripe_ms > now_ms:
+                own = partitions.c.partition_id == standing.partition_id
+                connection.execute(update(partitions).where(own).values(ripe_ms=ripe_ms))
 
 
 def unleveled(connection: Connection, limit: int) -> dict[TopicPartition, int]:
