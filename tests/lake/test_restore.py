@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from headstone.errors import Unfinished, UsageError
+from headstone.lake.group_offsets import committed_in
+from headstone.lake.offset_map import read_map
 from headstone.lake.reading import records
-from headstone.lake.restore import Restored, restore
+from headstone.lake.restore import Restored, restore, translate_group
+from headstone.log.listing import RecordEntry
 from tests.lake.scene import AT, Scene
 from tests.lake.twin import TwinCluster, TwinTopic
 
@@ -18,11 +23,11 @@ TARGET = AT._replace(topic="again")
 def test_records_go_back_as_they_are_into_a_topic_with_the_lakes_settings(scene: Scene) -> None:
     scene.write("N[a]", "N[b]", "T[a]")
     cluster, said = TwinCluster(), list[str]()
-    done = restore(scene.lake, "t", "again", cluster, copies=2, tell=said.append)
+    done, _ = restore(scene.lake, "t", "again", cluster, copies=2, tell=said.append)
     assert done == [Restored(partition=AT, records=3, tombstones=1, keys=1, verified=True)]
     assert cluster.topics["again"].logs == [list(records(scene.lake, AT))]
     assert cluster.topics["again"].settings == {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
-    assert (cluster.copies, said) == ({"again": 2}, ["t-0: verifying 3 records"])
+    assert (cluster.copies, said) == ({"again": 2}, [])
 
 
 def test_a_topic_that_is_there_is_used_if_it_is_empty_and_fits(scene: Scene) -> None:
@@ -30,7 +35,7 @@ def test_a_topic_that_is_there_is_used_if_it_is_empty_and_fits(scene: Scene) -> 
     (record,) = records(scene.lake, AT)
     empty, full = TwinTopic(logs=[[]], first=7), TwinTopic(logs=[[record]], first=7)
     cluster = TwinCluster({"empty": empty, "full": full, "more": TwinTopic(logs=[[], []])})
-    assert restore(scene.lake, "t", "empty", cluster)[0].verified
+    assert restore(scene.lake, "t", "empty", cluster)[0][0].verified
     for topic, said in (
         ("full", r"full-0 is not empty \(\[7, 8\)\): restore into a new topic"),
         ("more", "topic more has 2 partitions, the lake's has 1"),
@@ -44,14 +49,14 @@ def test_what_did_not_arrive_is_noticed_unless_nobody_looks(scene: Scene) -> Non
     scene.write("N[a]", "N[b]")
     with pytest.raises(Unfinished, match="again-0: 1 keys are not as in the lake; do not use this topic"):
         restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))
-    (unverified,) = restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]), verify=False)
+    ((unverified,), _) = restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]), verify=False)
     assert not unverified.verified
 
 
 def test_a_table_is_the_same_whatever_the_cluster_has_cleaned(scene: Scene) -> None:
     """The deletion of a key that was not there before is lost on the way: nobody sees a difference."""
     scene.write("N[a]", "T[b]")
-    assert restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))[0].verified
+    assert restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))[0][0].verified
 
 
 def test_of_a_topic_that_is_not_compacted_every_record_counts(scene: Scene) -> None:
@@ -76,5 +81,81 @@ def test_the_past_is_restored_as_it_was(scene: Scene) -> None:
     scene.write("N[a]", now_ms=10)
     scene.write("T[a]", now_ms=20)
     cluster = TwinCluster()
-    (done,) = restore(scene.lake, "t", "again", cluster, as_of_ms=15)
+    ((done,), _) = restore(scene.lake, "t", "again", cluster, as_of_ms=15)
     assert replace(done, partition=TARGET) == Restored(partition=TARGET, records=1, tombstones=0, keys=1, verified=True)
+
+
+def fill(scene: Scene) -> None:
+    """Offsets 1, 3, 4, 5 are left."""
+    scene.write("N[a]", "N[b]", "N[a]", "N[c]")
+    scene.write("N[a]", "N[d]")
+    scene.compact(now_ms=1)
+    scene.lake.metastore.give_clock(1)
+    assert [offset for offset, _, _ in scene.held()] == [1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("taken", range(5))
+def test_a_restore_that_was_interrupted_goes_on_where_it_was(scene: Scene, tmp_path: Path, taken: int) -> None:
+    fill(scene)
+    expected = list(records(scene.lake, AT))
+    cluster, file = TwinCluster({"again": TwinTopic(logs=[[]], first=7)}), tmp_path / "map.json"
+    cluster.taken_max = taken
+    if taken < len(expected):
+        with pytest.raises(Unfinished):
+            restore(scene.lake, "t", "again", cluster, map_file=file)
+        scene.write("N[b]", now_ms=2)  # since then the lake has gone on, too
+        scene.compact(now_ms=3)
+    cluster.taken_max = 100
+    (done,), offsets = restore(scene.lake, "t", "again", cluster, map_file=file)
+    assert (done.records, cluster.topics["again"].logs) == (4, [expected])
+    assert (offsets.runs, read_map(file)) == ({0: ((1, 7, 1), (3, 8, 3))}, offsets)
+    with pytest.raises(UsageError, match="t was restored into again: the offset map is complete"):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+
+
+def test_only_the_same_restore_goes_on_and_only_where_nobody_else_writes(scene: Scene, tmp_path: Path) -> None:
+    fill(scene)
+    cluster, file = TwinCluster(), tmp_path / "map.json"
+    cluster.taken_max = 1
+    with pytest.raises(Unfinished):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    with pytest.raises(UsageError, match="the offset map is that of t into again"):
+        restore(scene.lake, "t", "other", cluster, map_file=file)
+    with pytest.raises(UsageError, match=r"again-0 is not empty \(\[0, 1\)\): restore into a new topic"):
+        restore(scene.lake, "t", "again", cluster, map_file=tmp_path / "another.json")
+    cluster.topics["again"].logs[0] *= 9
+    with pytest.raises(
+        UsageError, match="has 9 records more than before the restore, t-0 only 4: somebody else writes"
+    ):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    (tmp_path / "strange.json").write_text("[]")
+    with pytest.raises(UsageError, match="no offset map of a restore"):
+        restore(scene.lake, "t", "again", cluster, map_file=tmp_path / "strange.json")
+
+
+def test_a_group_goes_on_at_the_first_record_that_it_has_not_seen(scene: Scene) -> None:
+    fill(scene)
+    cluster = TwinCluster()
+    _, offsets = restore(scene.lake, "t", "again", cluster)
+    assert [offsets.translate(0, offset) for offset in range(8)] == [0, 0, 1, 1, 2, 3, 4, 4]
+    cluster.groups["readers", "t"] = {0: 3}
+    assert translate_group(scene.lake, cluster, "readers", offsets) == {0: (3, 1)}
+    assert cluster.groups["readers", "again"] == {0: 1}
+    with pytest.raises(UsageError, match="group others has committed no offset of t"):
+        translate_group(scene.lake, cluster, "others", offsets)
+
+
+def test_a_groups_offsets_are_read_from_the_lake_where_the_cluster_has_none() -> None:
+    def key(version: int, group: str, number: int = 0) -> bytes:
+        texts = b"".join(struct.pack(">h", len(text)) + text.encode() for text in (group, "t"))
+        return struct.pack(">h", version) + texts + struct.pack(">i", number)
+
+    def entry(key: bytes | None, offset: int | None) -> RecordEntry:
+        value = None if offset is None else struct.pack(">hq", 3, offset) + b"more"
+        return RecordEntry(offset=0, sequence=-1, timestamp_ms=0, key=key, value=value, headers=())
+
+    told = [
+        entry(key(1, "g"), 5), entry(key(1, "g", 1), 6), entry(key(2, "g"), 7), entry(key(0, "other"), 8), entry(None, 1),
+        entry(key(1, "g"), 9), entry(key(1, "g", 1), None),
+    ]  # fmt: skip
+    assert committed_in(told, "g", "t") == {0: 9}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headstone.errors import Unfinished
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
 
@@ -33,6 +35,9 @@ class TwinCluster:
     def __init__(self, topics: Mapping[str, TwinTopic] | None = None, *, broken: Sequence[TopicPartition] = ()) -> None:
         self.topics = dict(topics or {})
         self.copies: dict[str, int] = {}
+        self.groups: dict[tuple[str, str], Mapping[int, int]] = {}
+        self.taken_max = sys.maxsize
+        """So many records it takes; then it is gone."""
         self._broken = broken
 
     def describe(self, names: Sequence[str]) -> Mapping[str, TwinTopic]:
@@ -47,9 +52,19 @@ class TwinCluster:
 
     def send(self, partition: TopicPartition, entries: Iterable[RecordEntry]) -> None:
         log = self.topics[partition.topic].logs[partition.number]
-        log.extend(entries)
+        for entry in entries:
+            if self.taken_max == 0:
+                raise Unfinished("the cluster does not answer")
+            self.taken_max -= 1
+            log.append(entry)
         if partition in self._broken:
             log.pop()
+
+    def group_offsets(self, group: str, topic: str) -> Mapping[int, int]:
+        return self.groups.get((group, topic), {})
+
+    def set_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        self.groups[group, topic] = offsets
 
     def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
         for entry in self.topics[partition.topic].logs[partition.number]:

@@ -3,6 +3,8 @@
 LAKE is a directory (an embedded lake: SQLite and local objects) or the URL of a metastore. What the actions do is in
 `lake_data.py` (records in, out and back), `lake_topics.py`, `lake_erasure.py`, `lake_jobs.py` (who compacts what),
 `lake_care.py` (status and garbage) and `lake_recovery.py` (log directories for new brokers).
+`lake_data.py` (records in, out, back and gone), `lake_jobs.py` (who compacts what), `lake_care.py` (status and garbage) and
+`lake_recovery.py` (when brokers, or the metastore, are lost).
 """
 
 from __future__ import annotations
@@ -87,6 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="check every invariant of the metastore; reads every extent"
     )
     status.add_argument("--totals", action="store_true", help="as text: topics and the lake, and not each partition")
+    again = actions.add(
+        "rebuild", "make the metastore again from the store, after it was lost or set back in time; workers must be stopped",
+        "lake_recovery.rebuild", "/data/lake", "postgresql://lake@db/lake --objects s3://bucket/lake",
+        exit_codes={FINDINGS: "objects that are needed are missing in the store"},
+    )  # fmt: skip
+    again.add_argument(
+        "--objects", metavar="URL", help="where the objects of the lake are (default: the metastore tells)"
+    )
     _add_compact(actions)
     _add_worker(actions)
     _add_wishes(actions)
@@ -272,7 +282,7 @@ def _add_as_of(parser: argparse.ArgumentParser) -> None:
 
 def _add_back(actions: Actions) -> None:
     back = actions.add(
-        "restore", "write a topic back into Kafka, tombstones included, and verify it", "lake_data.restore",
+        "restore", "write a topic back into Kafka, tombstones included, and verify it", "lake_recovery.restore",
         "/data/lake orders --bootstrap kafka:9092 --to-topic orders-restored",
     )  # fmt: skip
     back.add_argument("topic", metavar="TOPIC", help="of the lake")
@@ -283,6 +293,15 @@ def _add_back(actions: Actions) -> None:
     )
     _add_as_of(back)
     back.add_argument("--no-verify", action="store_true", help="do not read it back")
+    back.add_argument(
+        "--offset-map", type=Path, metavar="FILE",
+        help="written: the new offset of every record; if an interrupted restore has left it, that one goes on (default: none)",
+    )  # fmt: skip
+    back.add_argument(
+        "--translate-group", metavar="GROUP", action="append", default=[],
+        help="set the offsets of this group, which has no members now, in the restored topic; may be repeated",
+    )  # fmt: skip
+    add_engine_arguments(back, auto=IN_PROCESS)
 
 
 def _add_export(actions: Actions) -> None:

@@ -1,4 +1,4 @@
-"""`headstone lake ingest|read|restore`: records into the lake, out of it, and back to Kafka.
+"""`headstone lake ingest|read`: records into the lake, and out of it.
 
 Calls and renders; their arguments are in `lake.py`.
 """
@@ -228,25 +228,3 @@ def _write_parquet(path: Path, batches: Iterator[Any]) -> int:
             count += batch.num_rows
     partial.replace(path)
     return count
-
-
-def restore(arguments: argparse.Namespace, output: Output) -> int:
-    from headstone.cluster.live import LiveCluster
-    from headstone.lake.restore import restore as restore_topic
-
-    cluster = LiveCluster(kafka_connection(arguments))
-    lake = open_named(arguments)
-    done = restore_topic(
-        lake, arguments.topic, arguments.to_topic or arguments.topic, cluster, as_of_ms=arguments.as_of_ms,
-        verify=not arguments.no_verify, copies=arguments.replication_factor, tell=output.tell,
-    )  # fmt: skip
-    lake.close()
-    output.answer(
-        lambda: {"partitions": [{**asdict(part), "partition": str(part.partition)} for part in done]},
-        (
-            f"{part.partition}: {part.records:,} records, {part.tombstones:,} tombstones, {part.keys:,} keys, "
-            f"{'verified' if part.verified else 'not verified'}"
-            for part in done
-        ),
-    )
-    return DONE

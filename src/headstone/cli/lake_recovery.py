@@ -1,4 +1,4 @@
-"""`headstone lake export`: what is left to do when brokers, or the metastore, are lost.
+"""`headstone lake restore|export|rebuild`: topics back to Kafka; and when brokers, or the metastore, are lost.
 
 Calls and renders; the arguments are in `lake.py`.
 """
@@ -10,18 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headstone.cli.connections import located
+from headstone.cli.connections import kafka_connection, located
 from headstone.cli.engines import engine_of
 from headstone.cli.lake_opening import open_named
 from headstone.cli.options import pairs
 from headstone.cli.output import Output
-from headstone.cli.parsing import DONE
+from headstone.cli.parsing import DONE, FINDINGS
 from headstone.errors import UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.export import Exported, PartitionExport
     from headstone.lake.export_cluster import Broker
     from headstone.lake.lake import Lake
+    from headstone.lake.rebuild import Rebuilt
+    from headstone.lake.restore import Restored
     from headstone.storage.places import Place
 
 
@@ -132,3 +134,68 @@ def _exported_lines(done: Sequence[Exported], extended: Sequence[Place]) -> Iter
             "no bootstrap file was there to tell brokers of the topics: they start from these directories only if their "
             "metadata has these topics with these ids"
         )
+
+
+def restore(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.cluster.live import LiveCluster
+    from headstone.lake.restore import restore as restore_topic
+    from headstone.lake.restore import translate_group
+    from headstone.pipeline.progress import ProgressLine
+
+    cluster = LiveCluster(kafka_connection(arguments))
+    lake = open_named(arguments)
+    with (
+        engine_of(arguments, verb="lake restore", spark_by_default=False) as engine,
+        ProgressLine(enabled=not output.quiet) as progress,
+    ):
+        done, offsets = restore_topic(
+            lake, arguments.topic, arguments.to_topic or arguments.topic, cluster, engine=engine,
+            as_of_ms=arguments.as_of_ms, verify=not arguments.no_verify, copies=arguments.replication_factor,
+            map_file=arguments.offset_map, board=progress.board, tell=output.tell,
+        )  # fmt: skip
+    moved = {group: translate_group(lake, cluster, group, offsets) for group in arguments.translate_group}
+    lake.close()
+    output.answer(
+        lambda: {
+            "partitions": [{**asdict(part), "partition": str(part.partition)} for part in done],
+            "groups": moved,
+        },
+        _restored_lines(done, moved),
+    )
+    return DONE
+
+
+def _restored_lines(done: Sequence[Restored], moved: Mapping[str, Mapping[int, tuple[int, int]]]) -> Iterator[str]:
+    for part in done:
+        yield (
+            f"{part.partition}: {part.records:,} records, {part.tombstones:,} tombstones, {part.keys:,} keys, "
+            f"{'verified' if part.verified else 'not verified'}"
+        )
+    for group, offsets in moved.items():
+        yield f"group {group}: " + ", ".join(f"{number}: {old} -> {new}" for number, (old, new) in offsets.items())
+
+
+def rebuild(arguments: argparse.Namespace, output: Output) -> int:
+    from headstone.cli.connections import store_settings
+    from headstone.lake.lake import rebuilt_place
+    from headstone.lake.rebuild import open_for_rebuild
+    from headstone.lake.rebuild import rebuild as rebuild_metastore
+
+    url, location = rebuilt_place(arguments.lake, arguments.objects)
+    lake = open_for_rebuild(url, location, settings=store_settings(arguments, location or ""))
+    if arguments.now_ms is not None:
+        lake.metastore.give_clock(arguments.now_ms)
+    done = rebuild_metastore(lake, tell=output.tell)
+    lake.close()
+    output.answer(lambda: asdict(done), _rebuilt_lines(done))
+    return FINDINGS if done.missing else DONE
+
+
+def _rebuilt_lines(done: Rebuilt) -> Iterator[str]:
+    yield (
+        f"{done.topics} topics, {done.partitions} partitions with records, {done.extents:,} extents, from {done.changes:,} "
+        f"changes; {len(done.changed)} partitions were not as the metastore had them"
+    )
+    yield f"{len(done.unused)} objects are in use by nobody: gc deletes them after its grace, which begins now"
+    yield from (f"missing in the store: {object_id}" for object_id in done.missing)
+    yield "lost with the metastore, if it was: holds, requests, erasures that were asked for, history, the past before now"

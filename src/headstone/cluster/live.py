@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from headstone.cluster import records, topics
+from headstone.cluster import groups, records, topics
 from headstone.cluster.connection import Connection, wire_settings
 from headstone.cluster.librdkafka import Clients
 from headstone.cluster.wire import ask_cluster
@@ -40,6 +40,16 @@ class LiveCluster:
 
     def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
         return records.consume(self._reach(), partition)
+
+    def group_offsets(self, group: str, topic: str) -> dict[int, int]:
+        return groups.committed(self._reach(), group, topic)
+
+    def set_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        groups.commit(self._reach(), group, topic, offsets)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A task has clients of its own."""
+        return LiveCluster, (self._connection,)
 
     def _reach(self) -> Clients:
         if not self._reached:

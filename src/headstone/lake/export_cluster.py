@@ -14,6 +14,7 @@ from headstone.lake.export import Exported, PartitionExport
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.bootstrap import NewTopic, bootstrap_file, with_topics
 from headstone.log.cluster_metadata import node_id
+from headstone.retention.settings import kafka_settings
 from headstone.storage.places import Place
 from headstone.storage.uploads import write_whole
 
@@ -73,7 +74,7 @@ def new_topics(
         topics.append(
             NewTopic(
                 name=topic, topic_id=some[0].topic_id, replicas=tuple(tuple(each) for each in nodes[topic]),
-                settings={POLICY: "compact"} | {name: str(value) for name, value in settings[topic].items()},
+                settings={POLICY: "compact"} | kafka_settings(settings[topic]),
                 leader_epochs=tuple(
                     max((epoch for epoch, _ in one.leader_epochs), default=0) + EPOCHS_AHEAD for one in some
                 ),

@@ -61,6 +61,12 @@ class LiveCluster(Protocol):
     def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Key and value of each committed record, from the first to what is the end when it is called."""
 
+    def group_offsets(self, group: str, topic: str) -> Mapping[int, int]:
+        """By partition, as the group has committed them; none of a group that nobody knows."""
+
+    def set_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Of a group without members."""
+
 
 def facts_of(cluster: LiveCluster, topics: Sequence[str]) -> dict[str, TopicFacts]:
     found = cluster.describe(topics)

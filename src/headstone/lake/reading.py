@@ -80,9 +80,13 @@ def records(
 ) -> Iterator[RecordEntry]:
     """In offset order, from the log start on."""
     partition = snapshot(lake, topic_partition, as_of_ms)
-    start = max(partition.start_offset, offset_start)
+    return records_in(lake.store, partition.extents, max(partition.start_offset, offset_start))
+
+
+def records_in(store: Store, extents: Sequence[Extent], start: int) -> Iterator[RecordEntry]:
+    """Of these extents, from `start` on, in offset order."""
     payloads = Payloads()
-    for chunk, dead in _chunks(lake.store, partition.extents, start):
+    for chunk, dead in _chunks(store, extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
             yield from record_entries(chunk.batches, data, spans[_shown(spans, start, dead)])
 

@@ -1,27 +1,40 @@
-"""A topic of the lake back into Kafka, tombstones included, and the proof that it arrived.
+"""A topic of the lake back into Kafka, tombstones included, and the proof that it arrived: a task per partition.
 
-Into an empty topic only, partition by partition in offset order: keys, values, headers and timestamps are kept, offsets are
-new. A record without a timestamp, or with 0, gets that of the restore: clients have no way to say so. Verification reads the
-topic back as a read_committed consumer and compares its table with the lake's. An interrupted restore leaves a topic that is
-not empty: the next one refuses it.
+Into an empty topic, in offset order: keys, values, headers and timestamps are kept, offsets are new, and an offset map tells
+which. A record without a timestamp, or with 0, gets that of the restore: clients have no way to say so. Verification reads the
+topic back as a read_committed consumer and compares its table with the lake's.
+
+With an offset map a restore that was interrupted goes on: it remembers the moment that is restored and where each partition
+ended before. Records arrive in order and once each, so as many are there as the log has grown by. Nobody else may write to the
+topic meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 
 from headstone.errors import Unfinished, UsageError
+from headstone.lake.commits import Extent
+from headstone.lake.group_offsets import GROUPS, committed_in
 from headstone.lake.lake import Lake
-from headstone.lake.live import LiveCluster
-from headstone.lake.reading import records
+from headstone.lake.live import LiveCluster, LiveTopic
+from headstone.lake.offset_map import OffsetMap, Run, read_map, runs_of
+from headstone.lake.reading import records, records_in, snapshots
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
-from headstone.retention.settings import BY_NAME
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.progress import Board, Meter
+from headstone.retention.settings import kafka_settings
+from headstone.storage.stores import Store
 
-TOLD_EVERY = 500_000
+RECORDS_PER_TOLD = 10_000
 
 Tell = Callable[[str], None]
 
@@ -57,69 +70,168 @@ class Contents:
 class Restored:
     partition: TopicPartition
     records: int
+    """Those included that an earlier run has sent."""
     tombstones: int
     keys: int
     """That have a value."""
     verified: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreWork:
+    """A task: one partition."""
+
+    partition: TopicPartition
+    target: TopicPartition
+    store: Store
+    extents: tuple[Extent, ...]
+    start_offset: int
+    cluster: LiveCluster
+    base: int
+    sent: int
+    """Records that are there already."""
+    verify: bool
+    whole: bool
+    """Every record counts, not only the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRestored:
+    restored: Restored
+    runs: tuple[Run, ...]
+
+
 def restore(
-    lake: Lake, topic: str, to_topic: str, cluster: LiveCluster, *, as_of_ms: int | None = None, verify: bool = True,
-    copies: int = 1, tell: Tell = lambda text: None,
-) -> list[Restored]:  # fmt: skip
-    """A topic that is not there is made, with the lake's number of partitions."""
+    lake: Lake, topic: str, to_topic: str, cluster: LiveCluster, *, engine: Engine | None = None,
+    as_of_ms: int | None = None, verify: bool = True, copies: int = 1, map_file: Path | None = None,
+    board: Board | None = None, tell: Tell = lambda text: None,
+) -> tuple[list[Restored], OffsetMap]:  # fmt: skip
+    """A topic that is not there is made, with the lake's number of partitions. `map_file`: the offset map, and to go on by."""
     partitions = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
     if not partitions:
         raise UsageError(f"the lake has no topic {topic}")
     settings = lake.metastore.topics()[topic]
-    whole = not_compacted(settings) is not None
-    _make_or_check(cluster, to_topic, len(partitions), settings, copies)
-    done = []
-    for partition in partitions:
-        target, sent = TopicPartition(to_topic, partition.number), Contents()
-        cluster.send(target, _noted(records(lake, partition, as_of_ms=as_of_ms), sent, partition, tell))
-        if verify:
-            tell(f"{partition}: verifying {sent.records:,} records")
-            _verify(cluster, target, sent, whole=whole)
-        done.append(
-            Restored(
-                partition=partition,
-                records=sent.records,
-                tombstones=sent.tombstones,
-                keys=len(sent.table),
-                verified=verify,
-            )
+    live = _made_or_found(cluster, to_topic, len(partitions), settings, copies)
+    before = read_map(map_file) if map_file is not None else None
+    if before is not None:
+        begun = _gone_on(before, lake, topic, to_topic, as_of_ms, tell)
+    else:
+        _refuse_full(to_topic, live)
+        moment_ms = lake.metastore.clock() if as_of_ms is None else as_of_ms
+        known = snapshots(lake, partitions, as_of_ms)
+        begun = OffsetMap(
+            lake_id=lake.metastore.lake_id, topic=topic, to_topic=to_topic, as_of_ms=moment_ms, bases=live.ends,
+            starts=tuple(known[partition].start_offset for partition in partitions),
+        )  # fmt: skip
+        if map_file is not None:
+            begun.write(map_file)
+    states = snapshots(lake, partitions, begun.as_of_ms if map_file is not None else as_of_ms)
+    works = [
+        RestoreWork(
+            partition=partition, target=TopicPartition(to_topic, partition.number), store=lake.store,
+            extents=states[partition].extents, start_offset=start, cluster=cluster, base=base,
+            sent=end - base, verify=verify, whole=not_compacted(settings) is not None,
         )
-    return done
+        for partition, start, base, end in zip(partitions, begun.starts, begun.bases, live.ends, strict=True)
+    ]  # fmt: skip
+    if board is not None:
+        board.expect(sum(extent.length for work in works for extent in work.extents))
+    done = (engine or InProcess(1)).each(restore_partition, works, board)
+    finished = replace(begun, finished=True, runs={one.restored.partition.number: one.runs for one in done})
+    if map_file is not None:
+        finished.write(map_file)
+    return [one.restored for one in done], finished
 
 
-def _make_or_check(
+def _made_or_found(
     cluster: LiveCluster, topic: str, partitions: int, settings: Mapping[str, object], copies: int
-) -> None:
+) -> LiveTopic:
     live = cluster.describe([topic]).get(topic)
     if live is None:
-        own = {name for name, setting in BY_NAME.items() if not setting.of_kafka}
-        config = {POLICY: "compact"} | {name: str(value) for name, value in settings.items() if name not in own}
+        config = {POLICY: "compact"} | kafka_settings(settings)
         if config[POLICY] == POLICY_UNKNOWN:
             raise UsageError(f"{not_compacted(settings)}; or make the topic {topic} yourself, then restore into it")
         cluster.create_topic(topic, partitions=partitions, copies=copies, settings=config)
-        return
+        live = cluster.describe([topic])[topic]
     if len(live.starts) != partitions:
         raise UsageError(f"topic {topic} has {len(live.starts)} partitions, the lake's has {partitions}")
+    return live
+
+
+def _refuse_full(topic: str, live: LiveTopic) -> None:
     for number, (start, end) in enumerate(zip(live.starts, live.ends, strict=True)):
         if start != end:
             target = TopicPartition(topic, number)
-            raise UsageError(f"{target} is not empty ([{start}, {end})): restore into a new topic")
+            raise UsageError(
+                f"{target} is not empty ([{start}, {end})): restore into a new topic, or with the --offset-map of the restore "
+                "that was interrupted"
+            )
 
 
-def _noted(
-    entries: Iterable[RecordEntry], sent: Contents, partition: TopicPartition, tell: Tell
-) -> Iterator[RecordEntry]:
-    for entry in entries:
+def _gone_on(before: OffsetMap, lake: Lake, topic: str, to_topic: str, as_of_ms: int | None, tell: Tell) -> OffsetMap:
+    wanted = (lake.metastore.lake_id, topic, to_topic, as_of_ms if as_of_ms is not None else before.as_of_ms)
+    if (before.lake_id, before.topic, before.to_topic, before.as_of_ms) != wanted:
+        raise UsageError(
+            f"the offset map is that of {before.topic} into {before.to_topic} as of {before.as_of_ms}; name another file"
+        )
+    if before.finished:
+        raise UsageError(f"{before.topic} was restored into {before.to_topic}: the offset map is complete")
+    tell(f"going on with the restore of {topic} as of {before.as_of_ms}")
+    return before
+
+
+def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
+    """The body of a task. What an earlier run has sent is read again for the map, and not sent."""
+    sent, offsets = Contents(), array("q")
+    entries = _noted(work, sent, offsets, meter)
+    there = sum(1 for _ in islice(entries, work.sent))
+    if there < work.sent:
+        raise UsageError(
+            f"{work.target} has {work.sent} records more than before the restore, {work.partition} only {there}: somebody else "
+            "writes there; restore into a new topic"
+        )
+    work.cluster.send(work.target, entries)
+    if work.verify:
+        _verify(work.cluster, work.target, sent, whole=work.whole)
+    return PartitionRestored(
+        restored=Restored(
+            partition=work.partition, records=sent.records, tombstones=sent.tombstones, keys=len(sent.table),
+            verified=work.verify,
+        ),
+        runs=runs_of(offsets, work.base),
+    )  # fmt: skip
+
+
+def _noted(work: RestoreWork, sent: Contents, offsets: array[int], meter: Meter) -> Iterator[RecordEntry]:
+    """Bytes by the share of the records: an entry does not tell how many it was made of."""
+    total = max(sum(extent.records for extent in work.extents), 1)
+    size, told = sum(extent.length for extent in work.extents), 0
+    for entry in records_in(work.store, work.extents, work.start_offset):
         yield entry
         sent.put(entry.key, entry.value)
-        if sent.records % TOLD_EVERY == 0:
-            tell(f"{partition}: {sent.records:,} records sent")
+        offsets.append(entry.offset)
+        if sent.records - told == RECORDS_PER_TOLD:
+            meter.add(size * RECORDS_PER_TOLD // total, RECORDS_PER_TOLD)
+            told = sent.records
+    meter.add(size * (sent.records - told) // total, sent.records - told)
+
+
+def translate_group(lake: Lake, cluster: LiveCluster, group: str, offsets: OffsetMap) -> dict[int, tuple[int, int]]:
+    """The group's offsets in the restored topic, set by the map: by partition (in the lake, in the topic).
+
+    As it committed them for the topic in this cluster; if it did not, as the lake's copy of `__consumer_offsets` tells."""
+    committed = dict(cluster.group_offsets(group, offsets.topic)) if offsets.topic != offsets.to_topic else {}
+    if not committed and GROUPS in lake.metastore.topics():
+        parts = [partition for partition in lake.metastore.partitions() if partition.topic == GROUPS]
+        entries = (entry for partition in parts for entry in records(lake, partition))
+        committed = committed_in(entries, group, offsets.topic)
+    if not committed:
+        raise UsageError(
+            f"group {group} has committed no offset of {offsets.topic}, as far as the cluster and the lake know"
+        )
+    moved = {number: (offset, offsets.translate(number, offset)) for number, offset in sorted(committed.items())}
+    cluster.set_group_offsets(group, offsets.to_topic, {number: new for number, (_, new) in moved.items()})
+    return moved
 
 
 def _verify(cluster: LiveCluster, target: TopicPartition, expected: Contents, *, whole: bool) -> None:

@@ -148,6 +148,11 @@ def checked(name: str, text: str) -> str:
     return str(value)
 
 
+def kafka_settings(settings: Mapping[str, object]) -> dict[str, str]:
+    """Those that a broker knows, for a topic that is made in Kafka."""
+    return {name: str(value) for name, value in settings.items() if name not in BY_NAME or BY_NAME[name].of_kafka}
+
+
 def setting_of(settings: Mapping[str, object], name: str) -> Any:
     """A topic's setting by Kafka's name, or its default."""
     return BY_NAME[name].parsed(settings[name]) if name in settings else BY_NAME[name].default
