@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.commits import Partition
+from headstone.lake.journal import note_topic
 from headstone.lake.rows import by_partition, chunks, span_of, tombstones_of, topic_settings, totals_of_row
 from headstone.lake.scheduling import candidacy
 
@@ -29,6 +30,7 @@ def create_topic(
     row = {"name": name, "settings": json.dumps(dict(settings)), "kafka_id": kafka_id}
     connection.execute(insert(schema.topics).values(**row))
     _make_partitions(connection, connection.execute(named).scalar_one(), 0, partitions)
+    note_topic(connection, name)
 
 
 def add_partitions(connection: Connection, topic: str, count: int) -> None:
@@ -38,6 +40,8 @@ def add_partitions(connection: Connection, topic: str, count: int) -> None:
     mine = schema.partitions.c.topic_id == topic_id
     known = connection.execute(select(func.count()).select_from(schema.partitions).where(mine)).scalar_one()
     _make_partitions(connection, topic_id, known, count)
+    if known < count:
+        note_topic(connection, topic)
 
 
 def _make_partitions(connection: Connection, topic_id: int, first: int, end: int) -> None:
@@ -47,6 +51,19 @@ def _make_partitions(connection: Connection, topic_id: int, first: int, end: int
         columns = schema.partitions.c
         made = select(columns.partition_id).where(columns.topic_id == topic_id, columns.number >= first)
         connection.execute(insert(schema.leases).from_select(["partition_id"], made))
+
+
+def forget_topic(connection: Connection, name: str) -> None:
+    """With everything that is known of its partitions. Whether an object is still needed is the caller's business."""
+    topics, partitions = schema.topics, schema.partitions
+    topic_id = connection.execute(select(topics.c.topic_id).where(topics.c.name == name)).scalar_one()
+    own = select(partitions.c.partition_id).where(partitions.c.topic_id == topic_id)
+    for table in reversed(schema.metadata.sorted_tables):
+        if "partition_id" in table.c and table is not partitions:
+            connection.execute(delete(table).where(table.c.partition_id.in_(own)))
+    connection.execute(delete(partitions).where(partitions.c.topic_id == topic_id))
+    connection.execute(delete(topics).where(topics.c.topic_id == topic_id))
+    note_topic(connection, name)
 
 
 def configure(connection: Connection, topic: str, settings: Mapping[str, object]) -> None:
@@ -60,6 +77,21 @@ def configure(connection: Connection, topic: str, settings: Mapping[str, object]
     after = json.dumps(json.loads(row.settings) | dict(settings))
     connection.execute(update(schema.topics).where(columns.topic_id == row.topic_id).values(settings=after))
     requeue(connection, row.topic_id)
+    note_topic(connection, topic)
+
+
+def identify(connection: Connection, topic: str, kafka_id: str) -> str:
+    """The id of the topic in Kafka: the one that is known, or this one, from now on."""
+    columns = schema.topics.c
+    unknown = (columns.name == topic) & columns.kafka_id.is_(None)
+    if connection.execute(update(schema.topics).where(unknown).values(kafka_id=kafka_id)).rowcount:
+        note_topic(connection, topic)
+    return str(connection.execute(select(columns.kafka_id).where(columns.name == topic)).scalar_one())
+
+
+def kafka_ids(connection: Connection) -> dict[str, str | None]:
+    columns = schema.topics.c
+    return {row.name: row.kafka_id for row in connection.execute(select(columns.name, columns.kafka_id))}
 
 
 def requeue(connection: Connection, topic_id: int | None = None) -> None:

@@ -29,6 +29,7 @@ from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.clock import follow
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, appended
+from headstone.lake.journal import commit_change, note
 from headstone.lake.rows import (
     chunks,
     extent_row,
@@ -112,6 +113,7 @@ def append_all(
     now_ms, settings = clock(), topic_settings(connection, {row.topic_id for row in rows})
     updates: list[dict[str, Any]] = []
     fresh: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
     for row in rows:
         name = names[row.partition_id]
         moment_ms = follow(now_ms, row.changed_ms, str(name))
@@ -131,8 +133,10 @@ def append_all(
             "unleveled_bytes": row.unleveled_bytes + sum(extent.length for extent in after.extents),
         })  # fmt: skip
         fresh += [extent_row(row.partition_id, extent, moment_ms, dirty=True) for extent in after.extents]
+        told.append(commit_change(name, after, gone=(), new=after.extents, ranges=False, moment_ms=moment_ms))
     connection.execute(update(table).where(table.c.partition_id == bindparam("row_id")), updates)
     connection.execute(insert(schema.extents), fresh)
+    note(connection, told)
 
 
 def write(connection: Connection, partition: Locked, after: Partition) -> set[str]:
@@ -174,7 +178,9 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
             changed_ms=moment_ms, ripe_ms=0, **columns_of(totals), **asdict(candidacy(after, totals, partition.settings)),
         )
     )  # fmt: skip
-    return {object_id for extent in gone for object_id, _ in places(partition.topic_partition, extent)}
+    name = partition.topic_partition
+    note(connection, [commit_change(name, after, gone=gone, new=new, ranges=True, moment_ms=moment_ms)])
+    return {object_id for extent in gone for object_id, _ in places(name, extent)}
 
 
 def _extremes(connection: Connection, partition_id: int) -> dict[str, int]:

@@ -7,11 +7,17 @@ readers that take longer pin what they read (`pins`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sqlalchemy import insert
+
+from headstone.lake import schema
+from headstone.lake.changes import UNREFERENCED
+from headstone.lake.journal import expect_current, record
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path
-from headstone.lake.rows import ObjectRow
+from headstone.lake.rows import ObjectRow, chunks
 
 GRACE_MS = 3_600_000
 UPLOAD_MS = 86_400_000
@@ -21,7 +27,8 @@ BATCH = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """What would go. `orphans` are in the store, but nobody knows them any more: uploads that ended after their collection."""
+    """What would go. `orphans` are in the store and the metastore does not know them: uploads that ended after their
+    collection, or what a metastore of another time has known. They go after a grace that begins when they are found."""
 
     rows: list[ObjectRow]
     orphans: list[str]
@@ -31,6 +38,8 @@ class Garbage:
 
 
 def garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> Garbage:
+    """A metastore that was set back in time is refused: what it does not know is no garbage."""
+    expect_current(lake.metastore, lake.store)
     # In this order: an object that is in the store was registered before, so without a row it was forgotten since.
     stored = {path.rpartition("/")[2] for path in lake.store.list("objects")}
     orphans = sorted(stored - lake.metastore.objects().keys())
@@ -45,7 +54,9 @@ def known_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_m
 
 def collect(lake: Lake, found: Garbage) -> list[str]:
     """What was deleted. Condemned first, so that no commit uses what is about to go; an interrupted one is finished later."""
-    gone = list(found.orphans)
+    gone: list[str] = []
+    expect_current(lake.metastore, lake.store)
+    _note_orphans(lake, found.orphans)
     for start in range(0, len(found.rows), BATCH):
         some = lake.metastore.condemn(
             [row.object_id for row in found.rows[start : start + BATCH]],
@@ -53,8 +64,17 @@ def collect(lake: Lake, found: Garbage) -> list[str]:
             now_ms=found.now_ms,
         )  # fmt: skip
         if some:
+            # Whatever made them garbage is told to the store before: a rebuilt metastore does not point at them.
+            record(lake.metastore, lake.store)
             lake.store.delete([object_path(object_id) for object_id in some])
             lake.metastore.forget(some)
             gone += some
-    lake.store.delete([object_path(object_id) for object_id in found.orphans])
     return gone
+
+
+def _note_orphans(lake: Lake, object_ids: Sequence[str]) -> None:
+    """Unreferenced from now on."""
+    with lake.metastore.transaction() as connection:
+        row = {"state": UNREFERENCED, "size": 0, "changed_ms": lake.metastore.moment(connection)}
+        for some in chunks(object_ids):
+            connection.execute(insert(schema.objects), [{**row, "object_id": object_id} for object_id in some])

@@ -1,16 +1,24 @@
 """A lake: its metastore and its store, opened together. Two lakes never share a prefix.
 
-The marker object at the prefix carries the lake's id; whoever finds another id there has been given the wrong pair.
+The marker object at the prefix carries the lake's id; whoever finds another id there has been given the wrong pair. Behind the
+id is what a lost metastore cannot be made again without: the secret of the digests, and whose clock the lake goes by. Who may
+read the marker may read the records themselves. Every commit is told to the store (`journal`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from headstone.errors import UsageError
+from sqlalchemy import select
+
+from headstone.errors import Unfinished, UsageError
+from headstone.lake import schema
+from headstone.lake.journal import expect_current, record
 from headstone.lake.metastore import Metastore
 from headstone.storage.redaction import address, hide, password_of
 from headstone.storage.secrets import resolved
@@ -49,6 +57,15 @@ def directory_url(path: str) -> str:
     return f"sqlite:///{Path(path).absolute() / EMBEDDED}"
 
 
+def rebuilt_place(given: str, objects: str | None) -> tuple[str, str | None]:
+    """The metastore's URL, and where the objects are, of a lake whose metastore may be gone; None: it has to tell."""
+    if "://" in given:
+        return given, objects
+    if not Path(given).is_dir():
+        raise UsageError(f"{given}: no such directory; name the one that the lake was in")
+    return f"sqlite:///{Path(given).absolute() / EMBEDDED}", objects or f"file://{Path(given).absolute() / 'objects'}"
+
+
 def create_lake(
     metastore_url: str, location: str, *, now_ms: int | None = None, settings: Mapping[str, str] | None = None
 ) -> Lake:
@@ -60,7 +77,24 @@ def create_lake(
     store = Store.open(location, settings)
     metastore = Metastore.create(metastore_url, location=location, now_ms=now_ms)
     with store.writing(MARKER) as sink:
-        sink.write(metastore.lake_id.encode())
+        sink.write(marker_of(metastore).encode())
+    return joined(metastore, store)
+
+
+def marker_of(metastore: Metastore) -> str:
+    with metastore.transaction() as connection:
+        row = connection.execute(select(schema.lakes)).one()
+    return f"{row.lake_id}\n{json.dumps({'hash_key': row.hash_key, 'clock': row.clock})}\n"
+
+
+def joined(metastore: Metastore, store: Store) -> Lake:
+    """A commit is made when the database has it. A store that does not answer then is told later."""
+
+    def after_commit() -> None:
+        with suppress(Unfinished):
+            record(metastore, store)
+
+    metastore.after_commit = after_commit
     return Lake(metastore=metastore, store=store)
 
 
@@ -73,7 +107,8 @@ def open_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None) 
         raise UsageError(f"{store.url} holds no lake: {MARKER} is missing there") from error
     if found != metastore.lake_id:
         raise UsageError(f"{store.url} belongs to lake {found}, the metastore to lake {metastore.lake_id}")
-    return Lake(metastore=metastore, store=store)
+    expect_current(metastore, store)
+    return joined(metastore, store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

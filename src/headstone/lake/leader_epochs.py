@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from sqlalchemy import delete, insert, select
 
 from headstone.lake import schema
+from headstone.lake.journal import note_epochs
 from headstone.lake.metastore import Metastore
 from headstone.lake.rows import located, partition_id_of
 from headstone.log.topic_partition import TopicPartition
@@ -52,6 +53,7 @@ def note_leader_epochs(metastore: Metastore, topic_partition: TopicPartition, to
         connection.execute(delete(table).where(mine))
         rows = [{"partition_id": partition_id, "epoch": epoch, "start_offset": start} for epoch, start in after]
         connection.execute(insert(table), rows)
+        note_epochs(connection, topic_partition, after)
 
 
 def known_leader_epochs(metastore: Metastore, topic_partition: TopicPartition) -> Epochs:

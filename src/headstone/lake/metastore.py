@@ -47,6 +47,7 @@ from headstone.lake.clock import (
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
 from headstone.lake.database import connected, where
 from headstone.lake.due import looked_for_small, unleveled
+from headstone.lake.journal import NOTED
 from headstone.lake.rows import (
     ObjectRow,
     chunks,
@@ -84,6 +85,8 @@ class Metastore:
             self._snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
         self._host = host
         self._hash_key: HashKey | None = None
+        self.after_commit: Callable[[], None] | None = None
+        """Whoever tells the store what was committed (`lake.py`)."""
 
     @classmethod
     def open(cls, url: str, *, host: Clock = wall_clock) -> Metastore:
@@ -97,21 +100,26 @@ class Metastore:
         return store
 
     @classmethod
-    def create(cls, url: str, *, location: str, now_ms: int | None = None, host: Clock = wall_clock) -> Metastore:
-        """A new one. `location` is the prefix of its objects, which it alone uses. `now_ms`: all its times will be given."""
+    def create(
+        cls, url: str, *, location: str, now_ms: int | None = None, host: Clock = wall_clock, lake_id: str | None = None,
+        hash_key: str | None = None,
+    ) -> Metastore:  # fmt: skip
+        """A new one. `location` is the prefix of its objects, which it alone uses. `now_ms`: all its times will be given.
+
+        `lake_id`, `hash_key`: of a lake whose metastore was lost."""
         store = cls(connected(url), host)
         with store.transaction() as connection:
             if schema.exists(connection):
                 raise UsageError(f"{address(url)} holds a lake already")
             schema.metadata.create_all(connection)
             row = {
-                "lake_id": str(uuid.uuid4()),
+                "lake_id": lake_id or str(uuid.uuid4()),
                 "version": schema.VERSION,
                 "location": location,
                 "created_ms": now_ms or 0,
             }
             row |= {
-                "hash_key": secrets.token_hex(16),
+                "hash_key": hash_key or secrets.token_hex(16),
                 "clock": DATABASE if now_ms is None else GIVEN,
                 "clock_ms": now_ms or 0,
             }
@@ -200,8 +208,7 @@ class Metastore:
     def kafka_ids(self) -> dict[str, str | None]:
         """Of every topic the id that Kafka gave it, where it is known."""
         with self.transaction() as connection:
-            rows = connection.execute(select(schema.topics.c.name, schema.topics.c.kafka_id))
-            return {row.name: row.kafka_id for row in rows}
+            return catalog.kafka_ids(connection)
 
     def configure(self, topic: str, settings: Mapping[str, object]) -> None:
         """These settings of a topic, beside those that it has."""
@@ -210,11 +217,8 @@ class Metastore:
 
     def identify(self, topic: str, kafka_id: str) -> str:
         """The id of the topic in Kafka: the one that is known, or this one, from now on."""
-        columns = schema.topics.c
         with self.transaction() as connection:
-            unknown = (columns.name == topic) & columns.kafka_id.is_(None)
-            connection.execute(update(schema.topics).where(unknown).values(kafka_id=kafka_id))
-            return str(connection.execute(select(columns.kafka_id).where(columns.name == topic)).scalar_one())
+            return catalog.identify(connection, topic, kafka_id)
 
     def partitions(self) -> list[TopicPartition]:
         with self.transaction() as connection:
@@ -401,9 +405,11 @@ class Metastore:
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
         """`snapshot`: all that is read is of one moment. Else a statement sees what was committed before it began."""
+        noted = False
         try:
             with (self._snapshots if snapshot else self._engine).begin() as connection:
                 yield connection
+                noted = connection.info.pop(NOTED, False)
         except DBAPIError as error:
             if isinstance(error, IntegrityError | ProgrammingError):
                 raise
@@ -412,3 +418,5 @@ class Metastore:
             ) from error
         except TimeoutError as error:  # all connections of the pool are in use
             raise Unfinished(f"the metastore has no connection left: {first_line(error)}") from error
+        if noted and self.after_commit is not None:
+            self.after_commit()

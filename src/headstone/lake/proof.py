@@ -18,6 +18,7 @@ from headstone.errors import CorruptLog
 from headstone.lake.changes import REGISTERED
 from headstone.lake.commits import Partition
 from headstone.lake.dead import dead_of
+from headstone.lake.journal import is_journal
 from headstone.lake.key_search import Digests, digest_of, digest_rows, matching
 from headstone.lake.keyindex import halves_bytes, halves_of, keys_of
 from headstone.lake.lake import MARKER, Lake
@@ -154,6 +155,8 @@ def _uploads(lake: Lake) -> set[str]:
 def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> None:
     object_id = path.rpartition("/")[2]
     looking = _Looking(lake, path, object_id, proof)
+    if is_journal(lake.store, path):  # offsets, sizes and settings, line by line, and nothing of a record
+        return
     try:
         if path != object_path(object_id):
             raise CorruptLog(file=path, position=0, offset=-1, found="not an object of the lake")

@@ -47,9 +47,20 @@ lakes = Table(
     Column("hash_key", String(32), nullable=False, server_default=""),
     Column("clock", String(16), nullable=False, server_default="database"),
     Column("clock_ms", BigInteger, nullable=False, server_default="0"),
+    Column("journal_number", BigInteger, nullable=False, server_default="0"),
 )
 """`hash_key`: 128 bits in hexadecimal, the secret of the digests in lists of keys. `clock`: whose time decides, the database's
-or a given one. `clock_ms`: the newest time that is known to have been, where the database has no clock of its own."""
+or a given one. `clock_ms`: the newest time that is known to have been, where the database has no clock of its own.
+`journal_number`: of the last object of the journal that is known to be written."""
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("entry_id", Integer, primary_key=True, autoincrement=True),
+    Column("token", String(16), nullable=False, unique=True),
+    Column("change", Text, nullable=False),
+)
+"""What commits have changed and the store has not been told yet (`journal`)."""
 
 topics = Table(
     "topics",

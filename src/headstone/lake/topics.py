@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, func, select
 
 from headstone.errors import UsageError
-from headstone.lake import schema
+from headstone.lake import catalog, schema
 from headstone.lake.changes import UNREFERENCED, release
 from headstone.lake.clock import Moment
 from headstone.lake.lake import Lake
@@ -140,9 +140,6 @@ def drop_topic(lake: Lake, topic: str, *, now_ms: Moment | None = None) -> int:
 
     These are garbage after the grace. Jobs that are under way find no partition when they commit."""
     partitions = schema.partitions
-    tables = [
-        table for table in schema.metadata.tables.values() if "partition_id" in table.c and table is not partitions
-    ]
     with lake.metastore.transaction() as connection:
         topic_id = connection.execute(select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)).scalar()
         if topic_id is None:
@@ -155,10 +152,7 @@ def drop_topic(lake: Lake, topic: str, *, now_ms: Moment | None = None) -> int:
             for column in (schema.extents.c.object_id, schema.extents.c.dead_object):
                 mine = select(column).where(schema.extents.c.partition_id.in_(some), column.is_not(None)).distinct()
                 objects |= set(connection.scalars(mine))
-            for table in tables:
-                connection.execute(delete(table).where(table.c.partition_id.in_(some)))
-        connection.execute(delete(partitions).where(partitions.c.topic_id == topic_id))
-        connection.execute(delete(schema.topics).where(schema.topics.c.topic_id == topic_id))
+        catalog.forget_topic(connection, topic)
         release(connection, objects, partial(lake.metastore.moment, connection, now_ms))
         return _unreferenced(connection) - before
 

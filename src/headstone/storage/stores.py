@@ -148,6 +148,9 @@ class Store:
         with self._translated(path):
             return int(obstore.head(self._store, path)["size"])
 
+    def has(self, path: str) -> bool:
+        return self._size_if_any(path) is not None
+
     def list(self, prefix: str = "") -> list[str]:
         return sorted(entry.path for entry in self.entries(prefix))
 

@@ -1,0 +1,262 @@
+"""The metastore from the store alone, after it was lost or set back in time: the journal read from its beginning.
+
+A partition is what its last commit that reached the store has made of it: commits that were never made are not in the journal,
+however much of them was uploaded, so nothing can be revived by them and nothing lost to them. Objects that no partition points
+at stay for a new time of grace, and those that the journal needs and the store lacks are told. What the journal does not know
+is lost with the metastore: holds, requests, leases, history, the past before the rebuild, erasures that were asked for; a
+metastore that was only set back keeps what it has of these. One transaction: it is rebuilt, or as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from headstone.errors import UsageError
+from headstone.lake import catalog, schema
+from headstone.lake.changes import COMMITTED, UNREFERENCED, Locked, forget_past, write
+from headstone.lake.clock import GIVEN
+from headstone.lake.commits import EMPTY, Extent, Partition, TombstoneRange
+from headstone.lake.database import connected
+from headstone.lake.journal import Entry, extent_of_entry, read_all
+from headstone.lake.lake import LAKE_ID_BYTES, MARKER, Lake, joined
+from headstone.lake.leader_epochs import Epochs
+from headstone.lake.metastore import Metastore
+from headstone.lake.rows import chunks, loaded_all, located, places, topic_settings, totals_of_row
+from headstone.lake.spans import Span
+from headstone.log.topic_partition import TopicPartition
+from headstone.storage.redaction import address
+from headstone.storage.stores import MissingObject, Store
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Log:
+    """A partition while the journal is read. `extents` by the start of their span."""
+
+    state: Partition = EMPTY
+    extents: dict[int, Extent] = field(default_factory=dict)
+    moment_ms: int = 0
+
+    def partition(self) -> Partition:
+        ordered = tuple(self.extents[start] for start in sorted(self.extents))
+        return Partition(
+            start_offset=self.state.start_offset, next_offset=self.state.next_offset,
+            compaction_epoch=self.state.compaction_epoch, extents=ordered, cleaned=self.state.cleaned,
+            tombstones=self.state.tombstones,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What all commits that the store was told of come to."""
+
+    number: int = 0
+    changes: int = 0
+    topics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    logs: dict[TopicPartition, _Log] = field(default_factory=dict)
+    epochs: dict[TopicPartition, Epochs] = field(default_factory=dict)
+
+    @property
+    def newest_ms(self) -> int:
+        return max((log.moment_ms for log in self.logs.values()), default=0)
+
+    def apply(self, entry: Entry) -> None:
+        change = entry.change
+        self.changes += 1
+        if "partition" in change:
+            self._commit(self.logs.setdefault(TopicPartition(*change["partition"]), _Log()), change)
+        elif "epochs" in change:
+            self.epochs[TopicPartition(*change["epochs"])] = tuple((epoch, start) for epoch, start in change["starts"])
+        elif change.get("dropped"):
+            self.topics.pop(change["topic"], None)
+            for partition in [one for one in self.logs if one.topic == change["topic"]]:
+                del self.logs[partition]
+                self.epochs.pop(partition, None)
+        else:
+            self.topics[change["topic"]] = change
+
+    def _commit(self, log: _Log, change: Mapping[str, Any]) -> None:
+        for start in change["gone"]:
+            log.extents.pop(start, None)
+        for fields in change["new"]:
+            extent = extent_of_entry(fields)
+            log.extents[extent.span.start] = extent
+        before = log.state
+        log.moment_ms = change["moment_ms"]
+        log.state = Partition(
+            start_offset=change["start"], next_offset=change["next"], compaction_epoch=change["epoch"], extents=(),
+            cleaned=tuple(Span(*span) for span in change["cleaned"]) if "cleaned" in change else before.cleaned,
+            tombstones=tuple(
+                TombstoneRange(span=Span(start, end), cleaned_at_ms=moment_ms) for start, end, moment_ms in change["tombstones"]
+            )
+            if "tombstones" in change
+            else before.tombstones,
+        )  # fmt: skip
+
+
+def replayed(store: Store) -> Replayed:
+    result = Replayed()
+    for number, entries in read_all(store):
+        result.number = number
+        for entry in entries:
+            result.apply(entry)
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    topics: int
+    partitions: int
+    extents: int
+    changes: int
+    """That the journal tells of."""
+    changed: tuple[str, ...]
+    """Partitions that the metastore had otherwise, or not at all."""
+    unused: tuple[str, ...]
+    """Objects that nobody points at, from now on for the time of grace."""
+    missing: tuple[str, ...]
+    """Objects that are needed, and not in the store."""
+
+
+def open_for_rebuild(metastore_url: str, location: str | None, *, settings: Mapping[str, str] | None = None) -> Lake:
+    """The metastore as it is, or a new one, empty, for the lake whose objects are at `location`."""
+    metastore = _metastore_if_any(metastore_url)
+    where = location or (metastore.location if metastore is not None else None)
+    if where is None:
+        raise UsageError(
+            f"{address(metastore_url)} holds no lake; say with --objects where the objects of the lost one are"
+        )
+    store = Store.open(where, settings)
+    try:
+        marker = store.read(MARKER, 0, store.size(MARKER)).decode()
+    except MissingObject as error:
+        raise UsageError(f"{store.url} holds no lake: {MARKER} is missing there") from error
+    lake_id, facts = marker[:LAKE_ID_BYTES], json.loads(marker[LAKE_ID_BYTES:])
+    if metastore is None:
+        now_ms = max(replayed(store).newest_ms, 0) if facts["clock"] == GIVEN else None
+        metastore = Metastore.create(
+            metastore_url, location=where, now_ms=now_ms, lake_id=lake_id, hash_key=facts["hash_key"]
+        )
+    elif metastore.lake_id != lake_id:
+        raise UsageError(f"{store.url} belongs to lake {lake_id}, the metastore to lake {metastore.lake_id}")
+    return joined(metastore, store)
+
+
+def _metastore_if_any(url: str) -> Metastore | None:
+    with Metastore(connected(url)).transaction() as connection:
+        there = schema.exists(connection)
+    return Metastore.open(url) if there else None
+
+
+def rebuild(lake: Lake, *, tell: Tell = lambda text: None) -> Rebuilt:
+    """Nobody else may work on the lake meanwhile; a commit that comes between is not in the journal, and gone."""
+    after = replayed(lake.store)
+    tell(f"{after.changes:,} changes in {after.number:,} objects of the journal")
+    sizes = {entry.path.rpartition("/")[2]: entry.size for entry in lake.store.entries("objects")}
+    needed = _needed(after)
+    with lake.metastore.transaction() as connection:
+        if after.newest_ms > lake.metastore.moment(connection):
+            connection.execute(update(schema.lakes).values(clock_ms=after.newest_ms))
+        now_ms = lake.metastore.moment(connection)
+        _write_topics(connection, after)
+        _write_objects(connection, sizes, needed, now_ms)
+        changed = _write_partitions(connection, after, now_ms)
+        _forget_missing(connection, sizes.keys() | needed.keys())
+        catalog.requeue(connection)
+        connection.execute(delete(schema.journal))
+        connection.execute(update(schema.lakes).values(journal_number=after.number))
+    return Rebuilt(
+        topics=len(after.topics), partitions=len(after.logs), changes=after.changes, changed=tuple(changed),
+        extents=sum(len(log.extents) for log in after.logs.values()),
+        unused=tuple(sorted(sizes.keys() - needed.keys())),
+        missing=tuple(sorted(one for one, size in needed.items() if sizes.get(one, -1) < size)),
+    )  # fmt: skip
+
+
+def _needed(after: Replayed) -> dict[str, int]:
+    """The objects that extents point at, and how long each must be at least."""
+    needed: dict[str, int] = {}
+    for partition, log in after.logs.items():
+        for extent in log.extents.values():
+            for object_id, place in places(partition, extent):
+                needed[object_id] = max(needed.get(object_id, 0), place.end)
+    return needed
+
+
+def _write_topics(connection: Connection, after: Replayed) -> None:
+    known = {row.name: row for row in connection.execute(select(schema.topics))}
+    for topic in known.keys() - after.topics.keys():
+        catalog.forget_topic(connection, topic)
+    for topic, told in after.topics.items():
+        if topic in known:
+            catalog.add_partitions(connection, topic, told["partitions"])
+            values = {"settings": json.dumps(told["settings"]), "kafka_id": told["kafka_id"]}
+            connection.execute(update(schema.topics).where(schema.topics.c.name == topic).values(**values))
+        else:
+            catalog.create_topic(connection, topic, told["partitions"], told["settings"], told["kafka_id"])
+
+
+def _write_objects(connection: Connection, sizes: Mapping[str, int], needed: Mapping[str, int], now_ms: int) -> None:
+    """What is in the store, or should be. Grace counts from now on: whoever reads by an older metastore may need them."""
+    table = schema.objects
+    known = {row.object_id: row for row in connection.execute(select(table))}
+    wanted = {
+        object_id: {
+            "object_id": object_id, "size": sizes.get(object_id, needed.get(object_id, 0)), "changed_ms": now_ms,
+            "state": COMMITTED if object_id in needed else UNREFERENCED,
+        }
+        for object_id in sorted(sizes.keys() | needed.keys())
+    }  # fmt: skip
+    fresh = [row for object_id, row in wanted.items() if object_id not in known]
+    for some in chunks(fresh):
+        connection.execute(insert(table), some)
+    for object_id, row in wanted.items():
+        if object_id in known and known[object_id].state != row["state"]:
+            connection.execute(update(table).where(table.c.object_id == object_id).values(**row))
+
+
+def _write_partitions(connection: Connection, after: Replayed, now_ms: int) -> list[str]:
+    """Those that changed. Their past is another's, or nobody's: it is told from now on."""
+    changed = []
+    table = schema.partitions
+    for partition, log in sorted(after.logs.items()):
+        partition_id, row = located(connection, partition, lock=True)
+        before, wanted = loaded_all(connection, [row])[partition_id], log.partition()
+        if before != wanted:
+            known = Locked(
+                topic_partition=partition, partition_id=partition_id, before=before, totals=totals_of_row(row),
+                settings=topic_settings(connection, [row.topic_id])[row.topic_id], moment_ms=max(now_ms, row.changed_ms),
+            )  # fmt: skip
+            write(connection, known, wanted)
+            values = {
+                "known_from_ms": now_ms,
+                "first_added_ms": now_ms if row.first_added_ms < 0 else row.first_added_ms,
+            }
+            connection.execute(update(table).where(table.c.partition_id == partition_id).values(**values))
+            changed.append(str(partition))
+        _write_epochs(connection, partition_id, after.epochs.get(partition, ()))
+    return changed
+
+
+def _write_epochs(connection: Connection, partition_id: int, epochs: Epochs) -> None:
+    table = schema.leader_epochs
+    connection.execute(delete(table).where(table.c.partition_id == partition_id))
+    rows = [{"partition_id": partition_id, "epoch": epoch, "start_offset": start} for epoch, start in epochs]
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _forget_missing(connection: Connection, there: Iterable[str]) -> None:
+    """Objects that were collected since the metastore's time: nobody points at them any more but the past."""
+    table, kept = schema.objects, set(there)
+    settled = select(table.c.object_id).where(table.c.state.in_([COMMITTED, UNREFERENCED]))
+    gone = [object_id for object_id in connection.scalars(settled) if object_id not in kept]
+    for some in chunks(gone):
+        forget_past(connection, some)
+        connection.execute(delete(table).where(table.c.object_id.in_(some)))

@@ -1,0 +1,222 @@
+"""The drill: a lake that was filled, compacted, marked and leveled loses its metastore, or gets an old one back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from headstone.cli.main import main
+from headstone.errors import Unfinished, UsageError
+from headstone.lake.collection import collect, garbage
+from headstone.lake.journal import SetBack, object_of, record
+from headstone.lake.lake import Lake, create_lake, open_lake
+from headstone.lake.leader_epochs import known_leader_epochs
+from headstone.lake.leveling import level_partition
+from headstone.lake.objects import writing_object
+from headstone.lake.rebuild import Rebuilt, open_for_rebuild, rebuild
+from headstone.lake.spans import Span
+from headstone.lake.topics import drop_topic
+from headstone.storage.stores import Store
+from tests.lake.scene import AT, RETENTION_MS, Scene
+
+
+@pytest.fixture
+def scene(metastore_url: str, tmp_path: Path) -> Scene:
+    return Scene(create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0), tmp_path)
+
+
+def known(lake: Lake) -> tuple[object, ...]:
+    """All that commits have made of it."""
+    metastore = lake.metastore
+    return metastore.snapshot(), metastore.topics(), metastore.kafka_ids(), known_leader_epochs(metastore, AT)
+
+
+def fill(scene: Scene) -> None:
+    scene.history.leader_epoch = 3
+    scene.write("N[a]", "N[b]", "N[c]", "N[d]")
+    scene.write("T[a]", "N[e]")
+    scene.compact(now_ms=10)
+    scene.write("N[b]", "N[f]", now_ms=20)
+    scene.compact(now_ms=30)  # b is marked dead where it lies
+
+
+def grow(scene: Scene) -> None:
+    """What a metastore of before does not know: an append, a compaction that drops a tombstone, a leveling, a new start."""
+    later_ms = 40 + RETENTION_MS
+    scene.lake.metastore.give_clock(later_ms)
+    scene.write("N[c]", "N[g]", now_ms=later_ms)
+    scene.compact(now_ms=later_ms)
+    scene.write("N[h]", now_ms=later_ms)
+    level_partition(scene.lake, AT, clock=lambda: later_ms, extent_bytes=1)
+    scene.lake.metastore.start_at(AT, 1, now_ms=later_ms)
+    scene.lake.metastore.create_topic("u", 2, {"cleanup.policy": "delete"}, kafka_id="AAAAAAAAQACAAAAAAAAAAQ")
+    scene.lake.metastore.add_partitions("t", 2)
+    scene.lake.metastore.create_topic("dropped", 1)
+    drop_topic(scene.lake, "dropped")
+
+
+def another(url: str) -> str:
+    """The URL of a database beside this one."""
+    return url.replace("lake.db", "other.db") if url.startswith("sqlite") else url.replace("lake_", "other_")
+
+
+def on_server(url: str, statement: str) -> None:
+    server = make_url(url).set(drivername="postgresql+psycopg", database="postgres")
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def name_of(url: str) -> str:
+    return str(make_url(url).database)
+
+
+def back_up(scene: Scene, url: str) -> None:
+    """As it is now, to the database beside it."""
+    scene.lake.metastore.close()
+    if url.startswith("sqlite"):
+        shutil.copy(url.removeprefix("sqlite:///"), another(url).removeprefix("sqlite:///"))
+    else:
+        on_server(url, f"CREATE DATABASE {name_of(another(url))} TEMPLATE {name_of(url)}")
+
+
+def test_a_lake_whose_metastore_is_lost_is_the_same_after_a_rebuild(
+    scene: Scene, metastore_url: str, tmp_path: Path
+) -> None:
+    fill(scene)
+    grow(scene)
+    before, table = known(scene.lake), scene.table()
+    scene.lake.close()
+    if not metastore_url.startswith("sqlite"):
+        on_server(metastore_url, f"CREATE DATABASE {name_of(another(metastore_url))}")
+    lake = open_for_rebuild(another(metastore_url), f"file://{tmp_path / 'objects'}")
+    done = rebuild(lake)
+    assert (done.topics, done.partitions, done.changed, done.missing) == (2, 1, ("t-0",), ())
+    scene.lake = lake
+    assert (known(lake), scene.table(), lake.metastore.check()) == (before, table, [])
+    assert lake.metastore.hash_key == scene.lake.metastore.hash_key
+    now_ms = lake.metastore.clock()
+    assert garbage(lake, now_ms=now_ms, grace_ms=100).rows == []
+    collect(lake, garbage(lake, now_ms=now_ms + 101, grace_ms=100))
+    assert sorted(lake.metastore.objects()) == sorted(path.rpartition("/")[2] for path in lake.store.list("objects"))
+    assert (known(lake), scene.table()) == (before, table)
+    scene.write("N[z]", now_ms=now_ms + 200)
+    scene.compact(now_ms=now_ms + 300)
+    assert scene.table() == {**table, b"z": scene.table()[b"z"]}
+
+
+def test_a_metastore_that_was_set_back_is_noticed_and_brought_up_to_date(scene: Scene, metastore_url: str) -> None:
+    fill(scene)
+    back_up(scene, metastore_url)
+    grow(scene)
+    now_ms = scene.lake.metastore.clock()
+    collect(scene.lake, garbage(scene.lake, now_ms=now_ms + 10**6, grace_ms=0))
+    before, table, stored = known(scene.lake), scene.table(), scene.lake.store.list("objects")
+    store = scene.lake.store
+    scene.lake.close()
+    with pytest.raises(SetBack, match="it was set back in time"):
+        open_lake(another(metastore_url))
+    lake = open_for_rebuild(another(metastore_url), None)
+    with pytest.raises(SetBack):
+        garbage(lake, now_ms=10**9)
+    assert rebuild(lake).changed == ("t-0",)
+    scene.lake = lake
+    assert (known(lake), scene.table(), lake.metastore.check()) == (before, table, [])
+    collect(lake, garbage(lake, now_ms=now_ms, grace_ms=100))
+    assert store.list("objects") == stored
+    assert rebuild(lake).changed == ()
+    lake.close()
+    open_lake(another(metastore_url)).close()
+
+
+def test_who_commits_with_a_metastore_that_was_set_back_is_told(scene: Scene, metastore_url: str) -> None:
+    fill(scene)
+    back_up(scene, metastore_url)
+    lake = open_lake(another(metastore_url))
+    grow(scene)
+    with pytest.raises(SetBack, match="stop all workers"):
+        lake.metastore.create_topic("mine", 1)
+    rebuild(lake)
+    assert known(lake) == known(scene.lake)
+
+
+class Cutting(Store):
+    """Its answers are lost: what is put is there, and nobody hears of it."""
+
+    def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
+        super().put(path, content, create=create)
+        raise Unfinished("the answer was lost")
+
+
+@pytest.fixture
+def local(lake: Lake, tmp_path: Path) -> Scene:
+    return Scene(lake, tmp_path)
+
+
+def test_what_the_store_was_not_told_of_is_told_by_the_next_who_commits(local: Scene) -> None:
+    lake, tell = local.lake, local.lake.metastore.after_commit
+    lake.metastore.after_commit = None  # killed behind the commit
+    local.write("N[a]")
+    number = len(lake.store.list("journal"))
+    cutting = Cutting(lake.store.url, lake.store._store)
+    with pytest.raises(Unfinished):
+        record(lake.metastore, cutting)  # killed behind the upload
+    lake.metastore.after_commit = tell
+    local.write("N[b]")
+    assert len(lake.store.list("journal")) == number + 2
+    record(lake.metastore, lake.store)
+    assert len(lake.store.list("journal")) == number + 2
+    assert rebuild(lake).changed == ()
+    assert [key for _, key, _ in local.held()] == [b"a", b"b"]
+
+
+def test_what_was_uploaded_and_never_committed_is_nobodys(local: Scene) -> None:
+    """As a compaction leaves it that was refused: it looks like a newer extent, and lacks everything."""
+    local.write("N[a]", "T[a]")
+    before = known(local.lake)
+    with writing_object(local.lake.store, str(uuid.uuid4())) as writer:
+        writer.add("t", 0, Span(0, 2), [], records=0, max_timestamp_ms=9)
+    assert (rebuild(local.lake), known(local.lake)) == (
+        Rebuilt(topics=1, partitions=1, extents=1, changes=4, changed=(), unused=(writer.object_id,), missing=()), before,
+    )  # fmt: skip
+    assert local.lake.metastore.objects()[writer.object_id].state == "unreferenced"
+
+
+def test_what_is_missing_is_told(local: Scene) -> None:
+    local.write("N[a]")
+    (path,) = local.lake.store.list("objects")
+    local.lake.store.delete([path])
+    assert rebuild(local.lake).missing == (path.rpartition("/")[2],)
+    local.write("N[b]")
+    local.lake.store.delete([object_of(2)])
+    with pytest.raises(Unfinished, match="restore it from a backup"):
+        rebuild(local.lake)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Mapping[str, Any]:
+    assert main(["lake", *arguments, "--output", "json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_the_verb_rebuilds_a_lake_in_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = str(tmp_path / "lake")
+    run(capsys, "init", lake)
+    opened = open_lake(f"sqlite:///{lake}/metastore.db")
+    Scene(opened, tmp_path).write("N[a]")
+    opened.close()
+    (tmp_path / "lake" / "metastore.db").unlink()
+    done = run(capsys, "rebuild", lake)
+    assert (done["changed"], done["missing"]) == (["t-0"], [])
+    assert run(capsys, "rebuild", lake)["changed"] == []
+    assert main(["lake", "rebuild", f"sqlite:///{tmp_path}/none.db"]) == 2
+    assert "say with --objects where" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="is missing there"):
+        open_for_rebuild(f"sqlite:///{tmp_path}/none.db", f"file://{tmp_path / 'nothing'}")
