@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from sqlalchemy import event
 
+from headstone.cli.main import main
 from headstone.lake.commits import Claim
 from headstone.lake.holds import Holds
+from headstone.lake.lake import metastore_url
 from headstone.lake.leases import FAILED, Leases
 from headstone.lake.metastore import Metastore
 from headstone.lake.spans import Span
@@ -74,3 +78,16 @@ def test_why_nobody_begins_is_told(metastore: Metastore) -> None:
     assert [(row.partition, row.outcome, row.details) for row in status.history] == [
         (names[1], FAILED, {"why": "no disk"})
     ]  # fmt: skip
+
+
+def test_the_command_shows_totals_alone_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = str(tmp_path / "lake")
+    assert main(["lake", "init", lake]) == 0
+    metastore = Metastore.open(metastore_url(lake))
+    metastore.create_topic("t", 2)
+    append(metastore, TopicPartition("t", 0), 0, 10)
+    metastore.close()
+    capsys.readouterr()
+    assert main(["lake", "status", lake, "--totals"]) == 0
+    line = "2 partitions, 1 due; 10 records (and 0 dead), 0.0 MB, 0.0 dirty, in 1 extents"
+    assert capsys.readouterr().out.splitlines() == [f"t: {line}", f"all: {line}", "queue: 1 partitions"]

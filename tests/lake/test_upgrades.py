@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, create_engine, inspect, select, text, update
 
+from headstone.cli.main import main
 from headstone.errors import Unfinished, UsageError
 from headstone.lake import schema
 from headstone.lake.metastore import Metastore
@@ -112,3 +115,15 @@ def test_no_upgrade_leads_from_a_newer_version_or_from_before_the_first_release(
             connection.execute(update(schema.lakes).values(version=version))
         with pytest.raises(UsageError, match=why):
             upgrade(metastore_url, apply=True)
+
+
+def test_the_command_shows_what_there_is_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = str(tmp_path / "lake")
+    assert main(["lake", "init", lake]) == 0
+    capsys.readouterr()
+    assert main(["lake", "upgrade", lake, "--apply", "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "applied": True, "version_before": schema.VERSION, "version_after": schema.VERSION, "steps": [],
+    }  # fmt: skip
+    assert main(["lake", "upgrade", lake]) == 0
+    assert capsys.readouterr().out == f"version {schema.VERSION}: nothing to do\n"

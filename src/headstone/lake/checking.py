@@ -56,10 +56,10 @@ def violations(connection: Connection) -> list[str]:
 
 
 def _miscounted(row: Any, partition: Partition, settings: Mapping[str, object]) -> list[str]:
-    totals, told = totals_of(partition.extents, dirty_spans(partition)), totals_of_row(row)
-    wanted = asdict(candidacy(partition, totals, settings))
+    counted, on_row = totals_of(partition.extents, dirty_spans(partition)), totals_of_row(row)
+    wanted = asdict(candidacy(partition, counted, settings))
     known = {name: getattr(row, name) for name in wanted}
-    found = [f"its row counts {told}, its extents come to {totals}"] if told != totals else []
+    found = [f"its row counts {on_row}, its extents come to {counted}"] if on_row != counted else []
     return found + ([f"the queue knows {known} of it, and should know {wanted}"] if known != wanted else [])
 
 
