@@ -1,5 +1,6 @@
 """Races of the lake, each replayed exactly by its seed: two workers and a loner compact, two append, one levels, one collects
-garbage, and readers who are slow, resume, or hold tombstones see the right table of every log end, whoever is killed when.
+garbage, one erases keys, and readers who are slow, resume, or hold tombstones see the right table of every log end, whoever is
+killed when.
 
     python -m tests.lake.test_seeded_races --seeds 1000              # counts, and the seeds that fail
     python -m tests.lake.test_seeded_races --first 17 --seeds 1 --trace   # one of them, turn by turn
@@ -30,14 +31,18 @@ from headstone.lake.clock import GIVEN
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused, Partition
 from headstone.lake.compaction import compact_partition
+from headstone.lake.erasure import Tools, carry_on_erasures, request_erasure
+from headstone.lake.erasures import RETRY_MS, Erasure, Erasures
 from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.keeping import KeptLeases
+from headstone.lake.key_search import digest_of
 from headstone.lake.lake import Lake
 from headstone.lake.leases import FAILED, Leases
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path
+from headstone.lake.proof import prove_erased
 from headstone.lake.reading import record_batches, snapshot
 from headstone.lake.table_view import table_batches
 from headstone.lake.worker import Worker
@@ -61,7 +66,8 @@ NIGHT_MS = 1400
 LATER_MS = 100_000
 """Longer than all of them."""
 RARE = ("replace refused", "level refused", "append refused", "kills", "uploads broken off", "level committed",
-        "objects collected", "tombstones removed", "follower resumed", "holder resumed", "extents marked")  # fmt: skip
+        "objects collected", "tombstones removed", "follower resumed", "holder resumed", "extents marked",
+        "steps of erasures", "keys erased")  # fmt: skip
 """What must have happened over the seeds together, or they were no races."""
 
 
@@ -150,7 +156,8 @@ class Race:
         roles = {
             "appender-1": (2, self.append), "appender-2": (1, self.append), "worker-1": (5, self.work),
             "worker-2": (5, self.work), "loner": (4, self.compact), "leveler": (2, self.level),
-            "collector": (2, self.collect), "reader": (1, self.read), "follower": (2, self.follow), "holder": (2, self.hold),
+            "collector": (2, self.collect), "eraser": (1, self.erase),
+            "reader": (1, self.read), "follower": (2, self.follow), "holder": (2, self.hold),
         }  # fmt: skip
         self.baton = Baton(
             seed, Odds(stay=shape.choice((0.2, 0.6, 0.85)), tick=terms.tick, age_ms_max=terms.job_ms), roles
@@ -166,6 +173,8 @@ class Race:
         self.metastore.create_topic("t", len(self.logs), settings)
         self.progress = {(name, at): Progress() for name in ("follower", "holder") for at in self.logs}
         self.removed: set[tuple[TopicPartition, int]] = set()
+        self.asked: dict[str, dict[TopicPartition, int]] = {}
+        """Of each key that somebody asked to erase, where the logs ended then."""
 
     def close(self) -> None:
         self.baton.close()
@@ -213,6 +222,28 @@ class Race:
         with self._refusals():
             found = garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS)
             self.counts["objects collected"] += len(collect(self.lake, found))
+
+    def erase(self) -> None:
+        """One key, and those that were asked for before. Whoever is slow or killed leaves the rest to the next."""
+        key = self.chance.choice(KEYS)
+        done = [erasure for erasure in Erasures(self.metastore).all() if not erasure.is_open]
+        ends = {at: snapshot(self.lake, at).next_offset for at in self.logs}
+        (digest,) = request_erasure(
+            self.lake, "t", [key.encode()], deadline_ms=LATER_MS, clock=lambda: self.baton.now_ms
+        )
+        if digest not in self.asked or digest in {erasure.key_digest for erasure in done}:
+            self.asked[digest] = ends
+        self._carry_on()
+
+    def _carry_on(self) -> None:
+        tools = Tools(
+            lake=self.lake, engine=InProcess(1), clock=lambda: self.baton.now_ms, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS
+        )  # fmt: skip
+        self.counts["steps of erasures"] += carry_on_erasures(tools)
+
+    def _key_of(self, erasure: Erasure) -> bytes:
+        keys = {digest_of(key.encode(), self.metastore.hash_key): key.encode() for key in KEYS}
+        return keys[erasure.key_digest]
 
     def read(self) -> None:
         """From the start; all records, or the table."""
@@ -298,6 +329,27 @@ class Race:
             rows = [Row(*row) for batch in batches for row in rows_of(batch)]
             self.check_log(at, partition, rows, self.baton.now_ms)
             check_claims(partition, rows)
+
+    def check_erased(self) -> None:
+        """Of a key that is erased no object holds a record that was there when somebody asked."""
+        for erasure in Erasures(self.metastore).all():
+            if erasure.is_open or erasure.key_digest not in self.asked:
+                continue
+            self.counts["keys erased"] += 1
+            ends = self.asked[erasure.key_digest]
+            sightings = prove_erased(self.lake, "t", self._key_of(erasure)).sightings
+            assert [one for one in sightings if one.offset < ends[TopicPartition("t", one.partition)]] == [], erasure
+
+    def settle_erasures(self) -> None:
+        """In the end those of deleted keys are done, whatever came in between."""
+        for _ in range(4):
+            self.baton.now_ms += LATER_MS + RETRY_MS
+            self._carry_on()
+        for erasure in Erasures(self.metastore).all():
+            key = self._key_of(erasure)
+            assert not erasure.is_open or any(key in log.table(NO_LIMIT) for log in self.logs.values()), erasure
+        self.check_erased()
+        self.check()
 
     def settle(self) -> None:
         """Nobody else is there any more: the log shrinks to its table, and the store to what is referenced."""
@@ -398,6 +450,7 @@ def run(seed: int, root: Path, terms: Terms, *, trace: bool = False) -> Counter[
                     race.baton.now_ms += NIGHT_MS
             race.baton.finish()
             race.settle()
+            race.settle_erasures()
         finally:
             race.close()
             if trace:
