@@ -186,9 +186,6 @@ def _run(job: _Job, board: Board | None) -> None:
     for topic_partition, state in sorted(job.under_way.items(), key=lambda item: -item[1].plan.size):
         if not state.runs:
             continue
-        job.options.tell(
-            f"{topic_partition}: {len(state.plan.extents)} of {len(state.before.extents)} extents concerned"
-        )
         tasks = tasks_of(_shared(job, topic_partition, state.plan), state.plan, state.runs, total, job.options)
         if isinstance(tasks, SplitExtents):
             split[topic_partition] = tasks
