@@ -370,6 +370,10 @@ def _add_worker(actions: Actions) -> None:
     worker.add_argument(
         "--no-gc", action="store_true", help="leave garbage to others (default: it is collected now and then)"
     )
+    worker.add_argument(
+        "--partitions-at-once", type=positive, default=16, metavar="N",
+        help="how many it takes into one job; on a cluster as many as it has cores, or more (default 16)",
+    )  # fmt: skip
     _add_grace(worker)
     _add_job(worker, auto=IN_PROCESS)
 

@@ -46,24 +46,24 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
     worker_name = name_of_worker("compact")
     working_on = partial(leased, lake, worker=worker_name)
     large = sum(states[name].dirty_bytes for name in order) >= SPARK_FROM_BYTES
-    with (
-        engine_of(arguments, verb="lake", spark_by_default=large) as engine,
-        leased_all(lake, order, worker_name) as kept,
-    ):
-        output.tell(f"compacting {len(order)} partitions" if order else "nothing is due")
-        outcomes: dict[TopicPartition, Compacted | Exception] = dict(kept.refused)
-        options = replace(chosen, clock=clock, tell=output.tell)
-        free = [name for name in order if name not in outcomes]
-        outcomes |= compact_partitions(lake, free, engine, now_ms=now_ms, options=options, check=kept.check)
+    with engine_of(arguments, verb="lake", spark_by_default=large) as engine:
+        with leased_all(lake, order, worker_name) as kept:
+            output.tell(f"compacting {len(order)} partitions" if order else "nothing is due")
+            outcomes: dict[TopicPartition, Compacted | Exception] = dict(kept.refused)
+            options = replace(chosen, clock=clock, tell=output.tell)
+            free = [name for name in order if name not in outcomes]
+            outcomes |= compact_partitions(lake, free, engine, now_ms=now_ms, options=options, check=kept.check)
+        leveled = []
+        for name in states if arguments.level or arguments.purge else ():
+            with working_on(name):
+                leveled.append(
+                    level_partition(lake, name, clock=clock, purge=arguments.purge, engine=engine, worker=worker_name)
+                )
     ended = [(name, outcomes[name]) for name in order]
     done = [outcome for _, outcome in ended if isinstance(outcome, Compacted)]
     failed = [(name, outcome) for name, outcome in ended if isinstance(outcome, Exception)]
     for name, error in failed:
         output.warn(f"headstone: {name}: {error}")
-    leveled = []
-    for name in states if arguments.level or arguments.purge else ():
-        with working_on(name):
-            leveled.append(level_partition(lake, name, clock=clock, purge=arguments.purge, worker=worker_name))
     topics = {name.topic for name in states}
     if arguments.purge:
         evacuated = evacuate(lake, topics, clock=clock, worker=worker_name, working_on=working_on)
@@ -151,7 +151,8 @@ def worker(arguments: argparse.Namespace, output: Output) -> int:
         )  # fmt: skip
         working = Worker(
             name=name, lake=lake, engine=engine, clock=lake.metastore.clock, tell=output.tell,
-            lease_ms=arguments.lease_ms, options=_job_options(arguments, output),
+            lease_ms=arguments.lease_ms, partitions_at_once=arguments.partitions_at_once,
+            options=_job_options(arguments, output),
             upkeep=Upkeep(tools=tools, dead_age_ms_max=arguments.dead_age_ms_max, gc=not arguments.no_gc),
         )  # fmt: skip
 

@@ -16,11 +16,15 @@ from headstone.lake.dead import is_live, offsets_of, without_dead
 from headstone.lake.ingest import EXTENT_BYTES
 from headstone.lake.keyindex import KeyList, Offsets, joined
 from headstone.lake.lake import Lake
-from headstone.lake.objects import object_path, read_dead, read_extent, read_keys, writing_object
+from headstone.lake.objects import ObjectWriter, Stored, object_path, read_dead, read_extent, read_keys, write_once
 from headstone.lake.scheduling import dirty_spans
 from headstone.lake.spans import SPREAD_MAX, Span, touching
 from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.progress import Meter
+from headstone.storage.stores import Store
 
 SMALL = 0.5
 """Of the size wanted: what is larger is left alone."""
@@ -66,7 +70,7 @@ def _size(extents: Sequence[Extent]) -> int:
 
 def level_partition(
     lake: Lake, topic_partition: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES,
-    purge: bool = False,
+    purge: bool = False, engine: Engine | None = None,
     worker: str | None = None,
 ) -> Leveled:  # fmt: skip
     """One commit for each new extent; CommitRefused if a compaction came in between, and what was done before stays.
@@ -81,7 +85,9 @@ def level_partition(
         for extent in partition.extents
         if purge and extent.span not in merged and _purgeable(lake, partition, extent)
     ]
-    rewritten = rewrite_runs(lake, topic_partition, partition, [*runs, *purged], clock=clock, worker=worker)
+    rewritten = rewrite_runs(
+        lake, topic_partition, partition, [*runs, *purged], clock=clock, engine=engine, worker=worker
+    )
     before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
     return Leveled(
         partition=topic_partition, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged),
@@ -91,7 +97,7 @@ def level_partition(
 
 def _purgeable(lake: Lake, partition: Partition, extent: Extent) -> bool:
     below = extent.span.start < partition.start_offset and extent.length > 0
-    return extent.dead > 0 or (below and _shown_to_nobody(lake, extent, partition.start_offset).size > 0)
+    return extent.dead > 0 or (below and _shown_to_nobody(lake.store, extent, partition.start_offset).size > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,27 +108,62 @@ class Rewritten:
 
 def rewrite_runs(
     lake: Lake, topic_partition: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *,
-    clock: Callable[[], int],
+    clock: Callable[[], int], engine: Engine | None = None,
     worker: str | None = None,
 ) -> Rewritten:  # fmt: skip
-    """Each run becomes one extent in an object of its own, without what nobody is shown; a commit each."""
+    """Each run becomes one extent in an object of its own, without what nobody is shown; a commit each, as they get done.
+
+    Without an engine in this process."""
+    object_ids = lake.metastore.register(len(runs), now_ms=clock())
+    works = [
+        RewriteWork(
+            store=lake.store, topic_partition=topic_partition, object_id=object_id, extents=tuple(run),
+            start_offset=partition.start_offset,
+        )
+        for run, object_id in zip(runs, object_ids, strict=True)
+    ]  # fmt: skip
     written = 0
-    for run in runs:
-        (object_id,) = lake.metastore.register(1, now_ms=clock())
-        live = [_live(lake, extent, partition.start_offset) for extent in run]
-        with writing_object(lake.store, object_id) as writer:
-            made = writer.add(
-                topic_partition.topic, topic_partition.number, Span(run[0].span.start, run[-1].span.end),
-                [one.data for one in live if one.data],
-                records=sum(one.records for one in live),
-                max_timestamp_ms=max(extent.max_timestamp_ms for extent in run),
-                oldest_timestamp_ms=oldest(extent.oldest_timestamp_ms for extent in run),
-                keys=None if any(one.keys is None for one in live) else joined(one.keys for one in live if one.keys),
-            )  # fmt: skip
-        sizes = {object_id: writer.size}
-        lake.metastore.level(topic_partition, partition.compaction_epoch, [made], sizes, worker=worker, now_ms=clock)
-        written += writer.size
+    for _, stored in (engine or InProcess()).as_they_end(rewrite, works):
+        if isinstance(stored, Exception):
+            raise stored
+        sizes = {stored.object_id: stored.size}
+        lake.metastore.level(
+            topic_partition, partition.compaction_epoch, stored.extents, sizes, worker=worker, now_ms=clock
+        )
+        written += stored.size
     return Rewritten(extents=sum(map(len, runs)), bytes_written=written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteWork:
+    """Neighbours that become one extent, in an object whose id is registered."""
+
+    store: Store
+    topic_partition: TopicPartition
+    object_id: str
+    extents: tuple[Extent, ...]
+    start_offset: int
+
+
+def rewrite(work: RewriteWork, meter: Meter) -> Stored:
+    """The body of a task."""
+
+    def fill(writer: ObjectWriter) -> None:
+        live = []
+        for extent in work.extents:
+            live.append(_live(work.store, extent, work.start_offset))
+            meter.add(extent.length, extent.records)
+        writer.add(
+            work.topic_partition.topic, work.topic_partition.number,
+            Span(work.extents[0].span.start, work.extents[-1].span.end),
+            [part.data for part in live if part.data],
+            records=sum(part.records for part in live),
+            max_timestamp_ms=max(extent.max_timestamp_ms for extent in work.extents),
+            oldest_timestamp_ms=oldest(extent.oldest_timestamp_ms for extent in work.extents),
+            keys=None if any(part.keys is None for part in live) else joined(part.keys for part in live if part.keys),
+        )  # fmt: skip
+
+    return write_once(work.store, work.object_id, fill)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +175,11 @@ class _Live:
     keys: KeyList | None
 
 
-def _live(lake: Lake, extent: Extent, start_offset: int) -> _Live:
+def _live(store: Store, extent: Extent, start_offset: int) -> _Live:
     if not extent.length:
         return _Live(data=b"", records=0, keys=joined([]))
-    data, hidden = read_extent(lake.store, extent), _shown_to_nobody(lake, extent, start_offset)
-    keys = read_keys(lake.store, extent) if extent.keys >= 0 else None
+    data, hidden = read_extent(store, extent), _shown_to_nobody(store, extent, start_offset)
+    keys = read_keys(store, extent) if extent.keys >= 0 else None
     return _Live(
         data=without_dead(chunk_of(object_path(extent.object_id), data), hidden) if hidden.size else data,
         records=extent.records + extent.dead - hidden.size,
@@ -146,10 +187,10 @@ def _live(lake: Lake, extent: Extent, start_offset: int) -> _Live:
     )
 
 
-def _shown_to_nobody(lake: Lake, extent: Extent, start_offset: int) -> Offsets:
+def _shown_to_nobody(store: Store, extent: Extent, start_offset: int) -> Offsets:
     """Offsets of its records that are dead, or below the log start."""
-    dead = read_dead(lake.store, extent)
+    dead = read_dead(store, extent)
     if extent.span.start >= start_offset:
         return dead
-    offsets = offsets_of(chunk_of(object_path(extent.object_id), read_extent(lake.store, extent)))
+    offsets = offsets_of(chunk_of(object_path(extent.object_id), read_extent(store, extent)))
     return np.union1d(dead, offsets[offsets < start_offset])

@@ -149,7 +149,7 @@ class Worker:
         started = self.clock()
         with self._heartbeat(leases, [name]) as self.kept:
             try:
-                done = level_partition(self.lake, name, clock=self.clock, worker=self.name)
+                done = level_partition(self.lake, name, clock=self.clock, engine=self.engine, worker=self.name)
                 told: tuple[str, Details] = LEVELED, asdict(done)
             except Exception as error:
                 told = _told(error)
