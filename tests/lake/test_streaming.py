@@ -165,16 +165,24 @@ def test_the_size_of_objects_follows_that_of_the_records(lake: Lake) -> None:
     nexts = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}
     assert ObjectSize(10, 1, 1).objects(nexts, {TopicPartition("t", 0): 26, TopicPartition("t", 1): 7}) == 3
     assert ObjectSize(10, 1, 1).objects(nexts, {}) == 1
+    assert ObjectSize(10, 1, 1, offsets_max=3).objects(nexts, {TopicPartition("t", 0): 26}) == 7
 
 
 def test_what_a_batch_waits_for_is_told_to_spark() -> None:
-    assert batching(StreamOptions(source={})) == {"maxRecordsPerPartition": "67108"}
-    waiting = StreamOptions(source={}, continuous=True, object_bytes=1_000_000, age_ms_max=5000, offsets_per_task=7)
-    assert batching(waiting) == {
-        "maxRecordsPerPartition": "7", "minOffsetsPerTrigger": "1000", "maxTriggerDelay": "5000ms"
+    assert batching(StreamOptions(source={}), 67108) == {"maxRecordsPerPartition": "67108"}
+    waiting = StreamOptions(source={}, continuous=True, age_ms_max=5000)
+    assert batching(waiting, 1000) == {
+        "maxRecordsPerPartition": "1000", "minOffsetsPerTrigger": "1000", "maxTriggerDelay": "5000ms"
     }  # fmt: skip
-    assert batching(replace(waiting, offsets_per_batch=10))["minOffsetsPerTrigger"] == "10"
-    assert batching(replace(waiting, age_ms_max=0)) == {"maxRecordsPerPartition": "7"}
+    assert batching(replace(waiting, offsets_per_batch=10), 1000)["minOffsetsPerTrigger"] == "10"
+    assert batching(replace(waiting, age_ms_max=0), 7) == {"maxRecordsPerPartition": "7"}
+
+
+def test_the_lake_tells_what_a_record_takes(lake: Lake) -> None:
+    assert lake.metastore.record_bytes(["t"]) is None
+    land(lake, Batch([rows(0, 0, 1)], [rows(1, 0)]), {})
+    lengths = [extent.length for n in (0, 1) for extent in lake.metastore.partition(TopicPartition("t", n)).extents]
+    assert (lake.metastore.record_bytes(["t"]), lake.metastore.record_bytes(["u"])) == (sum(lengths) // 3, None)
 
 
 def test_records_too_large_for_a_tasks_memory_are_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

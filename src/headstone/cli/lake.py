@@ -183,7 +183,7 @@ def _add_ingest(actions: Actions) -> None:
     )  # fmt: skip
     into.add_argument(
         "--offsets-per-task", type=positive, metavar="N",
-        help="at most, of one partition; a task holds them in memory (default: an object's worth of records of 1 kB)",
+        help="at most; a task holds them in memory (default: an object's worth, by what records take in the lake)",
     )  # fmt: skip
     into.add_argument(
         "--offsets-per-batch", type=positive, metavar="N", help="at most, over all partitions (default: no limit)"

@@ -94,10 +94,13 @@ class ObjectSize:
     object_bytes: int
     records: int = 1
     bytes: int = RECORD_BYTES_GUESS
+    offsets_max: int | None = None
+    """Whatever the records take: what a task may be given."""
 
     @property
     def offsets(self) -> int:
-        return max(1, self.object_bytes * self.records // self.bytes)
+        worth = max(1, self.object_bytes * self.records // self.bytes)
+        return worth if self.offsets_max is None else min(worth, self.offsets_max)
 
     def learn(self, landed: Sequence[Stored]) -> None:
         """The newest micro-batch counts: topics change slowly."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from headstone.errors import Unfinished, UsageError
@@ -246,6 +246,15 @@ class Metastore:
         with self.transaction(snapshot=True) as connection:
             rows = located_all(connection, partitions)
         return {topic_partition: int(row.next_offset) for topic_partition, row in sorted(rows.items())}
+
+    def record_bytes(self, topics: Collection[str]) -> int | None:
+        """What a record of these topics takes on average; None if there is none. Looks at no extent."""
+        columns = schema.partitions.c
+        records = columns.records + columns.dead_records
+        query = select(func.sum(columns.bytes), func.sum(records)).join_from(schema.partitions, schema.topics)
+        with self.transaction() as connection:
+            size, count = connection.execute(query.where(schema.topics.c.name.in_(topics))).one()
+        return max(1, int(size) // int(count)) if count else None
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Where the logs of these partitions begin and end. Looks at no extent."""

@@ -85,7 +85,8 @@ def stream(
         for topic, begins in starts.items()
     }
     added: dict[TopicPartition, int] = {}
-    size = ObjectSize(options.object_bytes)
+    record_bytes = lake.metastore.record_bytes(starts) or RECORD_BYTES_GUESS
+    size = ObjectSize(options.object_bytes, bytes=record_bytes, offsets_max=options.offsets_per_task)
 
     def land(batch: DataFrame, number: int, ends: Mapping[tuple[str, int], int]) -> None:
         read_until = {TopicPartition(topic, partition): end for (topic, partition), end in ends.items()}
@@ -98,15 +99,14 @@ def stream(
     given = {"subscribe": ",".join(sorted(starts)), "kafka.isolation.level": "read_committed"}
     given |= {"includeHeaders": "true", "startingOffsets": json.dumps(first), "failOnDataLoss": "true"}
     every_ms = options.every_ms if options.continuous else None
-    given |= batching(options)
+    given |= batching(options, size.offsets)
     follow_kafka(spark, {**given, **options.source}, SELECTED, land, every_ms=every_ms, stop=options.stop)
     return added
 
 
-def batching(options: StreamOptions) -> dict[str, str]:
-    """How much Spark's Kafka source takes at once, and into how many tasks it cuts that."""
-    per_object = max(1, options.object_bytes // RECORD_BYTES_GUESS)
-    given = {"maxRecordsPerPartition": str(options.offsets_per_task or per_object)}
+def batching(options: StreamOptions, per_object: int) -> dict[str, str]:
+    """How much Spark's Kafka source takes at once, and into how many tasks it cuts that, by the offsets of an object."""
+    given = {"maxRecordsPerPartition": str(per_object)}
     if options.offsets_per_batch is not None:
         given["maxOffsetsPerTrigger"] = str(options.offsets_per_batch)
     if options.continuous and options.age_ms_max:
