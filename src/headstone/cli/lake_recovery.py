@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstone.cli.connections import kafka_connection, located
 from headstone.cli.engines import engine_of
-from headstone.cli.lake_opening import open_named
+from headstone.cli.lake_opening import name_of_worker, open_named
 from headstone.cli.options import pairs
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE, FINDINGS
@@ -28,13 +28,22 @@ if TYPE_CHECKING:
 
 
 def export(arguments: argparse.Namespace, output: Output) -> int:
-    from headstone.lake.export import plan_export
-    from headstone.lake.export_cluster import brokers_of, placed, refuse_unknown_policies
-    from headstone.storage.places import place
+    from headstone.lake.pins import pinned
 
     if bool(arguments.topics) == arguments.all_topics:
         raise UsageError("name the topics to export, or --all-topics")
     lake = open_named(arguments)
+    with pinned(lake.metastore, name_of_worker("export"), as_of_ms=arguments.as_of_ms):
+        code = _export(arguments, output, lake)
+    lake.close()
+    return code
+
+
+def _export(arguments: argparse.Namespace, output: Output, lake: Lake) -> int:
+    from headstone.lake.export import plan_export
+    from headstone.lake.export_cluster import brokers_of, placed, refuse_unknown_policies
+    from headstone.storage.places import place
+
     topics = sorted(lake.metastore.topics()) if arguments.all_topics else list(dict.fromkeys(arguments.topics))
     settings = {topic: some for topic, some in lake.metastore.topics().items() if topic in topics}
     refuse_unknown_policies(settings)
@@ -43,7 +52,6 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     brokers = brokers_of([place(located(arguments, log_dir)) for log_dir in arguments.log_dirs])
     where = placed(planned, brokers, copies=arguments.replication_factor)
     if arguments.dry_run:
-        lake.close()
         output.answer(
             lambda: {"partitions": [_planned_row(one, some) for one, some in where]}, map(_planned_line, where)
         )
@@ -51,7 +59,6 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     done = _written(arguments, output, lake, brokers, where)
     nodes = _nodes(where)
     extended = _bootstrap(brokers, done, nodes, settings) if nodes is not None else []
-    lake.close()
     output.answer(
         lambda: {
             "partitions": [{**asdict(one), "partition": str(one.partition)} for one in done],
@@ -138,6 +145,7 @@ def _exported_lines(done: Sequence[Exported], extended: Sequence[Place]) -> Iter
 
 def restore(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.live import LiveCluster
+    from headstone.lake.pins import pinned
     from headstone.lake.restore import restore as restore_topic
     from headstone.lake.restore import translate_group
     from headstone.pipeline.progress import ProgressLine
@@ -146,6 +154,7 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
     lake = open_named(arguments)
     with (
         engine_of(arguments, verb="lake restore", spark_by_default=False) as engine,
+        pinned(lake.metastore, name_of_worker("restore"), as_of_ms=arguments.as_of_ms),
         ProgressLine(enabled=not output.quiet) as progress,
     ):
         done, offsets = restore_topic(
