@@ -320,6 +320,9 @@ def test_an_erasure_that_is_late_is_told(scene: Scene, capsys: pytest.CaptureFix
     request_erasure(scene.lake, "t", [b"a"], deadline_ms=50, clock=lambda: 10)
     assert main(["lake", "status", f"sqlite:///{tmp_path / 'lake.db'}", "--now-ms", "60"]) == 0
     assert "requested, LATE by 10 ms; waits for a worker" in capsys.readouterr().out
+    assert main(["lake", "erase", f"sqlite:///{tmp_path / 'lake.db'}", "t", "--key", "a", "--deadline", "30d"]) == 1
+    assert main(["lake", "status", f"sqlite:///{tmp_path / 'lake.db'}", "--now-ms", "5400050"]) == 0
+    assert "LATE by 1.5 hours; waits for a value in t-0 at offset 0" in capsys.readouterr().out
     assert scene.lake.metastore.partition(AT).next_offset == 1
 
 

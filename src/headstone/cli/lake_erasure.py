@@ -76,8 +76,16 @@ def erasure_line(erasure: Mapping[str, Any], now_ms: int, output: Output) -> str
     if erasure["step"] == ERASED:
         return f"{name}: {output.painted(ERASED, GOOD)} at {erasure['step_ms']}"
     left_ms = erasure["deadline_ms"] - now_ms
-    deadline = f"{left_ms} ms left" if left_ms >= 0 else output.painted(f"LATE by {-left_ms} ms", BAD)
+    deadline = f"{_span(left_ms)} left" if left_ms >= 0 else output.painted(f"LATE by {_span(-left_ms)}", BAD)
     return f"{name}: {erasure['step']}, {deadline}; waits for {erasure['waits_for'] or 'a worker'}"
+
+
+def _span(duration_ms: int) -> str:
+    """For people: 29.9 days, 3.5 hours, 10 ms."""
+    for unit_ms, name in ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes"), (1000, "s")):
+        if duration_ms >= unit_ms:
+            return f"{duration_ms / unit_ms:.1f} {name}"
+    return f"{duration_ms} ms"
 
 
 def prove(arguments: argparse.Namespace, output: Output) -> int:
