@@ -12,7 +12,7 @@ from sqlalchemy import event, select
 
 from headstone.errors import UsageError
 from headstone.lake import schema
-from headstone.lake.changes import UNLEVELED_BYTES_MIN
+from headstone.lake.changes import UNLEVELED_BYTES_MIN, locked, write
 from headstone.lake.commits import Claim, Extent
 from headstone.lake.due import most_urgent
 from headstone.lake.holds import Holds
@@ -317,6 +317,22 @@ def test_a_thousand_partitions_are_appended_to_in_few_statements(metastore: Meta
         metastore.append(appends, {object_id: 100_000}, now_ms=1)
     assert len(statements) < 20
     assert [text for text, _ in statements if "FROM extents" in text] == []
+
+
+def test_a_partition_that_is_written_anew_may_be_dirtier(metastore: Metastore) -> None:
+    """No commit takes a claim back, but a metastore that is rebuilt may know less than it did."""
+    metastore.create_topic("t", 1)
+    (name,) = metastore.partitions()
+    append(metastore, name, 0, 10)
+    append(metastore, name, 10, 20)
+    metastore.replace(name, 0, [], Claim(processed=Span(0, 20), cleaned=(Span(0, 20),)), {}, now_ms=2)
+    with metastore.transaction() as connection:
+        known = locked(connection, name, lambda: 3, lambda partition: (Span(0, 20),))
+        write(connection, known, replace(known.before, cleaned=(Span(0, 10),)))
+    assert metastore.check() == []
+    assert numbers(Leases(metastore).take_due("w", 1, now_ms=3)) == []
+    metastore.configure("t", {"min.cleanable.dirty.ratio": 0.4})
+    assert numbers(Leases(metastore).take_due("w", 1, now_ms=3)) == [0]
 
 
 def test_small_extents_are_looked_for_where_enough_has_come(metastore: Metastore) -> None:

@@ -154,14 +154,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
             for extent in new
         ]
         connection.execute(insert(schema.extents), rows)
-    cleaned = [
-        extent.span.start
-        for extent in after.extents
-        if extent in known and touching(dirty_before, extent.span) and not touching(dirty_after, extent.span)
-    ]
-    for some in chunks(cleaned):
-        mine = (schema.extents.c.partition_id == partition_id) & schema.extents.c.span_start.in_(some)
-        connection.execute(update(schema.extents).where(mine).values(dirty=0))
+    _flag(connection, partition_id, [extent for extent in after.extents if extent in known], dirty_before, dirty_after)
     _write_ranges(connection, partition_id, before, after)
     # A compaction leaves extents of any size, wherever it went.
     smaller = after.compaction_epoch > before.compaction_epoch and any(extent.dead_object is None for extent in new)
@@ -181,6 +174,22 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
     name = partition.topic_partition
     note(connection, [commit_change(name, after, gone=gone, new=new, ranges=True, moment_ms=moment_ms)])
     return {object_id for extent in gone for object_id, _ in places(name, extent)}
+
+
+def _flag(
+    connection: Connection, partition_id: int, extents: Sequence[Extent], dirty_before: Spans, dirty_after: Spans
+) -> None:
+    """Extents that stay, and become clean; or dirty, which no commit does, but a metastore that is rebuilt."""
+    columns = schema.extents.c
+    for dirty in (False, True):
+        changed = [
+            extent.span.start
+            for extent in extents
+            if bool(touching(dirty_after, extent.span)) == dirty != bool(touching(dirty_before, extent.span))
+        ]
+        for some in chunks(changed):
+            mine = (columns.partition_id == partition_id) & columns.span_start.in_(some)
+            connection.execute(update(schema.extents).where(mine).values(dirty=int(dirty)))
 
 
 def _extremes(connection: Connection, partition_id: int) -> dict[str, int]:
