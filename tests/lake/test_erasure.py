@@ -188,6 +188,23 @@ def test_a_key_that_comes_again_is_not_erased(town: Town) -> None:
     assert (steps, town.search(b"alice")) == ([(ERASED, "")], [])
 
 
+def test_an_upload_that_ends_after_it_was_given_up_is_waited_for(town: Town) -> None:
+    """Nobody knows it, but it holds what it has read before: it goes in its own time, and only then the key is erased."""
+    store = town.lake.store
+    (late,) = (store.read(path, 0, store.size(path)) for path in store.list("objects"))
+    town.ingest(users="T[alice]")
+    town.request(b"alice")
+    for now_ms in (20, 200, 2000):
+        steps = town.carry_on(now_ms)
+    assert [step for step, _ in steps] == [KEY_LEFT]
+    store.put("objects/ab/abcd", late)
+    town.lake.metastore.give_clock(2101)
+    assert [step for step, _ in town.carry_on(2101)] == [KEY_LEFT]
+    assert town.search(b"alice") == ["abcd"]
+    town.lake.metastore.give_clock(3000)
+    assert ([step for step, _ in town.carry_on(3000)], town.search(b"alice")) == ([ERASED], [])
+
+
 @pytest.mark.parametrize("kept", ["a reader's pin", "nothing"])
 def test_what_a_reader_has_pinned_is_gone_when_the_pin_is(town: Town, kept: str) -> None:
     town.ingest(users="T[alice]")

@@ -64,7 +64,8 @@ def test_the_stricter_of_both_limits_counts() -> None:
 )
 def test_nothing_goes_without_a_policy_and_a_limit(policy: str, settings: dict[str, int]) -> None:
     """Kafka's default of seven days is not the lake's: a log that was stored to be kept is kept."""
-    assert start_of(log_of((1, 5), (1, 5)), policy=policy, **settings) is None
+    named = {f"retention.{name}": value for name, value in settings.items()}
+    assert expired(AT, log_of((1, 5), (1, 5)), {"cleanup.policy": policy, **named}, now_ms=10**12) is None
 
 
 def test_extents_without_records_or_timestamps() -> None:

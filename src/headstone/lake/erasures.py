@@ -102,7 +102,9 @@ class Erasures:
     def objects_since(self, moment_ms: int) -> int:
         """Objects that nobody pointed at by then, and uploads that were on their way: what is left of those."""
         columns = schema.objects.c
-        old = columns.state.in_([UNREFERENCED, REGISTERED]) & (columns.changed_ms <= moment_ms)
+        # One that was never committed has no size: an orphan, which is known since it was found, and may hold what is older.
+        orphan = (columns.state == UNREFERENCED) & (columns.size == 0)
+        old = columns.state.in_([UNREFERENCED, REGISTERED]) & (columns.changed_ms <= moment_ms) | orphan
         with self._metastore.transaction() as connection:
             query = select(func.count()).select_from(schema.objects).where(old | (columns.state == CONDEMNED))
             return int(connection.execute(query).scalar_one())
