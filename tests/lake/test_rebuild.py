@@ -54,7 +54,8 @@ def grow(scene: Scene) -> None:
     scene.write("N[c]", "N[g]", now_ms=later_ms)
     scene.compact(now_ms=later_ms)
     scene.write("N[h]", now_ms=later_ms)
-    level_partition(scene.lake, AT, clock=lambda: later_ms, extent_bytes=1)
+    leveled = level_partition(scene.lake, AT, clock=lambda: later_ms, extent_bytes=400)
+    assert leveled.extents_after < leveled.extents_before
     scene.lake.metastore.start_at(AT, 1, now_ms=later_ms)
     scene.lake.metastore.create_topic("u", 2, {"cleanup.policy": "delete"}, kafka_id="AAAAAAAAQACAAAAAAAAAAQ")
     scene.lake.metastore.add_partitions("t", 2)

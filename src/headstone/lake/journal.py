@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ FOLDER = "journal"
 NOTED = "headstone-journal"
 """In a connection's info, until its transaction has ended: something was noted."""
 ENTRIES_PER_OBJECT = 1000
+READS_AT_ONCE = 16
+READS_AHEAD = 1000
+"""Objects that are in memory before they are used."""
 KINDS = {"partition", "topic", "epochs"}
 """Of changes: each has one of these names."""
 
@@ -180,4 +184,7 @@ def read_all(store: Store) -> Iterator[tuple[int, list[Entry]]]:
             raise MissingObject(
                 f"{store.url}/{object_of(expected)}: no such object; restore it from a backup or a version"
             )
-        yield number, read(store, number)
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        for first in range(0, len(numbers), READS_AHEAD):
+            some = numbers[first : first + READS_AHEAD]
+            yield from zip(some, pool.map(lambda number: read(store, number), some), strict=True)
