@@ -51,7 +51,9 @@ def test_extents_go_as_long_as_enough_is_left() -> None:
 
 def test_the_stricter_of_both_limits_counts() -> None:
     log = log_of((1, 5), (9999, 5), (9999, 5))
-    gone = expired(AT, log, {"cleanup.policy": "delete", "retention.ms": 5000, "retention.bytes": 5}, now_ms=NOW_MS)
+    gone = expired(
+        AT, log, {"cleanup.policy": "compact,delete", "retention.ms": 5000, "retention.bytes": 5}, now_ms=NOW_MS
+    )
     assert gone == Expired(
         partition=AT, start_before=0, start_after=20, extents=2, records=20, bytes=10,
         reason="retention.ms and retention.bytes",
@@ -60,7 +62,13 @@ def test_the_stricter_of_both_limits_counts() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "settings"),
-    [("compact", {"ms": 1}), ("unknown", {"ms": 1}), ("delete", {}), ("compact,delete", {"ms": -1, "bytes": -1})],
+    [
+        ("compact", {"ms": 1}),
+        ("unknown", {"ms": 1}),
+        ("delete", {"ms": 1}),
+        ("compact,delete", {}),
+        ("compact,delete", {"ms": -1, "bytes": -1}),
+    ],
 )
 def test_nothing_goes_without_a_policy_and_a_limit(policy: str, settings: dict[str, int]) -> None:
     """Kafka's default of seven days is not the lake's: a log that was stored to be kept is kept."""

@@ -65,14 +65,26 @@ def outcomes(lake: Lake) -> list[tuple[TopicPartition, str]]:
     return sorted((row.partition, row.outcome) for row in Leases(lake.metastore).history())
 
 
-def test_a_worker_survives_what_is_none_of_the_lakes_errors(dirty: Lake) -> None:
+def mistake() -> None:
+    raise ZeroDivisionError("of our own making")
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (full_disk, "OSError: [Errno 28] No space left on device"),
+        (mistake, "ZeroDivisionError: of our own making"),
+    ],
+)
+def test_a_worker_survives_what_is_none_of_the_lakes_errors(dirty: Lake, happens: Callable[[], None], why: str) -> None:
+    """What a task answers, and what ends the whole job."""
     told: list[str] = []
-    assert worker(broken(dirty, full_disk), told=told).work() == 0
+    assert worker(broken(dirty, happens), told=told).work() == 0
     leases = Leases(dirty.metastore)
     assert outcomes(dirty) == [(FIRST, FAILED), (SECOND, FAILED)]
-    assert {row.details["why"] for row in leases.history()} == {"OSError: [Errno 28] No space left on device"}
+    assert {row.details["why"] for row in leases.history()} == {why}
     assert leases.held(now_ms=SOON_MS) == {}
-    assert "t-0: failed: OSError: [Errno 28] No space left on device" in told
+    assert f"t-0: failed: {why}" in told
 
 
 def test_what_failed_waits_longer_each_time_and_is_then_forgotten(dirty: Lake) -> None:

@@ -1,7 +1,7 @@
 """Retention by time and size: how far the log start of a partition may go, and that it goes there.
 
-For topics whose cleanup.policy names `delete`, alone or beside `compact`. Whole extents go, oldest first, as Kafka's segments
-do. Settings that are not there delete nothing: a broker's defaults are not the lake's.
+For topics whose cleanup.policy names both `compact` and `delete`. Whole extents go, oldest first, as Kafka's segments do.
+Settings that are not there delete nothing: a broker's defaults are not the lake's.
 """
 
 from __future__ import annotations

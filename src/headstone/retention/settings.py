@@ -159,10 +159,12 @@ def setting_of(settings: Mapping[str, object], name: str) -> Any:
 
 
 def retention_limits(settings: Mapping[str, object]) -> tuple[int | None, int | None]:
-    """retention.ms and retention.bytes of a topic that is deleted by them, alone or beside compaction; None: no limit.
+    """retention.ms and retention.bytes of a topic that is both compacted and deleted by them; None: no limit.
+
+    Of a topic that is only deleted every record is kept: an archive is there to outlive what Kafka has of it.
 
     Only what is set: whoever keeps a log without saying for how long keeps it, whatever a broker's default is."""
-    if "delete" not in policies_of(str(settings.get(CLEANUP_POLICY, ""))):
+    if not {"compact", "delete"} <= set(policies_of(str(settings.get(CLEANUP_POLICY, "")))):
         return None, None
     limits = [
         int(setting_of(settings, name)) if name in settings else -1 for name in ("retention.ms", "retention.bytes")
