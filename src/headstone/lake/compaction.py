@@ -163,14 +163,14 @@ def _plan(
     refuse_keyless(topic_partition, sum(extent.records + extent.dead - extent.keys for extent in listed))
     state = _Partition(before=partition, plan=plan, epoch=partition.compaction_epoch)
     if job.options.map_bytes is not None and plan.index is not None:
-        lists = Lists(_shared(job, topic_partition, plan))
+        lists = Lists(_common(job, topic_partition, plan))
         newest = compactable(partition, settings, now_ms=job.now_ms)[-1]
         state.plan = bounded(partition, plan, newest, map_keys_max(job.options.map_bytes), lists)
         state.bytes_read = lists.bytes_read
     return state
 
 
-def _shared(job: _Job, topic_partition: TopicPartition, plan: Plan) -> Pass:
+def _common(job: _Job, topic_partition: TopicPartition, plan: Plan) -> Pass:
     return Pass(
         store=job.lake.store, hash_key=job.lake.metastore.hash_key, topic_partition=topic_partition, index=plan.index,
         due=plan.due, dead_share_max=job.options.dead_share_max,
@@ -186,7 +186,7 @@ def _run(job: _Job, board: Board | None) -> None:
     for topic_partition, state in sorted(job.under_way.items(), key=lambda item: -item[1].plan.size):
         if not state.runs:
             continue
-        tasks = tasks_of(_shared(job, topic_partition, state.plan), state.plan, state.runs, total, job.options)
+        tasks = tasks_of(_common(job, topic_partition, state.plan), state.plan, state.runs, total, job.options)
         if isinstance(tasks, SplitExtents):
             split[topic_partition] = tasks
         else:
@@ -195,7 +195,7 @@ def _run(job: _Job, board: Board | None) -> None:
     for topic_partition in [name for name, state in job.under_way.items() if not state.runs]:
         _take(job, topic_partition, [])  # without a record: it is clean all the same
     for number, answer in job.engine.as_they_end(compact_share, shares, board):
-        _take(job, shares[number].of.topic_partition, answer)
+        _take(job, shares[number].common.topic_partition, answer)
     for topic_partition, work in split.items():
         for _, answer in job.engine.split([work], board, parts_at_once=PARTS_AT_ONCE):
             _take(job, topic_partition, answer if isinstance(answer, Exception) else [answer])

@@ -100,20 +100,20 @@ def records_of(extent: Extent) -> int:
 class Share:
     """Runs that one task works on, and all extents that the index overlaps."""
 
-    of: Pass
+    common: Pass
     runs: tuple[Run, ...]
     indexed: tuple[Extent, ...]
 
 
 def compact_share(share: Share, meter: Meter) -> list[RunResult]:
     """The body of a task that has the keys which decide in its memory."""
-    lists = Lists(share.of)
+    lists = Lists(share.common)
     inside = {extent.span for run in share.runs for extent in run.extents}
-    newer = NewerKeys(share.of.index, share.indexed, lists, kept=inside)
+    newer = NewerKeys(share.common.index, share.indexed, lists, kept=inside)
     results = []
     for run in share.runs:
         found = {extent.span: newer.judged(extent) for extent in run.extents}
-        results.append(write_run(share.of, run, found, lists, meter))
+        results.append(write_run(share.common, run, found, lists, meter))
     return results
 
 
@@ -128,9 +128,9 @@ class Judged:
 class Lists:
     """Lists of keys and of dead records as a task reads them; counts the bytes."""
 
-    def __init__(self, of: Pass) -> None:
+    def __init__(self, common: Pass) -> None:
         self.bytes_read = 0
-        self._of = of
+        self._common = common
 
     def keys(self, extent: Extent, halves: Halves | None = None) -> KeyList:
         """Of dead records too. Offsets that were too far apart for a list are read with their batches."""
@@ -138,22 +138,22 @@ class Lists:
             return NO_KEYS
         if extent.keys < 0:
             self.bytes_read += extent.length
-            path = f"{self._of.store.url}/{object_path(extent.object_id)}"
-            found = keys_in([chunk_of(path, read_extent(self._of.store, extent))], self._of.hash_key)
-            refuse_keyless(self._of.topic_partition, extent.records + extent.dead - found.offsets.size)
+            path = f"{self._common.store.url}/{object_path(extent.object_id)}"
+            found = keys_in([chunk_of(path, read_extent(self._common.store, extent))], self._common.hash_key)
+            refuse_keyless(self._common.topic_partition, extent.records + extent.dead - found.offsets.size)
             return found
         if halves is None:
             halves = self.halves(extent)
         self.bytes_read += rest_bytes(extent.keys)
-        return read_keys(self._of.store, extent, halves)
+        return read_keys(self._common.store, extent, halves)
 
     def halves(self, extent: Extent) -> Halves:
         self.bytes_read += halves_bytes(extent.keys)
-        return read_halves(self._of.store, extent)
+        return read_halves(self._common.store, extent)
 
     def dead(self, extent: Extent) -> Offsets:
         self.bytes_read += dead_bytes(extent.dead, extent.span)
-        return read_dead(self._of.store, extent)
+        return read_dead(self._common.store, extent)
 
 
 def refuse_keyless(topic_partition: TopicPartition, lost: int) -> None:
@@ -174,14 +174,14 @@ class NewerKeys:
         self._lists = lists
         self._table = index.new_table(sum(map(records_of, indexed)))
         self._known: dict[Span, Judged] = {}
-        halves = []
+        self._unsorted: list[Halves] = []
+        self._halves: Halves | None = None
         for extent in reversed(indexed):
             keys = lists.keys(extent)
             states = marked(self._table, keys, span)
-            halves.append(keys.digests[:, 0])
+            self._unsorted.append(keys.digests[:, 0].copy())
             if extent.span in kept:
                 self._known[extent.span] = Judged(keys, states & CODE_MASK == SUPERSEDED)
-        self._halves = union(halves)
 
     def judged(self, extent: Extent) -> Judged | None:
         """Of an extent below the index, or one that it overlaps."""
@@ -190,6 +190,8 @@ class NewerKeys:
         halves = None
         if extent.keys >= 0:
             halves = self._lists.halves(extent)
+            if self._halves is None:
+                self._halves = union(self._unsorted)
             if not any_common(halves, self._halves):
                 return None
         keys = self._lists.keys(extent, halves)
@@ -217,15 +219,15 @@ class _Changes:
     tombstones: list[Span] = field(default_factory=list)
 
 
-def write_run(of: Pass, run: Run, found: Mapping[Span, Judged | None], lists: Lists, meter: Meter) -> RunResult:
+def write_run(common: Pass, run: Run, found: Mapping[Span, Judged | None], lists: Lists, meter: Meter) -> RunResult:
     """Each extent is left, marked or written again; nothing is hashed again, and only what is written again is read."""
     changes = _Changes()
     for extent in run.extents:
-        _look_at(of, extent, found[extent.span], lists, changes)
+        _look_at(common, extent, found[extent.span], lists, changes)
         meter.add(extent.length, records_of(extent))
     stored = None
     if changes.writes or changes.marks:
-        stored = write_once(of.store, run.object_id, lambda writer: _fill(of, run, writer, changes, lists))
+        stored = write_once(common.store, run.object_id, lambda writer: _fill(common, run, writer, changes, lists))
     read, lists.bytes_read = lists.bytes_read, 0
     return RunResult(
         object_id=run.object_id, stored=stored, rewritten=len(changes.writes), marked=len(changes.marks),
@@ -233,9 +235,9 @@ def write_run(of: Pass, run: Run, found: Mapping[Span, Judged | None], lists: Li
     )  # fmt: skip
 
 
-def _look_at(of: Pass, extent: Extent, judged: Judged | None, lists: Lists, changes: _Changes) -> None:
+def _look_at(common: Pass, extent: Extent, judged: Judged | None, lists: Lists, changes: _Changes) -> None:
     """Dead are the superseded ones, the tombstones that had their time, and those that were dead before."""
-    due = touching(of.due, extent.span)
+    due = touching(common.due, extent.span)
     if judged is None and due and extent.length:
         keys = lists.keys(extent)
         judged = Judged(keys, np.zeros(keys.offsets.size, dtype=np.bool_))
@@ -250,7 +252,7 @@ def _look_at(of: Pass, extent: Extent, judged: Judged | None, lists: Lists, chan
     if not gets_list and not bool((gone & live).any()):
         return
     dead = np.union1d(known, keys.offsets[gone])
-    if gets_list or dead.size > of.dead_share_max * (extent.records + extent.dead):
+    if gets_list or dead.size > common.dead_share_max * (extent.records + extent.dead):
         changes.writes.append((extent, keys, dead))
     else:
         changes.marks.append((extent, dead))
@@ -263,9 +265,9 @@ def _within(offsets: Offsets, spans: Spans) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _fill(of: Pass, run: Run, writer: ObjectWriter, changes: _Changes, lists: Lists) -> None:
+def _fill(common: Pass, run: Run, writer: ObjectWriter, changes: _Changes, lists: Lists) -> None:
     """In the order of the log."""
-    topic, number = of.topic_partition.topic, of.topic_partition.number
+    topic, number = common.topic_partition.topic, common.topic_partition.number
     marks = {extent.span: dead for extent, dead in changes.marks}
     writes = {extent.span: (keys, dead) for extent, keys, dead in changes.writes}
     for extent in run.extents:
@@ -274,7 +276,7 @@ def _fill(of: Pass, run: Run, writer: ObjectWriter, changes: _Changes, lists: Li
         elif extent.span in writes:
             keys, dead = writes[extent.span]
             lists.bytes_read += extent.length
-            chunk = chunk_of(f"{of.store.url}/{object_path(extent.object_id)}", read_extent(of.store, extent))
+            chunk = chunk_of(f"{common.store.url}/{object_path(extent.object_id)}", read_extent(common.store, extent))
             live = living(chunk, keys.offsets, dead)
             writer.add(
                 topic, number, extent.span, [live.data] if live.data else [], records=live.records,
@@ -287,7 +289,7 @@ def _fill(of: Pass, run: Run, writer: ObjectWriter, changes: _Changes, lists: Li
 class ExtentUnit:
     """Extents whose keys one task sends to the buckets. `record` is the ordinal of the first record."""
 
-    of: Pass
+    common: Pass
     extents: tuple[Extent, ...]
     record: int
 
@@ -297,14 +299,14 @@ class ExtentUnit:
 
     def index(self, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
         table = index.new_table(sum(map(records_of, self.extents)))
-        lists, parts, lost = Lists(self.of), [], 0
+        lists, parts, lost = Lists(self.common), [], 0
         record = self.record + sum(map(records_of, self.extents))
         for extent in reversed(self.extents):
             record -= records_of(extent)
             keys = lists.keys(extent)
-            states = marked(table, keys, self.of.index)
+            states = marked(table, keys, self.common.index)
             mapped = np.flatnonzero(states & CODE_MASK != UNMAPPED)
-            dirty = keys.offsets[mapped] >= (0 if self.of.index is None else self.of.index.start)
+            dirty = keys.offsets[mapped] >= (0 if self.common.index is None else self.common.index.start)
             part, gone = buckets.survivors(keys.digests[mapped], dirty, mapped, states, record)
             parts.append(part)
             lost += gone
@@ -315,14 +317,14 @@ class ExtentUnit:
 class RunAlone:
     """One run, for the task that gets its survivors."""
 
-    of: Pass
+    common: Pass
     run: Run
 
     def rewrite(self, blobs: Sequence[bytes], meter: Meter, *, keys_found: int, tombstones_lost: int) -> RunResult:
         states = np.zeros(self.run.records, dtype=np.uint8)
         for blob in blobs:
             buckets.apply(blob, states)
-        lists, first = Lists(self.of), 0
+        lists, first = Lists(self.common), 0
         found: dict[Span, Judged | None] = {}
         for extent in self.run.extents:
             mine = states[first : first + records_of(extent)]
@@ -333,7 +335,7 @@ class RunAlone:
             keys = lists.keys(extent)
             superseded = ~np.isin(mine[: keys.offsets.size] & CODE_MASK, (NEWEST, UNMAPPED))
             found[extent.span] = Judged(keys, superseded)
-        return write_run(self.of, self.run, found, lists, meter)
+        return write_run(self.common, self.run, found, lists, meter)
 
 
 UNIT_RECORDS = 4 << 20
@@ -344,7 +346,7 @@ UNIT_RECORDS = 4 << 20
 class SplitExtents:
     """A partition whose keys are too many for a task: `pipeline.splitting.Splittable`."""
 
-    of: Pass
+    common: Pass
     runs: tuple[Run, ...]
 
     @property
@@ -363,12 +365,12 @@ class SplitExtents:
         first = size = 0
         for extent in (extent for run in self.runs for extent in run.extents):
             if extents and size + records_of(extent) > UNIT_RECORDS:
-                yield ExtentUnit(of=self.of, extents=tuple(extents), record=first)
+                yield ExtentUnit(common=self.common, extents=tuple(extents), record=first)
                 first, size = first + size, 0
                 extents = []
             extents.append(extent)
             size += records_of(extent)
-        yield ExtentUnit(of=self.of, extents=tuple(extents), record=first)
+        yield ExtentUnit(common=self.common, extents=tuple(extents), record=first)
 
     def parts(self) -> list[RunAlone]:
-        return [RunAlone(of=self.of, run=run) for run in self.runs]
+        return [RunAlone(common=self.common, run=run) for run in self.runs]

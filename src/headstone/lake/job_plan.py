@@ -184,11 +184,11 @@ def tasks_of(
     fits = memory <= options.task_memory_bytes
     fair = plan.size <= max(1.5 * bytes_total / options.parallelism, SPLIT_BYTES_MIN)
     if options.path == "whole" or (options.path == "auto" and fits and fair):
-        return [Share(of=shared, runs=runs, indexed=indexed)]
+        return [Share(common=shared, runs=runs, indexed=indexed)]
     told = sum(section_bytes(extent.keys) for extent in indexed)
     if options.path == "shuffle" or told > TOLD_BYTES:
-        return SplitExtents(of=shared, runs=runs)
-    return [Share(of=shared, runs=some, indexed=indexed) for some in _shares(runs)]
+        return SplitExtents(common=shared, runs=runs)
+    return [Share(common=shared, runs=some, indexed=indexed) for some in _shares(runs)]
 
 
 def _shares(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
