@@ -6,12 +6,18 @@ What they are, not what it means: which settings are taken over, and what is ref
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headstone.cluster.connection import SECONDS_MAX
 from headstone.cluster.librdkafka import Clients
+from headstone.errors import Unfinished
+
+TIMES_KNOWN = 3
+"""In a row, so that it was not only one broker."""
+PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +93,18 @@ def create_topic(clients: Clients, topic: str, *, partitions: int, copies: int, 
     )
     with clients.telling(admin, f"{topic}: "):
         admin.create_topics([made], request_timeout=SECONDS_MAX)[topic].result(SECONDS_MAX)
+    _wait_until_known(clients, topic)
+
+
+def _wait_until_known(clients: Clients, topic: str) -> None:
+    """The controller has made it; the others hear of it a little later, and any of them may be asked next."""
+    known, until_s, last = 0, time.monotonic() + SECONDS_MAX, "not all brokers know of it"
+    while known < TIMES_KNOWN:
+        try:
+            known = known + 1 if topic in describe(clients, [topic]) else 0
+        except Unfinished as error:
+            known, last = 0, str(error)
+        if time.monotonic() > until_s:
+            raise Unfinished(f"{topic} was made, but: {last}; run the same command again")
+        if not known:
+            time.sleep(PAUSE_S)
