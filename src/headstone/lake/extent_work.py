@@ -24,13 +24,13 @@ from headstone.lake.keyindex import (
     Offsets,
     any_common,
     halves_bytes,
-    keys_in,
     rest_bytes,
     union,
 )
 from headstone.lake.objects import (
     ObjectWriter,
     Stored,
+    keys_of_extent,
     object_path,
     read_dead,
     read_extent,
@@ -138,10 +138,9 @@ class Lists:
             return NO_KEYS
         if extent.keys < 0:
             self.bytes_read += extent.length
-            path = f"{self._common.store.url}/{object_path(extent.object_id)}"
-            found = keys_in([chunk_of(path, read_extent(self._common.store, extent))], self._common.hash_key)
-            refuse_keyless(self._common.topic_partition, extent.records + extent.dead - found.offsets.size)
-            return found
+            keys = keys_of_extent(self._common.store, extent, self._common.hash_key)
+            refuse_keyless(self._common.topic_partition, extent.records + extent.dead - keys.offsets.size)
+            return keys
         if halves is None:
             halves = self.halves(extent)
         self.bytes_read += rest_bytes(extent.keys)

@@ -104,7 +104,9 @@ def leased_all(
         with kept_alive(leases, taken, worker, clock, lease_ms=lease_ms) as kept:
             for name in set(partitions) - set(taken):
                 holder = holders.get(name, "another worker")
-                kept.refused[name] = CommitRefused(f"{holder} works on it; look again when that has ended")
+                kept.refused[name] = CommitRefused(
+                    f"{holder} works on it; look again when that has ended, or in {lease_ms / 1000:g} s if it was killed"
+                )
             yield kept
     finally:
         leases.release_all(taken, worker)

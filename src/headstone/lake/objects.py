@@ -24,18 +24,21 @@ from headstone.errors import CorruptLog, Unfinished
 from headstone.lake.commits import Extent
 from headstone.lake.dead import NONE, dead_bytes, dead_of, dead_section, without_dead
 from headstone.lake.keyindex import (
+    NO_KEYS,
     Halves,
     KeyList,
     Offsets,
     halves_bytes,
     halves_of,
     key_section,
+    keys_in,
     keys_of,
     rest_bytes,
     section_bytes,
 )
 from headstone.lake.spans import Span
 from headstone.log.reading import chunk_of
+from headstone.retention.keys import HashKey
 from headstone.storage.stores import PART_BYTES, Sink, Store
 
 MAGIC = b"HEADST\x00\x04"
@@ -208,6 +211,15 @@ def read_keys(store: Store, extent: Extent, halves: Halves | None = None) -> Key
     if found is None:
         raise _damaged(store, path, position, extent, "list of keys")
     return found
+
+
+def keys_of_extent(store: Store, extent: Extent, hash_key: HashKey) -> KeyList:
+    """The list of its keys; made of its batches if it has none, because its offsets are too far apart."""
+    if not extent.length:
+        return NO_KEYS
+    if extent.keys >= 0:
+        return read_keys(store, extent)
+    return keys_in([chunk_of(f"{store.url}/{object_path(extent.object_id)}", read_extent(store, extent))], hash_key)
 
 
 def read_dead(store: Store, extent: Extent) -> Offsets:

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from headstone.lake.commits import Extent, Partition
 from headstone.lake.dead import is_live
-from headstone.lake.keyindex import KeyList, Offsets, keys_in, section_bytes
+from headstone.lake.keyindex import KeyList, Offsets, section_bytes
 from headstone.lake.lake import Lake
-from headstone.lake.objects import object_path, read_dead, read_extent, read_keys
+from headstone.lake.objects import keys_of_extent, object_path, read_dead, read_extent
 from headstone.lake.reading import Columns, arrow_rows
 from headstone.log.columns import OFFSET, decode
 from headstone.log.reading import Payloads, chunk_of
@@ -109,7 +109,7 @@ def decide(work: DecideWork, meter: Meter) -> list[Bits]:
         if extent.span.end <= work.start_offset or not extent.length:
             answer.append(b"")
             continue
-        keys = _keys(work.store, extent, work.hash_key)
+        keys = keys_of_extent(work.store, extent, work.hash_key)
         keys = keys.only(_buckets(keys, work.buckets) == work.bucket)
         shown = (keys.offsets >= work.start_offset) & is_live(keys.offsets, read_dead(work.store, extent))
         states = np.zeros(keys.offsets.size, dtype=np.uint8)
@@ -132,7 +132,7 @@ def rows_of_table(
     for found in extents:
         if found.is_empty:
             continue
-        live = _offsets(_keys(store, found.extent, hash_key), found.bits)
+        live = _offsets(keys_of_extent(store, found.extent, hash_key), found.bits)
         chunk = chunk_of(f"{store.url}/{object_path(found.extent.object_id)}", read_extent(store, found.extent))
         batches = chunk.batches
         first = np.searchsorted(live, batches["base_offset"])
@@ -141,13 +141,6 @@ def rows_of_table(
         )
         for data, spans in decode(chunk, chosen, payloads):
             yield arrow_rows(topic_partition, chunk, data, spans[~is_live(spans[:, OFFSET], live)], columns)
-
-
-def _keys(store: Store, extent: Extent, hash_key: HashKey) -> KeyList:
-    """The list of its keys; made of its batches if it has none."""
-    if extent.keys >= 0:
-        return read_keys(store, extent)
-    return keys_in([chunk_of(object_path(extent.object_id), read_extent(store, extent))], hash_key)
 
 
 def _entries(extents: Sequence[Extent]) -> int:
