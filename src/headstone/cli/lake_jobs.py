@@ -79,7 +79,7 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
             "failed": [{"partition": str(name), "why": str(error)} for name, error in failed],
             "evacuated": asdict(evacuated) if arguments.purge or evacuated.extents else None,
         },
-        _compact_lines(done, leveled, evacuated),
+        _compact_lines(done, leveled, evacuated, nothing_due=not order),
     )
     return next((getattr(error, "exit_code", UNFINISHED) for _, error in failed), DONE)
 
@@ -103,10 +103,12 @@ def _of_topics(
     return {name: state for name, state in states.items() if not arguments.topic or name.topic in arguments.topic}
 
 
-def _compact_lines(done: Sequence[Compacted], leveled: Sequence[Leveled], evacuated: Evacuated) -> Iterator[str]:
+def _compact_lines(
+    done: Sequence[Compacted], leveled: Sequence[Leveled], evacuated: Evacuated, *, nothing_due: bool
+) -> Iterator[str]:
     for result in done:
         yield _compacted_line(result)
-    if not done:
+    if nothing_due:
         yield "nothing is due"
     for merged in leveled:
         yield (
