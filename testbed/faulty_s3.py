@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from headstone.brokers.processes import HOST
+from headstone.brokers.ports import HOST
 
 PIECE_BYTES = 1 << 16
 UPSTREAM_SECONDS_MAX = 120

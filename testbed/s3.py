@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headstone.brokers.processes import HOST, free_ports, wait_until
+from headstone.brokers.ports import HOST, free_ports
+from headstone.brokers.processes import wait_until
 from testbed.maven import cache_folder
 
 BUCKET = "lake"

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
 
-from headstone.brokers.processes import HOST, free_ports, wait_until
+from headstone.brokers.ports import HOST, free_ports
+from headstone.brokers.processes import wait_until
 from testbed.machines import environment, machine
 
 START_SECONDS_MAX = 300

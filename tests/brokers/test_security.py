@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from headstone.brokers.distribution import Distribution
-from headstone.brokers.processes import HOST, Cluster, free_ports, wait_until
+from headstone.brokers.ports import HOST, free_ports
+from headstone.brokers.processes import Cluster, wait_until
 from headstone.cli.main import main
 from testbed.workloads import second_client
 from tests.brokers.ingesting import ingesting
@@ -94,6 +95,7 @@ def set_the_scene(cluster: Cluster) -> Any:
     )
 
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    wait_until(lambda: len(admin.list_topics(timeout=60).brokers) == len(cluster.brokers), "brokers", seconds_max=60)
     admin.create_topics([NewTopic("orders", 1, 2, config={"cleanup.policy": "compact"})])["orders"].result(60)
     secret = UserScramCredentialUpsertion(
         USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode()

@@ -1,13 +1,14 @@
 """Throwaway KRaft clusters of real brokers on loopback: start, stop, kill, restart, and what they said.
 
-Every process is stopped by its id, ports are free ones of 127.0.0.1, and a failed start shows the tail of the broker's
+Every process is stopped by its id, ports are nobody else's, and a failed start shows the tail of the broker's
 log. Knows nothing of topics or clients.
 """
 
 from __future__ import annotations
 
+import base64
+import secrets
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +19,15 @@ from types import TracebackType
 from typing import IO
 
 from headstone.brokers.distribution import Distribution, write_logging
+from headstone.brokers.ports import HOST, free_ports
 from headstone.errors import Unfinished
 
-CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 STARTED = "Kafka Server started"
 START_SECONDS_MAX = 180
 STOP_SECONDS_MAX = 60
 STOPS_MAX = 3
 TAIL_LINES = 40
 POLL_SECONDS = 0.1
-HOST = "127.0.0.1"
 
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """Three brokers on two cores start in half the time without the second compiler. Not for measuring."""
@@ -40,17 +40,6 @@ def wait_until(true: Callable[[], bool], what: str, *, seconds_max: float, every
         if time.monotonic() > deadline:
             raise Unfinished(f"waited {seconds_max:g} s in vain: {what}")
         time.sleep(every)
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +85,9 @@ class Broker:
     def stopped_cleanly(self) -> bool:
         return (self.log_dir / ".kafka_cleanshutdown").exists()
 
-    def format(self) -> None:
+    def format(self, cluster_id: str) -> None:
         properties = self._write_properties()
-        self._distribution.tool("storage", "format", "-t", CLUSTER_ID, "-c", properties, config=self.root / "tools")
+        self._distribution.tool("storage", "format", "-t", cluster_id, "-c", properties, config=self.root / "tools")
 
     def start(self, *, wait: bool = True) -> None:
         assert not self.running
@@ -197,6 +186,7 @@ class Cluster:
         controllers = {number: ports[brokers + number - 1] for number in range(1, brokers + 1)}
         self.distribution = distribution
         self.root = root
+        self.cluster_id = base64.urlsafe_b64encode(b"Headston" + secrets.token_bytes(8)).decode().rstrip("=")
         self.ports = {number: ports[number - 1] for number in range(1, brokers + 1)}
         voters = ",".join(f"{number}@{HOST}:{port}" for number, port in controllers.items())
         self.brokers: dict[int, Broker] = {}
@@ -212,7 +202,7 @@ class Cluster:
 
     def format(self) -> None:
         for broker in self.brokers.values():
-            broker.format()
+            broker.format(self.cluster_id)
 
     def start(self) -> None:
         """All that do not run, at the same time."""
