@@ -1,0 +1,271 @@
+"""What the guard is told, what it remembers, what it wants done and what it tells of each partition.
+
+Values only. The memory must be durable before the actions of the same decision are carried out, as a claim before it is
+sent. Knows no rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headstone.coordination.danger import CommittedEnd, Retention
+
+LONG_MAX = str(2**63 - 1)
+RATIO, LAG_MIN, LAG_MAX = "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms"
+HOLD = ((RATIO, "1.0"), (LAG_MIN, LONG_MAX), (LAG_MAX, LONG_MAX))
+"""Two ways to pause that do not depend on each other, and the one setting that would override the first."""
+DEFAULT_HOLD = (
+    ("log.cleaner.min.cleanable.ratio", "1.0"),
+    ("log.cleaner.min.compaction.lag.ms", LONG_MAX),
+    ("log.cleaner.max.compaction.lag.ms", LONG_MAX),
+)
+
+Configs = tuple[tuple[str, str | None], ...]
+"""Name and value; None: there is no override."""
+
+
+class Verdict(StrEnum):
+    RIGHT = "right"
+    WRONG = "wrong"
+    UNJUDGED = "cannot be judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSeen:
+    """log_end is None while it cannot be asked; verdict is None while it was not read and compared with the others.
+
+    A reading counts only if it began (read_ms) after the replica was in sync again.
+    """
+
+    broker: int
+    log_end: int | None
+    verdict: Verdict | None = None
+    read_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSeen:
+    """horizon_ms: the earliest delete horizon read in batches that some replica lacks, in the guard's time, or None."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[ReplicaSeen, ...]
+    isr: tuple[int, ...]
+    moving: tuple[int, ...] = ()
+    """Replicas that a reassignment adds or removes."""
+    committed_end: int | None = None
+    horizon_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSeen:
+    """One look at a topic. asked_ms is when the first question was sent: all that is told is at least that new.
+
+    `overrides` are the topic's own of the three settings of a hold. `held_on` are the brokers that said themselves that
+    the hold is in force there; `alive` are the brokers that the cluster counts as such.
+    """
+
+    topic: str
+    asked_ms: int
+    compacted: bool
+    delete_retention_ms: int
+    overrides: Configs
+    partitions: tuple[PartitionSeen, ...]
+    alive: tuple[int, ...]
+    held_on: tuple[int, ...] = ()
+    skew_ms: int = 0
+    """The largest difference between two brokers' clocks that the answers allow."""
+    in_sync_min: int = 1
+    default_overrides: Configs = ()
+    """The cluster default's own overrides of the settings of DEFAULT_HOLD."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """A replica that is not known to be right. complete_ms as in `danger.Danger`."""
+
+    partition: int
+    broker: int
+    since_ms: int
+    complete_ms: int | None
+    too_late: bool = False
+    returned_ms: int | None = None
+    """When it was first seen in sync again."""
+    order: tuple[int, ...] = ()
+    """The replicas as they were assigned before the guard decided to expel this one; empty: it did not."""
+    expelled_ms: int | None = None
+    """When it was first seen out of the assignment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The guard's own hold of a topic; `found` is restored. seen_ms is None until the cluster shows it."""
+
+    asked_ms: int
+    found: Configs
+    seen_ms: int | None = None
+    confirmed: tuple[int, ...] = ()
+    confirmed_ms: int | None = None
+    undone_ms: int | None = None
+    released_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    """A replica that was in sync when last seen: it had everything at complete_ms."""
+
+    partition: int
+    broker: int
+    complete_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the guard knows of one topic from before; an empty one knows nothing, so whoever is behind has no slack."""
+
+    retentions: tuple[Retention, ...] = ()
+    retention_seen_ms: int | None = None
+    ends: tuple[tuple[int, CommittedEnd], ...] = ()
+    """Partition and what was committed there, oldest first."""
+    complete: tuple[Complete, ...] = ()
+    away: tuple[Away, ...] = ()
+    hold: Hold | None = None
+    default_hold: Configs | None = None
+    """What was found in the cluster default before the guard held by it; None: it does not."""
+    skew_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetHold:
+    """Effect: one IncrementalAlterConfigs; in effect on every broker by by_ms."""
+
+    topic: str
+    configs: Configs
+    by_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskBrokers:
+    """Effect: ask each of these brokers itself whether it has the hold."""
+
+    topic: str
+    brokers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndPasses:
+    """Effect: restart cleaner threads (a change of log.cleaner.backoff.ms), so that no pass of before the hold goes on."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify:
+    """Effect: read this replica, compare it with the others."""
+
+    topic: str
+    partition: int
+    broker: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Effect: restore these; None deletes the override."""
+
+    topic: str
+    restore: Configs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldByDefault:
+    """Effect: hold all topics without overrides, where a robot undoes the topic's own hold."""
+
+    configs: Configs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseDefault:
+    """Effect: restore the cluster default."""
+
+    restore: Configs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expel:
+    """Effect: reassign to the remaining replicas. A replica that is not assigned cannot lead."""
+
+    topic: str
+    partition: int
+    broker: int
+    remaining: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddAgain:
+    """Effect: reassign to the replicas of before, in their order: the expelled one copies afresh, under the hold."""
+
+    topic: str
+    partition: int
+    broker: int
+    order: tuple[int, ...]
+
+
+class AlarmKind(StrEnum):
+    UNDONE_BY_ROBOT = "a robot undid the hold"
+    CHANGED_BY_PERSON = "somebody changed the hold"
+    FOREIGN_HOLD = "held by somebody else"
+    NOT_CONFIRMED = "a broker does not have the hold"
+    TOO_LATE = "away past the moment of danger"
+    WRONG = "a replica is wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """Effect: a person must know; partition and broker are None where it is about the topic."""
+
+    kind: AlarmKind
+    topic: str
+    partition: int | None = None
+    broker: int | None = None
+
+
+Action = (
+    SetHold | AskBrokers | EndPasses | Verify | Release | HoldByDefault | ReleaseDefault | Expel | AddAgain | Alarm
+)  # fmt: skip
+
+
+class State(StrEnum):
+    FINE = "fine"
+    WATCHED = "watched"
+    HELD = "held"
+    TOO_LATE = "too late: needs readmission"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One partition for an operator. countdown_ms is negative once unsafe_ms is over; both are None if nobody is away."""
+
+    partition: int
+    state: State
+    blockers: tuple[int, ...] = ()
+    since_ms: int | None = None
+    unsafe_ms: int | None = None
+    countdown_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What the operator allows beyond holding topics. Nothing, unless said."""
+
+    cluster_default: bool = False
+    readmission: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    memory: Memory
+    actions: tuple[Action, ...]
+    statuses: tuple[Status, ...]
