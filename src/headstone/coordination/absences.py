@@ -8,10 +8,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headstone.coordination.danger import CommittedEnd, Margins, Retention, danger, still_complete_ms
-from headstone.coordination.guard_values import Away, Complete, Memory, PartitionSeen, ReplicaSeen, TopicSeen
+from headstone.coordination.guard_values import (
+    HOLD,
+    Away,
+    Complete,
+    Configs,
+    Memory,
+    PartitionSeen,
+    ReplicaSeen,
+    TopicSeen,
+)
 
 ENDS_MAX = 128
 """Per partition. Forgetting the oldest is safe: a replica that lost more than that has no slack."""
+
+
+def is_held(overrides: Configs) -> bool:
+    values = dict(overrides)
+    return all(values.get(name) == value for name, value in HOLD)
+
+
+def in_effect(memory: Memory) -> bool:
+    """Every live broker has said itself that it has the hold, and nobody was seen to undo it since."""
+    return memory.hold is not None and memory.hold.confirmed_ms is not None and memory.hold.released_ms is None
 
 
 def learn_retentions(memory: Memory, seen: TopicSeen, margins: Margins) -> Memory:
@@ -87,7 +106,9 @@ def _absence(
             margins=margins,
         )  # fmt: skip
         # In sync now; but if nobody looked for so long, it may have been away past its moment of danger and come back.
-        if seen.asked_ms + margins.poll_ms < limit.unsafe_ms:
+        short = seen.delete_retention_ms < margins.retention_ms_min
+        held = in_effect(memory) and is_held(seen.overrides) and known is not None
+        if seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or (short and known is not None):
             return None
     return Away(partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=known)
 

@@ -29,6 +29,11 @@ class Margins:
     slack_share: float = 0.5
     """A hold comes when this share of the slack is used up: outages of minutes touch nothing."""
 
+    @property
+    def retention_ms_min(self) -> int:
+        """With a shorter delete.retention.ms no look is ever new enough: such a topic cannot be guarded, only told of."""
+        return self.metadata_age_ms + self.skew_ms + self.effect_ms + 2 * self.poll_ms
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:

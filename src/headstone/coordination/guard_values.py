@@ -219,6 +219,7 @@ class AlarmKind(StrEnum):
     NOT_CONFIRMED = "a broker does not have the hold"
     TOO_LATE = "away past the moment of danger"
     WRONG = "a replica is wrong"
+    RETENTION_TOO_SHORT = "delete.retention.ms is too short to guard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headstone.coordination.absences import learn_absences, learn_ends, learn_retentions
+from headstone.coordination.absences import in_effect, is_held, learn_absences, learn_ends, learn_retentions
 from headstone.coordination.danger import Danger, Margins, danger
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
@@ -22,7 +22,6 @@ from headstone.coordination.guard_values import (
     AskBrokers,
     Away,
     Complete,
-    Configs,
     Decision,
     EndPasses,
     Expel,
@@ -65,17 +64,13 @@ def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allow
     cases = _cases(memory, seen, margins)
     memory, wanted = _hold_or_release(memory, seen, cases, now_ms, margins)
     statuses = tuple(_status(memory, seen, partition, cases, now_ms, margins) for partition in seen.partitions)
-    return Decision(memory=memory, actions=(*hold_actions, *late_alarms, *returned, *wanted), statuses=statuses)
+    actions = (*_too_short(seen, margins), *hold_actions, *late_alarms, *returned, *wanted)
+    return Decision(memory=memory, actions=actions, statuses=statuses)
 
 
-def is_held(overrides: Configs) -> bool:
-    values = dict(overrides)
-    return all(values.get(name) == value for name, value in HOLD)
-
-
-def in_effect(memory: Memory) -> bool:
-    """Every live broker has said itself that it has the hold, and nobody has undone it since."""
-    return memory.hold is not None and memory.hold.confirmed_ms is not None and memory.hold.released_ms is None
+def _too_short(seen: TopicSeen, margins: Margins) -> list[Action]:
+    short = seen.compacted and seen.delete_retention_ms < margins.retention_ms_min
+    return [Alarm(kind=AlarmKind.RETENTION_TOO_SHORT, topic=seen.topic)] if short else []
 
 
 def _cases(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:

@@ -1,0 +1,333 @@
+"""What the guard decides about one topic, look by look: when it holds, verifies, releases, readmits, leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headstone.coordination.danger import (
+    NEVER_MS,
+    CommittedEnd,
+    Danger,
+    Margins,
+    Retention,
+    danger,
+    first_removal_ms,
+    still_complete_ms,
+)
+from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
+    HOLD,
+    LAG_MAX,
+    LAG_MIN,
+    RATIO,
+    Action,
+    AddAgain,
+    Alarm,
+    AlarmKind,
+    Allowed,
+    AskBrokers,
+    Configs,
+    Decision,
+    EndPasses,
+    Expel,
+    HoldByDefault,
+    Memory,
+    PartitionSeen,
+    Release,
+    ReleaseDefault,
+    ReplicaSeen,
+    SetHold,
+    State,
+    Status,
+    TopicSeen,
+    Verdict,
+    Verify,
+)
+from headstone.coordination.guarding import decide
+
+SECOND_MS, HOUR_MS = 1_000, 3_600_000
+DAY_MS = 24 * HOUR_MS
+MARGINS = Margins()
+NOTHING: Configs = ((RATIO, None), (LAG_MIN, None), (LAG_MAX, None))
+START_MS = 100 * DAY_MS
+COMPLETE_MS = START_MS - MARGINS.metadata_age_ms
+UNSAFE_MS = COMPLETE_MS + DAY_MS - MARGINS.skew_ms
+
+
+def partition(
+    isr: tuple[int, ...] = (1, 2, 3), *, verdict: Verdict | None = None, read_ms: int = 0, end: int | None = 100,
+    assigned: tuple[int, ...] = (1, 2, 3), moving: tuple[int, ...] = (), horizon_ms: int | None = None,
+) -> PartitionSeen:  # fmt: skip
+    """Replica 3 is the one that things happen to."""
+    replicas = [
+        ReplicaSeen(
+            broker=broker, log_end=end if broker == 3 else 100, verdict=verdict if broker == 3 else None,
+            read_ms=read_ms,
+        )
+        for broker in assigned
+    ]  # fmt: skip
+    return PartitionSeen(
+        partition=0, leader=isr[0], replicas=tuple(replicas), isr=isr, moving=moving, committed_end=100,
+        horizon_ms=horizon_ms,
+    )  # fmt: skip
+
+
+LOOK = TopicSeen(
+    topic="orders", asked_ms=START_MS, compacted=True, delete_retention_ms=DAY_MS, overrides=NOTHING,
+    partitions=(partition(),), alive=(1, 2, 3),
+)  # fmt: skip
+BEHIND = partition((1, 2), end=None)
+
+
+class Watch:
+    """One guard over many looks; each is decided the moment it was asked for."""
+
+    def __init__(self, allowed: Allowed | None = None) -> None:
+        self.allowed = allowed or Allowed()
+        self.memory = Memory()
+        self.look = LOOK
+        self.sees()
+
+    def sees(self, part: PartitionSeen | None = None, *, at_ms: int = START_MS, **changes: object) -> Decision:
+        parts = self.look.partitions if part is None else (part,)
+        self.look = replace(self.look, asked_ms=at_ms, partitions=parts, **changes)  # type: ignore[arg-type]
+        decision = decide(self.memory, self.look, at_ms, MARGINS, self.allowed)
+        self.memory = decision.memory
+        return decision
+
+    def held(self) -> Watch:
+        """Replica 3 went away, and half a day later the topic is held on every broker."""
+        self.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+        self.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
+        return self
+
+
+def alarm(kind: AlarmKind, *, broker: int | None = None, number: int | None = None) -> Alarm:
+    return Alarm(kind=kind, topic="orders", partition=number, broker=broker)
+
+
+LATE = alarm(AlarmKind.TOO_LATE, broker=3, number=0)
+SET_HOLD = SetHold(topic="orders", configs=HOLD, by_ms=UNSAFE_MS, reason="behind: partition 0: broker 3")
+VERIFY = Verify(topic="orders", partition=0, broker=3)
+
+
+@pytest.mark.parametrize(
+    ("retentions", "horizon_ms", "removal_ms"),
+    [
+        ((Retention(retention_ms=100),), None, 1_100),
+        ((Retention(retention_ms=100, until_ms=999), Retention(retention_ms=500, since_ms=900)), None, 1_500),
+        ((Retention(retention_ms=100, until_ms=1_000), Retention(retention_ms=500, since_ms=900)), None, 1_100),
+        ((Retention(retention_ms=500, until_ms=1_300), Retention(retention_ms=50, since_ms=1_200)), None, 1_250),
+        ((Retention(retention_ms=100),), 1_050, 1_050),
+        ((Retention(retention_ms=NEVER_MS),), None, NEVER_MS),
+    ],
+    ids=["one", "raised before", "raised when it left", "lowered since", "a horizon in a batch", "never"],
+)
+def test_the_first_removal_is_the_earliest_stamp_and_its_retention(
+    retentions: tuple[Retention, ...], horizon_ms: int | None, removal_ms: int
+) -> None:
+    assert first_removal_ms(1_000, retentions, horizon_ms) == removal_ms
+
+
+def test_every_margin_makes_the_hold_earlier() -> None:
+    def of(margins: Margins, skew_ms: int = 7) -> Danger:
+        spans = (Retention(retention_ms=1_000),)
+        return danger(complete=5_000, retentions=spans, horizon_ms=None, skew_ms=skew_ms, margins=margins)
+
+    none = Margins(metadata_age_ms=0, skew_ms=0, effect_ms=0, poll_ms=0, pass_start_ms=0, slack_share=1.0)
+    assert of(none, skew_ms=0) == Danger(complete_ms=5_000, unsafe_ms=6_000, hold_ms=6_000)
+    assert of(none) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_993)
+    assert of(replace(none, skew_ms=3)) == Danger(complete_ms=5_000, unsafe_ms=5_990, hold_ms=5_990)
+    assert of(replace(none, effect_ms=100)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_893)
+    assert of(replace(none, poll_ms=50)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_943)
+    assert of(replace(none, slack_share=0.5)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_496)
+
+
+def test_a_replica_that_comes_back_with_less_was_complete_earlier() -> None:
+    ends = tuple(CommittedEnd(asked_ms=ms, offset=offset) for ms, offset in ((10, 5), (20, 8), (30, 9), (40, 12)))
+    moments = [still_complete_ms(30, log_end, ends) for log_end in (None, 9, 8, 7, 4)]
+    assert moments == [30, 30, 20, 10, None]
+
+
+def test_a_healthy_topic_is_fine_and_untouched() -> None:
+    decision = Watch().sees(at_ms=START_MS + 60 * SECOND_MS)
+    assert (decision.actions, decision.statuses) == ((), (Status(partition=0, state=State.FINE),))
+
+
+def test_rolling_restarts_of_minutes_touch_nothing() -> None:
+    watch = Watch()
+    done: list[Action] = []
+    for minute in range(0, 24 * 60, 5):
+        isr = tuple(broker for broker in (1, 2, 3) if broker != minute // 5 % 6 + 1)
+        done += watch.sees(partition(isr), at_ms=START_MS + minute * 60 * SECOND_MS).actions
+    assert done == []
+
+
+def test_a_replica_that_is_away_is_watched_and_counted_down() -> None:
+    now_ms = START_MS + HOUR_MS
+    decision = Watch().sees(BEHIND, at_ms=now_ms)
+    watched = Status(
+        partition=0, state=State.WATCHED, blockers=(3,), since_ms=now_ms, unsafe_ms=UNSAFE_MS,
+        countdown_ms=UNSAFE_MS - now_ms,
+    )  # fmt: skip
+    assert (decision.actions, decision.statuses) == ((), (watched,))
+
+
+def test_half_of_the_slack_used_up_holds_the_topic() -> None:
+    half_ms = COMPLETE_MS + (UNSAFE_MS - COMPLETE_MS) // 2
+    assert Watch().sees(BEHIND, at_ms=half_ms - 1).actions == ()
+    assert Watch().sees(BEHIND, at_ms=half_ms).actions == (SET_HOLD,)
+
+
+def test_a_hold_that_did_not_arrive_is_asked_for_again() -> None:
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+    assert watch.sees(at_ms=START_MS + 14 * HOUR_MS).actions == (SET_HOLD,)
+
+
+def test_a_hold_is_in_effect_only_when_every_live_broker_says_so() -> None:
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+    some = watch.sees(at_ms=START_MS + 14 * HOUR_MS, overrides=HOLD, held_on=(1,))
+    assert (some.actions, some.statuses[0].state) == (
+        (AskBrokers(topic="orders", brokers=(2, 3)),), State.WATCHED,
+    )  # fmt: skip
+    every = watch.sees(at_ms=START_MS + 15 * HOUR_MS, held_on=(2,), alive=(1, 2))
+    assert (every.actions, every.statuses[0].state) == ((), State.HELD)
+
+
+def test_passes_in_flight_are_ended_only_if_the_deadline_is_near() -> None:
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+    near_ms = UNSAFE_MS - MARGINS.pass_start_ms + 1
+    decision = watch.sees(at_ms=near_ms, overrides=HOLD, held_on=(1, 2, 3))
+    assert (decision.actions, decision.statuses[0].state) == ((EndPasses(topic="orders"),), State.HELD)
+
+
+def test_without_a_hold_in_effect_the_moment_of_danger_is_too_late() -> None:
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+    decision = watch.sees(at_ms=UNSAFE_MS, overrides=HOLD, held_on=(1,))
+    missing = (2, 3)
+    assert decision.actions == (
+        AskBrokers(topic="orders", brokers=missing),
+        *(alarm(AlarmKind.NOT_CONFIRMED, broker=broker) for broker in missing), LATE,
+    )  # fmt: skip
+    assert decision.statuses[0].state == State.TOO_LATE
+
+
+def test_release_needs_everyone_in_sync_and_what_was_missed_read() -> None:
+    watch = Watch().held()
+    days = START_MS + 5 * DAY_MS
+    assert watch.sees(BEHIND, at_ms=days).statuses[0].state == State.HELD
+    assert watch.sees(partition(), at_ms=days + 1).actions == (VERIFY,)
+    too_early = partition(verdict=Verdict.RIGHT, read_ms=days)
+    assert watch.sees(too_early, at_ms=days + 2).actions == (VERIFY,)
+    read = partition(verdict=Verdict.RIGHT, read_ms=days + 1)
+    released = watch.sees(read, at_ms=days + 3)
+    assert released.actions == (Release(topic="orders", restore=NOTHING),)
+    assert released.statuses == (Status(partition=0, state=State.FINE),)
+    assert watch.sees(partition(), at_ms=days + 4, overrides=NOTHING).memory.hold is None
+
+
+def test_release_restores_what_was_found_and_leaves_what_others_set() -> None:
+    watch = Watch()
+    watch.look = replace(watch.look, overrides=((RATIO, "0.2"), (LAG_MIN, None), (LAG_MAX, "7")))
+    watch.held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    changed: Configs = ((RATIO, "1.0"), (LAG_MIN, dict(HOLD)[LAG_MIN]), (LAG_MAX, "9"))
+    told = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=days), at_ms=days + 1, overrides=changed)
+    assert told.actions == (
+        alarm(AlarmKind.CHANGED_BY_PERSON),
+        Release(topic="orders", restore=((RATIO, "0.2"), (LAG_MIN, None))),
+    )
+
+
+def test_a_hold_that_a_person_changed_is_told_and_not_set_again() -> None:
+    watch = Watch(Allowed(cluster_default=True)).held()
+    later = START_MS + 15 * HOUR_MS
+    first = watch.sees(at_ms=later, overrides=((RATIO, "0.1"), *NOTHING[1:]))
+    second = watch.sees(at_ms=later + HOUR_MS)
+    assert (first.actions, second.actions) == ((alarm(AlarmKind.CHANGED_BY_PERSON),), ())
+    assert watch.sees(at_ms=UNSAFE_MS).actions == (LATE,)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_hold_that_a_robot_undid_is_set_by_the_cluster_default_if_that_is_allowed(allowed: bool) -> None:
+    watch = Watch(Allowed(cluster_default=allowed)).held()
+    soon = START_MS + 13 * HOUR_MS + 60 * SECOND_MS
+    undone = watch.sees(at_ms=soon, overrides=NOTHING, held_on=())
+    default = (HoldByDefault(configs=DEFAULT_HOLD),) if allowed else ()
+    assert undone.actions == (
+        alarm(AlarmKind.UNDONE_BY_ROBOT), *default, *((AskBrokers(topic="orders", brokers=(1, 2, 3)),) * allowed),
+    )  # fmt: skip
+    held = watch.sees(at_ms=soon + 1, held_on=(1, 2, 3) if allowed else (), default_overrides=DEFAULT_HOLD)
+    assert held.statuses[0].state == (State.HELD if allowed else State.WATCHED)
+    watch.sees(partition(), at_ms=soon + 2)
+    back = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=soon + 2), at_ms=soon + 3)
+    restore = tuple((name, None) for name, _ in DEFAULT_HOLD)
+    assert back.actions == ((ReleaseDefault(restore=restore),) if allowed else ())
+
+
+def test_a_new_replica_has_no_slack() -> None:
+    watch = Watch()
+    new = partition((1, 2, 3), assigned=(1, 2, 3, 4), moving=(4,))
+    decision = watch.sees(new, at_ms=START_MS + HOUR_MS)
+    hold = SetHold(topic="orders", configs=HOLD, by_ms=0, reason="behind: partition 0: broker 4")
+    assert decision.actions == (alarm(AlarmKind.TOO_LATE, broker=4, number=0), hold)
+
+
+def test_who_looks_for_the_first_time_knows_nothing_of_those_behind() -> None:
+    decision = decide(Memory(), replace(LOOK, partitions=(BEHIND,)), START_MS, MARGINS, Allowed())
+    assert decision.actions == (LATE, replace(SET_HOLD, by_ms=0))
+
+
+def test_who_did_not_look_for_longer_than_the_retention_reads_everything() -> None:
+    decision = Watch().sees(partition(), at_ms=START_MS + 2 * DAY_MS)
+    verifies = tuple(Verify(topic="orders", partition=0, broker=broker) for broker in (1, 2, 3))
+    lates = tuple(alarm(AlarmKind.TOO_LATE, broker=broker, number=0) for broker in (1, 2, 3))
+    assert decision.actions == (*lates, *verifies)
+
+
+def test_a_wrong_replica_is_expelled_and_added_again_under_the_hold() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    wrong = partition(verdict=Verdict.WRONG, read_ms=days)
+    expel = Expel(topic="orders", partition=0, broker=3, remaining=(1, 2))
+    assert watch.sees(wrong, at_ms=days + 1).actions == (alarm(AlarmKind.WRONG, broker=3, number=0), expel)
+    assert watch.sees(wrong, at_ms=days + 2).actions == (expel,)
+    out = watch.sees(partition((1, 2), assigned=(1, 2)), at_ms=days + 3)
+    assert out.actions == (AddAgain(topic="orders", partition=0, broker=3, order=(1, 2, 3)),)
+    assert watch.sees(partition((1, 2), end=0, moving=(3,)), at_ms=days + 4).statuses[0].state == State.HELD
+    assert watch.sees(partition(), at_ms=days + 5).actions == (VERIFY,)
+    right = partition(verdict=Verdict.RIGHT, read_ms=days + 5)
+    assert watch.sees(right, at_ms=days + 6).actions == (Release(topic="orders", restore=NOTHING),)
+
+
+def test_nobody_is_expelled_below_the_replicas_that_must_be_in_sync() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition((1, 3)), at_ms=days, in_sync_min=2)
+    decision = watch.sees(partition((1, 3), verdict=Verdict.WRONG, read_ms=days), at_ms=days + 1)
+    assert [action for action in decision.actions if isinstance(action, Expel)] == []
+
+
+def test_somebody_elses_hold_is_told_and_never_released() -> None:
+    watch = Watch()
+    held = watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS, overrides=HOLD)
+    back = watch.sees(partition(), at_ms=START_MS + 14 * HOUR_MS)
+    assert (held.actions, back.actions) == ((alarm(AlarmKind.FOREIGN_HOLD),),) * 2
+
+
+def test_a_look_that_is_too_old_says_unknown() -> None:
+    late_ms = START_MS + 4 * MARGINS.poll_ms + 1
+    assert decide(Watch().memory, LOOK, late_ms, MARGINS, Allowed()).statuses[0].state == State.UNKNOWN
+
+
+def test_a_retention_that_is_shorter_than_the_margins_is_told() -> None:
+    decision = Watch().sees(at_ms=START_MS + 60 * SECOND_MS, delete_retention_ms=1_000)
+    assert decision.actions == (alarm(AlarmKind.RETENTION_TOO_SHORT),)
