@@ -140,7 +140,10 @@ def _undone(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tu
 
 
 def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
-    """A replica whose moment of danger came without a hold in effect: it stays so until it is read, or copies afresh."""
+    """A replica whose moment of danger came without a hold in effect: it stays so until it is read, or copies afresh.
+
+    What happens to the hold after it was seen in sync again is no danger to it: it has everything.
+    """
     away: list[Away] = []
     alarms: list[Action] = []
     hold = memory.hold
@@ -150,7 +153,8 @@ def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
         needed_ms = case.danger.unsafe_ms if absence.complete_ms is not None else absence.since_ms
         safe = held_ms is not None and held_ms <= needed_ms
         over = absence.returned_ms is not None and absence.returned_ms + margins.poll_ms < needed_ms
-        if not absence.too_late and not absence.order and not safe and not over and now_ms >= needed_ms:
+        judged = absence.returned_ms is None or absence.returned_ms == seen.asked_ms
+        if judged and not absence.too_late and not absence.order and not safe and not over and now_ms >= needed_ms:
             absence = replace(absence, too_late=True)
             alarms.append(
                 Alarm(

@@ -74,6 +74,8 @@ class Broker:
         self.skew_ms = skew_ms
         self.alive = True
         self.version = VERSION
+        self.held = False
+        """A topic config pauses its cleaner."""
         self.stopped_clean = False
         self.log = PartitionLog()
         self.durable: following.Durable | None = None
@@ -246,6 +248,8 @@ class Broker:
     def clean(self, now_ms: int) -> Cleaned | None:
         """One cleaner pass. A coordinated cleaner also comes for tombstones and markers that are due in clean parts."""
         self.log.expire_producers(self.clock(now_ms), self.policy.producer_id_expiration_ms)
+        if self.held:
+            return None
         policy = self.cleaning_policy(now_ms)
         coordinated = self.rules == COORDINATED
         cleaned = clean(self.log, policy, debt=coordinated)

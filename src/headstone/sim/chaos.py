@@ -156,7 +156,7 @@ class Driver:
         return broker is not None and self.cluster.clean(broker) is not None
 
     def pass_time(self, rng: random.Random) -> bool:
-        self.cluster.now_ms += rng.choice((10, 100, 500, 1_100, 2_500)) // self.scenario.pace
+        self.cluster.wait(rng.choice((10, 100, 500, 1_100, 2_500)) // self.scenario.pace)
         return True
 
     def replicate(self, rng: random.Random) -> bool:

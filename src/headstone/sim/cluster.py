@@ -5,6 +5,7 @@ arguments, time is a number. Each method is one thing that can happen; what must
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headstone.coordination import leader as leading
@@ -19,6 +20,8 @@ from headstone.sim.truth import ABORTED, COMMITTED, Truth, Txn
 RecordPairs = list[tuple[bytes, bytes | None]]
 FIRST_INCARNATION = 1
 START_MS = 1_000_000
+WATCH_MS = 50
+"""A watcher sees time pass in steps of this."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +42,9 @@ class Cluster:
         self, *, brokers: int, replicas: int, rules: str, policy: Policy, parts: Parts, skews_ms: list[int]
     ) -> None:
         self.now_ms = START_MS
+        self.watcher: Callable[[], None] | None = None
+        self.hold = False
+        """The topic's config, as the controller has it: a hold of all cleaning."""
         self.truth = Truth()
         self.brokers = [Broker(i, rules, policy, parts, skews_ms[i]) for i in range(brokers)]
         self.producers: list[Producer] = []
@@ -56,6 +62,16 @@ class Cluster:
             broker.member_since = members.get(broker.number)
         for broker in self.brokers:
             self.learn(broker)
+
+    def wait(self, ms: int) -> None:
+        """Time passes, and nothing else; but whoever watches from outside looks on."""
+        end_ms = self.now_ms + ms
+        while self.watcher is not None and self.now_ms + WATCH_MS < end_ms:
+            self.now_ms += WATCH_MS
+            self.watcher()
+        self.now_ms = end_ms
+        if self.watcher is not None:
+            self.watcher()
 
     def fresh(self) -> int:
         """An incarnation never used before; a real cluster takes it from the broker's registration."""
@@ -83,6 +99,7 @@ class Cluster:
             return
         metadata = self.metadata
         broker.learn(metadata, self.now_ms, self.fresh())
+        broker.held = self.hold
         if metadata.leader == broker.number and metadata.leader_epoch > self.active_epoch:
             self.active_epoch = metadata.leader_epoch
             self.truth.led_by(broker.log.batches())

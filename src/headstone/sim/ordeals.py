@@ -53,7 +53,7 @@ class Ordeals(Driver):
             self.write(rng)
             self.pump(rng)
             self._clean_all(rng)
-            self.cluster.now_ms += rng.choice((100, 1_200, 1_200))
+            self.cluster.wait(rng.choice((100, 1_200, 1_200)))
 
     def _write_by(self, producer: Producer, rng: random.Random, *, deletion: bool) -> None:
         leader = self.cluster.leader()
@@ -101,7 +101,7 @@ class Ordeals(Driver):
         for _ in range(rng.randrange(2, 5)):
             self.pump(rng)
             self._clean_all(rng)
-            self.cluster.now_ms += rng.choice((10, 10, 1_200))
+            self.cluster.wait(rng.choice((10, 10, 1_200)))
         return self._poll(reader, 100, rng)
 
     def _clean_all(self, rng: random.Random, *, besides: Broker | None = None) -> None:
