@@ -109,6 +109,8 @@ class Hold:
     confirmed_ms: int | None = None
     undone_ms: int | None = None
     released_ms: int | None = None
+    late_release_ms: int | None = None
+    """When the guard last asked to release it, before it held again: that call may arrive after this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,9 @@ def _follow_hold(
         return memory, []
     actions: list[Action] = []
     if hold.seen_ms is not None and hold.undone_ms is None and not is_held(seen.overrides):
+        if hold.late_release_ms is not None and seen.asked_ms - hold.late_release_ms <= margins.effect_ms:
+            # The guard's own release, which overtook nobody but its next hold: that is asked for again.
+            return replace(memory, hold=replace(hold, seen_ms=None, confirmed=(), confirmed_ms=None)), []
         memory, actions = _undone(memory, hold, seen, allowed)
     hold = memory.hold
     assert hold is not None
@@ -235,7 +238,8 @@ def _hold_or_release(
         if hold is None and is_held(seen.overrides):
             return memory, []
         found = hold.found if hold is not None else seen.overrides
-        memory = replace(memory, hold=Hold(asked_ms=now_ms, found=found))
+        late_ms = None if hold is None else hold.released_ms if hold.released_ms is not None else hold.late_release_ms
+        memory = replace(memory, hold=Hold(asked_ms=now_ms, found=found, late_release_ms=late_ms))
         who = ", ".join(f"partition {case.away.partition}: broker {case.away.broker}" for case in due)
         by_ms = min(case.danger.unsafe_ms for case in due)
         return memory, [SetHold(topic=seen.topic, configs=HOLD, by_ms=by_ms, reason=f"behind: {who}")]
@@ -274,8 +278,8 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
             actions.append(ReleaseDefault(restore=restore))
         else:
             default = None
-    # A call that was given up may still arrive: it is remembered for as long as it could.
-    arriving = hold.seen_ms is None and now_ms - hold.asked_ms < margins.effect_ms
+    # A call that was given up, or repeated, may still arrive: the hold is remembered for as long as it could.
+    arriving = now_ms - hold.asked_ms < margins.effect_ms
     left = replace(hold, released_ms=now_ms) if actions or arriving else None
     return replace(memory, hold=left, default_hold=default), actions
 

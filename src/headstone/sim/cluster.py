@@ -20,7 +20,7 @@ from headstone.sim.truth import ABORTED, COMMITTED, Truth, Txn
 RecordPairs = list[tuple[bytes, bytes | None]]
 FIRST_INCARNATION = 1
 START_MS = 1_000_000
-WATCH_MS = 50
+WATCH_MS = 20
 """A watcher sees time pass in steps of this."""
 
 

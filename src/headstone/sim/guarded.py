@@ -18,6 +18,7 @@ from headstone.coordination.guard_values import (
     Action,
     AddAgain,
     Allowed,
+    Away,
     Expel,
     Memory,
     PartitionSeen,
@@ -33,25 +34,36 @@ from headstone.retention.policy import KAFKA
 from headstone.sim.broker import Metadata, Parts
 from headstone.sim.chaos import CHECK_EVERY, Corrupt, Outcome, Step
 from headstone.sim.checkers import NOT_CONVERGED, Finding, check_log
-from headstone.sim.cluster import Cluster
+from headstone.sim.cluster import Cluster, Producer
 from headstone.sim.ordeals import Ordeals
 from headstone.sim.scenario import LONG_ACTIONS, WEIGHTS, Scenario, draw_scenario
 
-RETENTION_MS = 5_000
-MARGINS = Margins(metadata_age_ms=150, skew_ms=50, effect_ms=900, poll_ms=200, pass_start_ms=0)
+RETENTION_MS = 2_400
+MARGINS = Margins(metadata_age_ms=300, skew_ms=300, effect_ms=540, poll_ms=120, pass_start_ms=0)
 """As large as what the simulator does to the guard: metadata so old, clocks so wrong, calls so slow."""
+CALL_MS = 180
+"""A call takes at most this, and news of it at most as long again to every broker; with the look that confirms it, that is
+MARGINS.effect_ms."""
 ALLOWED = Allowed(readmission=True)
 NO_OVERRIDES = tuple((name, None) for name, _ in HOLD)
 CALM_LOOKS = 400
+EDGE_LOOKS = 90
+EDGE_WEIGHT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """How often the guard's world misbehaves."""
 
-    call_fails: float = 0.2
-    broker_silent: float = 0.2
-    dies: float = 0.01
+    call_fails: float
+    broker_silent: float
+    dies: float
+
+
+ROUGH = Trouble(call_fails=0.8, broker_silent=0.3, dies=0.01)
+CALM = Trouble(call_fails=0.0, broker_silent=0.0, dies=0.0)
+"""Slow and old, but within the margins: here the guard must not come too late."""
+HELD_LATE = "held-late"
 
 
 class Guard:
@@ -60,7 +72,8 @@ class Guard:
     def __init__(self, cluster: Cluster, margins: Margins, skew_ms: int, rng: random.Random) -> None:
         self.cluster, self.margins, self.rng = cluster, margins, rng
         self.skew_ms = skew_ms
-        self.trouble = Trouble()
+        self.trouble = ROUGH if rng.random() < 0.5 else CALM
+        self.never_late = self.trouble is CALM
         self.memory = Memory()
         self.actions: Counter[str] = Counter()
         self._history: list[tuple[int, Metadata]] = []
@@ -89,11 +102,11 @@ class Guard:
         self._later(MARGINS.poll_ms // 4, lambda: self._decide(seen))
 
     def _later(self, within_ms: int, arrive: Callable[[], None]) -> None:
-        self._pending.append((self.cluster.now_ms + self.rng.randrange(within_ms + 1), arrive))
+        self._pending.append((self.cluster.now_ms + self.rng.choice((0, within_ms)), arrive))
 
     def look(self) -> TopicSeen:
         cluster = self.cluster
-        metadata = self.rng.choice(self._history)[1]
+        metadata = self.rng.choice((self._history[0], self._history[-1]))[1]
         replicas = []
         for number in metadata.members:
             broker = cluster.brokers[number]
@@ -122,7 +135,7 @@ class Guard:
                 self._perform(action)
 
     def _perform(self, action: Action) -> None:
-        within_ms = MARGINS.effect_ms // 4
+        within_ms = CALL_MS
         match action:
             case SetHold():
                 self._later(within_ms, lambda: self._configure(hold=True))
@@ -141,7 +154,7 @@ class Guard:
         """The controller has it now; each broker when it replays its metadata."""
         self.cluster.hold = hold
         for broker in self.cluster.brokers:
-            self._later(MARGINS.effect_ms // 4, lambda broker=broker: self.cluster.learn(broker))  # type: ignore[misc]
+            self._later(CALL_MS, lambda broker=broker: self.cluster.learn(broker))  # type: ignore[misc]
 
     def _verify(self, number: int) -> None:
         broker = self.cluster.brokers[number]
@@ -183,12 +196,41 @@ class Guarded(Ordeals):
         self._note_led()
         return done
 
+    def edge_outage(self, rng: random.Random) -> bool:
+        """A replica misses a deletion that is stamped at once, and the others clean all the time until past its due."""
+        cluster, leader = self.cluster, self.cluster.leader()
+        away = [b for b in cluster.brokers if b.number in cluster.metadata.isr and b is not leader and b.alive]
+        if leader is None or not away or cluster.isolated:
+            return False
+        broker = rng.choice(away)
+        cluster.produce(leader, [(b"edge", b"value")])
+        self.pump(rng)
+        cluster.wait(rng.choice((0, 50, 300)))
+        cluster.crash(broker.number, clean_stop=True)
+        self._all_learn()
+        cluster.produce(leader, [(b"edge", None)])
+        for _ in range(EDGE_LOOKS):
+            cluster.produce(leader, [(b"filler", b"beat")])
+            self.pump(rng)
+            self._clean_all(rng, besides=broker)
+            cluster.wait(rng.choice((10, 40, 70)))
+        cluster.restart(broker.number, kept_to=broker.log.log_end)
+        self._all_learn()
+        self.pump(rng)
+        return True
+
     def isolate(self, rng: random.Random) -> bool:
         """The promise does not cover a broker that is cut off and cleans on: none does here."""
         done = super().isolate(rng)
         for number in self.cluster.isolated:
             self.cluster.brokers[number].held = True
         return done
+
+    def _days(self, producer: Producer, passes: int, rng: random.Random) -> None:
+        """Long enough for a stamp and its retention, several times over."""
+        for _ in range(passes):
+            super()._days(producer, 1, rng)
+            self.cluster.wait(rng.choice((0, RETENTION_MS // 2, RETENTION_MS)))
 
     def suspects(self) -> set[int]:
         return {away.broker for away in self.guard.memory.away if away.too_late or away.order}
@@ -200,6 +242,9 @@ class Guarded(Ordeals):
     def check(self) -> None:
         self._note_led()
         cluster = self.cluster
+        late = [away for away in self.guard.memory.away if away.too_late and _watched_all_along(away)]
+        if self.guard.never_late and late and not self.excused_for_good:
+            raise Corrupt(Finding(kind=HELD_LATE, where=f"broker {late[0].broker}", text=str(late[0])))
         for broker in cluster.brokers:
             since = cluster.metadata.members.get(broker.number)
             if self.excused_for_good or not broker.alive or broker.metadata is None or since is None:
@@ -212,12 +257,18 @@ class Guarded(Ordeals):
                 raise Corrupt(findings[0])
 
 
+def _watched_all_along(away: Away) -> bool:
+    """Not a new copy, nor one that came back with less than it had: of those nobody could know in time."""
+    before_ms = MARGINS.metadata_age_ms + 2 * MARGINS.poll_ms
+    return away.complete_ms is not None and away.complete_ms >= away.since_ms - before_ms
+
+
 def draw_guarded(seed: int, steps: int) -> tuple[Scenario, list[Step]]:
     rng = random.Random(seed)
     drawn = draw_scenario(seed, rules=KAFKA, replicas=rng.choice((2, 3, 3)), rng=rng)
     policy = replace(drawn.policy, delete_retention_ms=RETENTION_MS)
     scenario = replace(drawn, policy=policy, readers=0, old_version=None)
-    names = rng.choices(list(WEIGHTS), weights=scenario.weights, k=steps)
+    names = rng.choices([*WEIGHTS, "edge_outage"], weights=[*scenario.weights, EDGE_WEIGHT], k=steps)
     return scenario, [(name, rng.getrandbits(32)) for name in names]
 
 
@@ -229,7 +280,7 @@ def run_guarded(seed: int, *, steps: int, margins: Margins = MARGINS) -> tuple[O
         for step_number, (name, number) in enumerate(story):
             outcome.at_step = step_number
             driver.do(name, number)
-            if step_number % CHECK_EVERY == 0 or name in LONG_ACTIONS:
+            if step_number % CHECK_EVERY == 0 or name in (*LONG_ACTIONS, "edge_outage"):
                 driver.check()
         _heal(driver)
     except Corrupt as corrupt:
@@ -241,7 +292,7 @@ def run_guarded(seed: int, *, steps: int, margins: Margins = MARGINS) -> tuple[O
 def _heal(driver: Guarded) -> None:
     """Everything comes back and the guard's world behaves: what it held, it lets go."""
     cluster, guard = driver.cluster, driver.guard
-    guard.trouble = Trouble(call_fails=0, broker_silent=0, dies=0)
+    guard.trouble = CALM
     cluster.isolated.clear()
     for broker in cluster.brokers:
         if not broker.alive:
