@@ -331,3 +331,16 @@ def test_a_look_that_is_too_old_says_unknown() -> None:
 def test_a_retention_that_is_shorter_than_the_margins_is_told() -> None:
     decision = Watch().sees(at_ms=START_MS + 60 * SECOND_MS, delete_retention_ms=1_000)
     assert decision.actions == (alarm(AlarmKind.RETENTION_TOO_SHORT),)
+
+
+def test_a_release_that_arrives_after_the_next_hold_is_not_taken_for_somebody_else() -> None:
+    watch = Watch().held()
+    back_ms = START_MS + 14 * HOUR_MS
+    watch.sees(partition(), at_ms=back_ms)
+    watch.sees(partition(verdict=Verdict.RIGHT, read_ms=back_ms), at_ms=back_ms + 1)
+    new = partition((1, 2, 3), assigned=(1, 2, 3, 4), moving=(4,))
+    again = SetHold(topic="orders", configs=HOLD, by_ms=0, reason="behind: partition 0: broker 4")
+    late = alarm(AlarmKind.TOO_LATE, broker=4, number=0)
+    assert watch.sees(new, at_ms=back_ms + 2).actions == (late, again)
+    watch.sees(at_ms=back_ms + 3)
+    assert watch.sees(at_ms=back_ms + 4, overrides=NOTHING).actions == (again,)

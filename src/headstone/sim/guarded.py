@@ -1,7 +1,7 @@
 """Random stories of brokers that follow Kafka's rule, with the guard outside in place of coordination.
 
 The guard sees late and old answers, its calls fail or take time, it dies and comes back with what its journal has. What is
-found counts unless the guard had said that it may happen: `Excused` is its promise, told exactly
+found counts unless the guard had said that it may happen: `Guarded.check` is its promise, told exactly
 (docs/rfcs/0003-guard.md).
 """
 
@@ -25,6 +25,8 @@ from headstone.coordination.guard_values import (
     Release,
     ReplicaSeen,
     SetHold,
+    State,
+    Status,
     TopicSeen,
     Verdict,
     Verify,
@@ -80,6 +82,15 @@ class Guard:
         self._pending: list[tuple[int, Callable[[], None]]] = []
         self._read: dict[int, tuple[Verdict, int]] = {}
         self._look_ms = 0
+        self.statuses: tuple[Status, ...] = ()
+        self.looked_ms = 0
+        self._leader = cluster.metadata.leader
+        self.missed_a_leader = False
+
+    @property
+    def unknown(self) -> bool:
+        """What its last look said is too old: whoever asks for the status is told so."""
+        return self.cluster.now_ms - self.looked_ms > 2 * MARGINS.poll_ms
 
     def watch(self) -> None:
         """Called whenever time has passed: what was on its way arrives, and it may be time to look."""
@@ -128,7 +139,10 @@ class Guard:
 
     def _decide(self, seen: TopicSeen) -> None:
         decision = decide(self.memory, seen, self.cluster.now_ms, self.margins, ALLOWED)
-        self.memory = decision.memory
+        self.memory, self.statuses = decision.memory, decision.statuses
+        if self.unknown and self.cluster.metadata.leader != self._leader:
+            self.missed_a_leader = True
+        self.looked_ms, self._leader = seen.asked_ms, self.cluster.metadata.leader
         for action in decision.actions:
             self.actions[type(action).__name__] += 1
             if self.rng.random() >= self.trouble.call_fails:
@@ -182,13 +196,15 @@ class Guard:
 class Guarded(Ordeals):
     """The driver with a guard. A replica that the guard called too late is excused until it is right again."""
 
-    def __init__(self, scenario: Scenario, margins: Margins, seed: int) -> None:
+    def __init__(self, scenario: Scenario, margins: Margins, seed: int, *, guarding: bool) -> None:
         super().__init__(scenario, Parts())
         spread = max(scenario.skews_ms) - min(scenario.skews_ms)
         self.guard = Guard(self.cluster, margins, max(0, spread - MARGINS.skew_ms), random.Random(seed))
-        self.cluster.watcher = self.guard.watch
+        self.guarding = guarding
         self.excused_for_good = False
-        self.guard.watch()
+        if guarding:
+            self.cluster.watcher = self.guard.watch
+            self.guard.watch()
 
     def do(self, name: str, number: int) -> bool:
         done = super().do(name, number)
@@ -233,14 +249,23 @@ class Guarded(Ordeals):
             self.cluster.wait(rng.choice((0, RETENTION_MS // 2, RETENTION_MS)))
 
     def suspects(self) -> set[int]:
-        return {away.broker for away in self.guard.memory.away if away.too_late or away.order}
+        """Called too late; or the countdown that the guard last showed is over."""
+        late = {away.broker for away in self.guard.memory.away if away.too_late or away.order}
+        for status in self.guard.statuses:
+            over = status.unsafe_ms is not None and status.unsafe_ms <= self.cluster.now_ms
+            if over and status.state is not State.HELD:
+                late |= set(status.blockers)
+        return late
 
     def _note_led(self) -> None:
         """Whoever copied from a replica that was not to lead may be wrong too; a person was told."""
-        self.excused_for_good |= self.cluster.metadata.leader in self.suspects()
+        led = self.cluster.metadata.leader in self.suspects()
+        self.excused_for_good |= led or self.guard.missed_a_leader
 
     def check(self) -> None:
         self._note_led()
+        if self.guarding and self.guard.unknown:
+            return
         cluster = self.cluster
         late = [away for away in self.guard.memory.away if away.too_late and _watched_all_along(away)]
         if self.guard.never_late and late and not self.excused_for_good:
@@ -272,9 +297,9 @@ def draw_guarded(seed: int, steps: int) -> tuple[Scenario, list[Step]]:
     return scenario, [(name, rng.getrandbits(32)) for name in names]
 
 
-def run_guarded(seed: int, *, steps: int, margins: Margins = MARGINS) -> tuple[Outcome, Guarded]:
+def run_guarded(seed: int, *, steps: int, margins: Margins = MARGINS, guarding: bool = True) -> tuple[Outcome, Guarded]:
     scenario, story = draw_guarded(seed, steps)
-    driver = Guarded(scenario, margins, seed)
+    driver = Guarded(scenario, margins, seed, guarding=guarding)
     outcome = Outcome(seed=seed, steps=story)
     try:
         for step_number, (name, number) in enumerate(story):
