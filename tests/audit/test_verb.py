@@ -66,10 +66,10 @@ def test_a_missed_tombstone_is_found_shown_and_explained(tmp_path: Path, capsys:
     for number, root in enumerate((first, second)):
         (Path(root) / "meta.properties").write_text(f"version=1\nnode.id={number + 7}\n")
     steps = told(capsys, 1, first, second)["partitions"][0]["findings"][0]["commands"]
-    plans = [json.loads(step.split("'")[1])["partitions"][0]["replicas"] for step in steps if step.startswith("echo")]
+    plans = [json.loads(step.split("'")[3])["partitions"][0]["replicas"] for step in steps if step.startswith("printf")]
     assert plans == [[7, 8], [7], [7, 8]]
     tools = [step.split()[0] + step.split()[-1] if "reassign" in step else step.split()[0] for step in steps]
-    moved = ["echo", "kafka-reassign-partitions.sh--execute", "kafka-reassign-partitions.sh--verify"]
+    moved = ["printf", "kafka-reassign-partitions.sh--execute", "kafka-reassign-partitions.sh--verify"]
     assert tools == [*moved, "kafka-leader-election.sh", *moved, *moved]
     assert steps[3].endswith("--topic t --partition 0")
     assert one["proofs"] == [
@@ -250,8 +250,8 @@ def test_one_replica_that_can_not_be_read_hides_nothing_of_the_others(
     assert [(finding["class"], finding["replica"]) for finding in part["findings"]] == [("deleted-reappears", second)]
     assert path in part["problems"][0]
     assert third not in str(part["findings"][0]["repair"])
-    plans = [step for step in part["findings"][0]["commands"] if step.startswith("echo")]
-    assert [json.loads(step.split("'")[1])["partitions"][0]["replicas"] for step in plans] == [
+    plans = [step for step in part["findings"][0]["commands"] if step.startswith("printf")]
+    assert [json.loads(step.split("'")[3])["partitions"][0]["replicas"] for step in plans] == [
         [0, 2, 1],
         [0, 2],
         [0, 2, 1],
@@ -287,8 +287,8 @@ def test_an_aborted_deletion_that_one_replica_carries_out_is_not_held_against_th
         wrong: "deleted at 5; the record at 5 is committed here",
     }  # fmt: skip
     assert serious["repair"][1].endswith(f"which must be {cleaned} or {knows}")
-    plans = [step for step in serious["commands"] if step.startswith("echo")]
-    assert [json.loads(step.split("'")[1])["partitions"][0]["replicas"] for step in plans] == [
+    plans = [step for step in serious["commands"] if step.startswith("printf")]
+    assert [json.loads(step.split("'")[3])["partitions"][0]["replicas"] for step in plans] == [
         [0, 1, 2],
         [0, 1],
         [0, 1, 2],

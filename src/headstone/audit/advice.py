@@ -6,11 +6,11 @@ mends it; a tombstone mends a key on all replicas at once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headstone.audit.findings import ABORTED_SERVED, FROZEN, HIDDEN, OTHER, REAPPEARS
+from headstone.audit.kafka_tools import elect_preferred, reassign
 from headstone.audit.views import ReplicaFacts
 from headstone.log.topic_partition import TopicPartition
 
@@ -58,23 +58,11 @@ def commands(partition: TopicPartition, brokers: Sequence[int], wrong: int, doub
     others = [*sources, *(broker for broker in brokers if broker != wrong and broker in doubtful)]
     if not sources:
         return ()
-    tool = "kafka-reassign-partitions.sh --bootstrap-server BOOTSTRAP --reassignment-json-file"
-    steps = []
+    steps: list[str] = []
     for name, replicas in (("prefer", [*others, wrong]), ("without", others), ("again", [*others, wrong])):
-        plan = {
-            "version": 1,
-            "partitions": [{"topic": partition.topic, "partition": partition.number, "replicas": replicas}],
-        }
-        steps += [
-            f"echo '{json.dumps(plan)}' > {name}.json",
-            f"{tool} {name}.json --execute",
-            f"{tool} {name}.json --verify",
-        ]
+        steps += reassign({partition: replicas}, f"{name}.json")
         if name == "prefer":
-            steps.append(
-                "kafka-leader-election.sh --bootstrap-server BOOTSTRAP --election-type PREFERRED "
-                f"--topic {partition.topic} --partition {partition.number}"
-            )
+            steps.append(elect_preferred(partition))
     return tuple(steps)
 
 

@@ -1,4 +1,4 @@
-"""Bytes of keys, values and headers as they are shown: as text where they are text.
+"""What others wrote, as it is shown: keys, values and headers as text where they are text; names without control codes.
 
 The one place that decides so, for documents, lines and pages.
 """
@@ -14,3 +14,12 @@ def shown_bytes(content: bytes | None) -> str | dict[str, str] | None:
         return content.decode()
     except UnicodeDecodeError:
         return {"hex": content.hex()}
+
+
+def visible(text: str) -> str:
+    """One line that moves no cursor, rings no bell and turns no direction: what is not printable is written as an escape."""
+    return "".join(character if character.isprintable() else _escaped(character) for character in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
