@@ -145,12 +145,7 @@ def _live(arguments: argparse.Namespace, output: Output, wanted: list[bytes]) ->
         known[partition].brokers["a replica that could not be copied"] = None
         known[partition].unread.append("a replica that could not be copied")
     for one in known.values():
-        for facts in one.results[0].facts if one.results else ():
-            said = copied.stable[one.partition, int(facts.name)]
-            if said < facts.stable_end:
-                one.problems.append(
-                    f"broker {facts.name} serves read_committed consumers up to {said} only; its records say {facts.stable_end}"
-                )
+        one.problems += copied.withheld(one).values()
     return _outcome(arguments, [known[name] for name in sorted(known)], wanted)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headstone.audit.views import ProducerSaid
 from headstone.cluster.connection import Connection, Host, WireSettings, wire_settings
@@ -25,7 +26,7 @@ from headstone.cluster.wire import (
     ask_cluster,
     error_name,
 )
-from headstone.errors import CorruptLog, Unfinished, UsageError
+from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
 from headstone.log.directory import LOG, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, aborted_bytes
@@ -33,6 +34,9 @@ from headstone.log.layout import HEADER_BYTES, LAST_OFFSET_DELTA_AT
 from headstone.log.listing import list_batches
 from headstone.log.reading import SegmentFile
 from headstone.log.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from headstone.pipeline.auditing import PartitionAudit
 
 FETCH_BYTES = 4 << 20
 BYTES_PER_SECOND = 50 << 20
@@ -66,6 +70,21 @@ class Copied:
     stable: dict[tuple[str, int], int] = field(default_factory=dict)
     """By partition and broker: the last stable offset that the broker tells consumers."""
     problems: dict[str, list[str]] = field(default_factory=dict)
+    failures: dict[tuple[str, int], HeadstoneError] = field(default_factory=dict)
+    """By partition and broker: why that replica was not read."""
+    leaders: dict[str, int] = field(default_factory=dict)
+
+    def withheld(self, audited: PartitionAudit) -> dict[str, str]:
+        """By replica: less is served to read_committed consumers than its own records say."""
+        served = {
+            facts.name: (self.stable[audited.partition, int(facts.name)], facts.stable_end)
+            for facts in (audited.results[0].facts if audited.results else ())
+        }
+        return {
+            name: f"broker {name} serves read_committed consumers up to {told} only; its records say {stable_end}"
+            for name, (told, stable_end) in served.items()
+            if told < stable_end
+        }
 
 
 class _Brokers:
@@ -117,20 +136,43 @@ def copy_replicas(
     return copied
 
 
+def copy_partition(
+    connection: Connection, partition: TopicPartition, to: Path, *, last: int, bytes_per_second: int = BYTES_PER_SECOND
+) -> Copied:
+    """One partition: its leader's replica first and that of broker `last` at the end, which by then has heard of all that
+    the leader called committed."""
+    settings = wire_settings(connection)
+    metadata = ask_cluster(connection, settings, [partition.topic])
+    _refuse_unknown(metadata.topics, [partition.topic])
+    state = metadata.topics[partition.topic].get(partition.number)
+    if state is None:
+        raise UsageError(f"topic {partition.topic}: it has no partition {partition.number}")
+    order = sorted(state.replicas, key=lambda broker: (broker == last, broker != state.leader))
+    copied = Copied(directories={})
+    with ExitStack() as stack:
+        brokers = _Brokers(metadata, settings, stack)
+        state = state._replace(replicas=tuple(order))
+        _copy_partition(brokers, partition, state, to, Pace(bytes_per_second), copied)
+    return copied
+
+
 def _copy_partition(
     brokers: _Brokers, partition: TopicPartition, state: PartitionMetadata, to: Path, pace: Pace, copied: Copied
 ) -> None:
     name = str(partition)
+    copied.leaders[name] = state.leader
     try:
         start = brokers.reach(state.leader).earliest(partition)
     except Unfinished as error:
         copied.problems.setdefault(name, []).append(f"its leader does not say where the log begins: {error}")
+        copied.failures.update({(name, broker): error for broker in state.replicas})
         return
     for broker in state.replicas:
         try:
             copied.stable[name, broker] = _copy(brokers.reach(broker), partition, start, to / str(broker), pace)
             copied.directories[broker] = to / str(broker)
         except (Unfinished, CorruptLog) as error:
+            copied.failures[name, broker] = error
             problem = f"the replica on broker {broker} was not read: {error}"
             copied.problems.setdefault(name, []).append(problem)
 
