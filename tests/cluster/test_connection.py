@@ -58,7 +58,7 @@ def test_settings_are_parsed_once_into_one_value() -> None:
         ),
         (
             {"security.protocol": "SASL_SSL", "sasl.username": "u", "sasl.password": "p"},
-            "SASL needs one sasl.mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+            "SASL needs one sasl.mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
         ),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u"},

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from headstone.cluster.oauth import NAMES as BEARER_NAMES
+from headstone.cluster.oauth import OAUTHBEARER, BearerLogin, bearer_login
 from headstone.errors import UsageError
 from headstone.storage.redaction import address
 
@@ -29,6 +31,7 @@ LOGIN_MODULES = {
 IDENTIFICATION = {"https": True, "none": False}
 JAVA = "kafka."
 """Prefix of settings that only Spark's Kafka source gets, by the names of Kafka's Java client."""
+MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")
 ADDRESSES = ("bootstrap.servers", "metadata.broker.list")
 _SECRET = re.compile(r"password|secret|token|jaas|pem$|key$", re.IGNORECASE)
 _PLAIN_KEY, _ENCRYPTED_KEY = "-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----"
@@ -126,9 +129,9 @@ def _hosts(bootstrap: str) -> tuple[Host, ...]:
 
 
 def _take_login(rest: dict[str, str]) -> Login | None:
-    names = {rest[name] for name in ("sasl.mechanism", "sasl.mechanisms") if name in rest}
+    names = {rest[name] for name in MECHANISMS if name in rest}
     if len(names) != 1:
-        raise UsageError(f"SASL needs one sasl.mechanism: {', '.join(LOGIN_MODULES)}")
+        raise UsageError(f"SASL needs one sasl.mechanism: {', '.join((*LOGIN_MODULES, OAUTHBEARER))}")
     (mechanism,) = names
     if mechanism not in LOGIN_MODULES:
         return None
@@ -166,15 +169,21 @@ class WireSettings:
     """What our own client needs. `context` None: no TLS; `login` None: no SASL."""
 
     context: ssl.SSLContext | None
-    login: Login | None
+    login: Login | BearerLogin | None
     client_id: str | None
 
 
 def wire_settings(connection: Connection) -> WireSettings:
-    known = f"it knows security.protocol, client.id, SASL ({', '.join(LOGIN_MODULES)}) and certificates in PEM files"
-    _refuse([*connection.for_librdkafka, *connection.for_java], "this command's own client", known)
+    mechanisms = ", ".join((*LOGIN_MODULES, OAUTHBEARER))
+    known = f"it knows security.protocol, client.id, SASL ({mechanisms}) and certificates in PEM files"
+    others, login = dict(connection.for_librdkafka), connection.login
+    bearer: BearerLogin | None = None
+    if OAUTHBEARER in (others.get("sasl.mechanism"), others.get("sasl.mechanisms")):
+        bearer = bearer_login(others)
+        others = {name: value for name, value in others.items() if name not in (*MECHANISMS, *BEARER_NAMES)}
+    _refuse([*others, *connection.for_java], "this command's own client", known)
     context = tls_context(connection.tls) if connection.tls else None
-    return WireSettings(context=context, login=connection.login, client_id=connection.client_id)
+    return WireSettings(context=context, login=bearer or login, client_id=connection.client_id)
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from headstone.audit.views import ProducerSaid
 from headstone.cluster.connection import Connection, Host, WireSettings, wire_settings
+from headstone.cluster.refusals import OUT_OF_RANGE, error_name
 from headstone.cluster.wire import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     BrokerConnection,
-    ClusterMetadata,
-    PartitionMetadata,
+    ClusterState,
+    PartitionState,
     ask_cluster,
-    error_name,
 )
 from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
@@ -42,7 +42,6 @@ FETCH_BYTES = 4 << 20
 BYTES_PER_SECOND = 50 << 20
 PREFIX = struct.Struct(">qi")
 LAST_DELTA = struct.Struct(">i")
-OUT_OF_RANGE = 1
 
 Tell = Callable[[str], None]
 
@@ -90,13 +89,15 @@ class Copied:
 class _Brokers:
     """Connections to the brokers of a cluster, one each; a broker that could not be reached is not asked again."""
 
-    def __init__(self, metadata: ClusterMetadata, settings: WireSettings, stack: ExitStack) -> None:
+    def __init__(self, metadata: ClusterState, settings: WireSettings, stack: ExitStack) -> None:
         self._metadata = metadata
         self._settings = settings
         self._stack = stack
         self._reached: dict[int, BrokerConnection | str] = {}
 
-    def reach(self, number: int) -> BrokerConnection:
+    def reach(self, number: int | None) -> BrokerConnection:
+        if number is None:
+            raise Unfinished("it has none")
         if number not in self._reached:
             try:
                 self._reached[number] = self._stack.enter_context(self._connect(number))
@@ -108,7 +109,7 @@ class _Brokers:
         return broker
 
     def _connect(self, number: int) -> BrokerConnection:
-        node = self._metadata.nodes.get(number)
+        node = self._metadata.brokers.get(number)
         if node is None:
             raise Unfinished("the cluster does not know where it is: it is off")
         return BrokerConnection(Host(node.host, node.port), self._settings)
@@ -147,7 +148,8 @@ def copy_partition(
     state = metadata.topics[partition.topic].get(partition.number)
     if state is None:
         raise UsageError(f"topic {partition.topic}: it has no partition {partition.number}")
-    order = sorted(state.replicas, key=lambda broker: (broker == last, broker != state.leader))
+    leader = state.leader
+    order = sorted(state.replicas, key=lambda broker: (broker == last, broker != leader))
     copied = Copied(directories={})
     with ExitStack() as stack:
         brokers = _Brokers(metadata, settings, stack)
@@ -157,10 +159,11 @@ def copy_partition(
 
 
 def _copy_partition(
-    brokers: _Brokers, partition: TopicPartition, state: PartitionMetadata, to: Path, pace: Pace, copied: Copied
+    brokers: _Brokers, partition: TopicPartition, state: PartitionState, to: Path, pace: Pace, copied: Copied
 ) -> None:
     name = str(partition)
-    copied.leaders[name] = state.leader
+    if state.leader is not None:
+        copied.leaders[name] = state.leader
     try:
         start = brokers.reach(state.leader).earliest(partition)
     except Unfinished as error:
@@ -181,10 +184,10 @@ def ask_producers(connection: Connection, partition: TopicPartition, broker: int
     """What the broker says of producers on its replica; None if it does not: before 2.8 it does not know the question."""
     try:
         settings = wire_settings(connection)
-        node = ask_cluster(connection, settings, [partition.topic]).nodes[broker]
+        node = ask_cluster(connection, settings, [partition.topic]).brokers[broker]
         with BrokerConnection(Host(node.host, node.port), settings) as reached:
             return reached.producers(partition)
-    except (Unfinished, KeyError, struct.error):
+    except (Unfinished, KeyError):
         return None
 
 

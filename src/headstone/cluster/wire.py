@@ -1,19 +1,17 @@
-"""A small client of Kafka's own protocol, for the one thing that other clients do not do: read a replica from that replica.
+"""A small client of Kafka's own protocol, for what other clients do not do: ask one broker, and read a replica from it.
 
-Metadata, ListOffsets and Fetch of fixed old versions that every broker since 2.3 speaks, DescribeProducers, TLS, and SASL PLAIN
-and SCRAM. One connection per broker, one request at a time; reads only. How to connect is `connection.py`'s.
+One connection per broker, one question at a time, each with a deadline. Owns the connection, the versions that are spoken
+(fixed: old ones that every broker since 2.3 knows, where there are any) and the questions that read a replica; the
+others are `questions.py`'s. How to connect is `connection.py`'s, the login `login.py`'s, the bytes `encoding.py`'s.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import secrets
 import socket
 import ssl
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,30 +19,40 @@ from typing import NamedTuple
 
 from headstone.audit.views import ProducerSaid
 from headstone.cluster.connection import SECONDS_MAX, Connection, Host, Login, WireSettings
+from headstone.cluster.encoding import Reader, Writer
 from headstone.cluster.listener import PLAIN, TLS, looks_like_tls, spoken
+from headstone.cluster.login import log_in
+from headstone.cluster.oauth import BearerLogin
+from headstone.cluster.refusals import NO_LOGIN_ASKED, UNSUPPORTED_MECHANISM, NoAnswer, error_name
 from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
 
-FETCH, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE_PRODUCERS = 1, 2, 3, 17, 36, 61
-VERSIONS = {
-    FETCH: 11, LIST_OFFSETS: 5, METADATA: 5, SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 0, DESCRIBE_PRODUCERS: 0
-}  # fmt: skip
-"""The last before tagged fields; Fetch 11 is the first that a follower answers from its own log."""
-TAGGED = (DESCRIBE_PRODUCERS,)
-"""These have tagged fields in all versions, and compact arrays and strings. Brokers since 2.8 know it."""
-NO_TAGS = b"\0"
-CLIENT_ID = "headstone-audit"
+
+class Api(NamedTuple):
+    """One request of Kafka's, in the one version that is spoken here."""
+
+    key: int
+    version: int
+    flexible: bool = False
+    """Compact sizes, and tagged fields, in its head too."""
+    tagged_answer: bool = True
+    """The head of a flexible answer has tagged fields; only that of ApiVersions has none, for whoever cannot know yet."""
+
+
+FETCH = Api(1, 11)
+"""The first that a follower answers from its own log."""
+LIST_OFFSETS = Api(2, 5)
+METADATA = Api(3, 7)
+"""With the cluster's id, leader epochs and replicas that are off."""
+SASL_HANDSHAKE, SASL_AUTHENTICATE = Api(17, 1), Api(36, 0)
+DESCRIBE_PRODUCERS = Api(61, 0, flexible=True)
+"""Brokers since 2.8 know it."""
+CLIENT_ID = "headstone"
 WAIT_MS = 500
 CORRELATION_BYTES, ANSWER_BYTES_MAX = 4, 256 << 20
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST = -2
-DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-UNSUPPORTED_MECHANISM, NO_LOGIN_ASKED = 33, 34
-ERRORS = {
-    1: "OFFSET_OUT_OF_RANGE", 3: "UNKNOWN_TOPIC_OR_PARTITION", 5: "LEADER_NOT_AVAILABLE", 6: "NOT_LEADER_OR_FOLLOWER",
-    9: "REPLICA_NOT_AVAILABLE", 29: "TOPIC_AUTHORIZATION_FAILED", 56: "KAFKA_STORAGE_ERROR", 58: "SASL_AUTHENTICATION_FAILED",
-    78: "OFFSET_NOT_AVAILABLE",
-}  # fmt: skip
+NOBODY = -1
 
 
 class Node(NamedTuple):
@@ -53,17 +61,26 @@ class Node(NamedTuple):
     port: int
 
 
-class PartitionMetadata(NamedTuple):
+class PartitionState(NamedTuple):
+    """`offline` are replicas whose broker is off, or whose disk is."""
+
     error: int
-    leader: int
+    leader: int | None
+    leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    offline: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMetadata:
-    nodes: dict[int, Node]
-    topics: dict[str, dict[int, PartitionMetadata]]
+class ClusterState:
+    """By one broker's word. A topic that is not described has the one partition -1, with the error."""
+
+    cluster_id: str
+    controller: int | None
+    brokers: dict[int, Node]
+    """Those that the cluster counts as alive."""
+    topics: dict[str, dict[int, PartitionState]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,87 +96,20 @@ class Fetched:
     records: bytes
 
 
-def error_name(code: int) -> str:
-    return ERRORS.get(code, f"error {code}")
-
-
-class _Reader:
-    """Walks through an answer."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def take(self, layout: str) -> tuple[int, ...]:
-        values = struct.unpack_from(">" + layout, self._data, self._position)
-        self._position += struct.calcsize(">" + layout)
-        return values
-
-    def one(self, layout: str) -> int:
-        return self.take(layout)[0]
-
-    def text(self) -> str | None:
-        size = self.one("h")
-        return None if size < 0 else self._bytes(size).decode()
-
-    def blob(self) -> bytes:
-        size = self.one("i")
-        return b"" if size < 0 else self._bytes(size)
-
-    def _bytes(self, size: int) -> bytes:
-        self._position += size
-        return self._data[self._position - size : self._position]
-
-    def array(self) -> range:
-        return range(max(self.one("i"), 0))
-
-    def unsigned(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self.one("B")
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-            shift += 7
-
-    def compact_array(self) -> range:
-        return range(max(self.unsigned() - 1, 0))
-
-    def compact_text(self) -> str | None:
-        size = self.unsigned() - 1
-        return None if size < 0 else self._bytes(size).decode()
-
-    def tags(self) -> None:
-        """Nothing that is known here."""
-        for _ in range(self.unsigned()):
-            self.unsigned()
-            self._bytes(self.unsigned())
-
-
-def _text(value: str | None) -> bytes:
-    return struct.pack(">h", -1) if value is None else struct.pack(">h", len(value.encode())) + value.encode()
-
-
-def _compact(value: str) -> bytes:
-    """Of fewer than 127 bytes, or of as many as two bytes can count."""
-    size = len(value.encode()) + 1
-    return (bytes([size]) if size < 0x80 else bytes([size & 0x7F | 0x80, size >> 7])) + value.encode()
-
-
 class BrokerConnection:
     """To one broker. A context manager. `seconds_max` is for all of the opening together, and then for each answer."""
 
     def __init__(self, host: Host, settings: WireSettings, *, seconds_max: float = SECONDS_MAX) -> None:
         self.host = host
         self._settings = settings
-        self._seconds_max = seconds_max
+        self.seconds_max = seconds_max
         self._deadline: float | None = time.monotonic() + seconds_max
         self._correlation = 0
         self._lost: str | None = None
         try:
             self._socket = self._connected()
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
-            raise Unfinished(f"broker {host} can't be reached: {self._why(error)}") from error
+            raise NoAnswer(f"broker {host} can't be reached: {self._why(error)}") from error
         with ExitStack() as undo:
             undo.callback(self.close)
             self._open()
@@ -179,18 +129,18 @@ class BrokerConnection:
                 why = self._why(error)
                 if not isinstance(error, TimeoutError | ssl.SSLCertVerificationError) and spoken(self.host) == PLAIN:
                     why = "TLS was spoken, it speaks plain Kafka: security.protocol is PLAINTEXT or SASL_PLAINTEXT"
-                raise Unfinished(f"broker {self.host} can't be reached: {why}") from error
+                raise NoAnswer(f"broker {self.host} can't be reached: {why}") from error
         if self._settings.login is not None:
             self._authenticate(self._settings.login)
 
     def _left(self) -> float:
         if self._deadline is None:
-            return self._seconds_max
+            return self.seconds_max
         return max(self._deadline - time.monotonic(), 0.001)
 
     def _why(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):
-            return f"it said nothing for {round(self._seconds_max, 1):g} s"
+            return f"it said nothing for {round(self.seconds_max, 1):g} s"
         if isinstance(error, ConnectionRefusedError):
             return "nothing listens there"
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -206,36 +156,33 @@ class BrokerConnection:
     def close(self) -> None:
         self._socket.close()
 
-    def metadata(self, topics: list[str] | None) -> ClusterMetadata:
+    def metadata(self, topics: Sequence[str] | None) -> ClusterState:
         """None: every topic that may be described."""
-        named = struct.pack(">i", -1 if topics is None else len(topics)) + b"".join(map(_text, topics or ()))
-        answer = self._ask(METADATA, named + b"\0")  # and do not create them
+        question = Writer().array(None if topics is None else len(topics))
+        for topic in topics or ():
+            question.text(topic)
+        answer = self.ask(METADATA, question.put("b", 0))  # and do not create them
         answer.one("i")
-        nodes = {}
+        brokers = {}
         for _ in answer.array():
-            number, host, port = answer.one("i"), answer.text(), answer.one("i")
+            number, host, port = answer.one("i"), answer.name(), answer.one("i")
             answer.text()
-            nodes[number] = Node(number, host or "", port)
-        answer.text()
-        answer.one("i")
-        described: dict[str, dict[int, PartitionMetadata]] = {}
+            brokers[number] = Node(number, host, port)
+        cluster_id, controller = answer.name(), answer.one("i")
+        described: dict[str, dict[int, PartitionState]] = {}
         for _ in answer.array():
-            error, name, _internal = answer.one("h"), answer.text() or "", answer.one("b")
-            described[name] = {}
-            for _ in answer.array():
-                code, number, leader = answer.take("hii")
-                replicas, isr, offline = (tuple(answer.one("i") for _ in answer.array()) for _ in range(3))
-                del offline
-                described[name][number] = PartitionMetadata(error or code, leader, replicas, isr)
-            if error:
-                described[name] = {-1: PartitionMetadata(error, -1, (), ())}
-        return ClusterMetadata(nodes=nodes, topics=described)
+            error, name, _internal = answer.one("h"), answer.name(), answer.one("b")
+            partitions = dict(_partition_state(answer) for _ in answer.array())
+            described[name] = {-1: PartitionState(error, None, -1, (), (), ())} if error else partitions
+        return ClusterState(
+            cluster_id=cluster_id, controller=None if controller == NOBODY else controller, brokers=brokers,
+            topics=described,
+        )  # fmt: skip
 
     def earliest(self, partition: TopicPartition) -> int:
         """Where the log begins; only its leader tells."""
-        body = struct.pack(">ibi", -1, 0, 1) + _text(partition.topic)
-        body += struct.pack(">iiiq", 1, partition.number, -1, EARLIEST)
-        answer = self._ask(LIST_OFFSETS, body)
+        question = Writer().put("ibi", NOBODY, READ_UNCOMMITTED, 1).text(partition.topic)
+        answer = self.ask(LIST_OFFSETS, question.put("iiiq", 1, partition.number, -1, EARLIEST))
         answer.take("ii")
         answer.text()
         answer.array()
@@ -246,76 +193,56 @@ class BrokerConnection:
 
     def fetch(self, partition: TopicPartition, offset: int, *, bytes_max: int, isolation: int) -> Fetched:
         """From this broker's own replica, leader or not."""
-        body = struct.pack(">iiiibii", -1, WAIT_MS, 1, bytes_max, isolation, 0, -1)
-        body += struct.pack(">i", 1) + _text(partition.topic)
-        body += struct.pack(">iiiqqi", 1, partition.number, -1, offset, -1, bytes_max)
-        answer = self._ask(FETCH, body + struct.pack(">i", 0) + _text(""))
+        question = Writer().put("iiiibii", NOBODY, WAIT_MS, 1, bytes_max, isolation, 0, -1)
+        question.array(1).text(partition.topic).array(1)
+        question.put("iiqqi", partition.number, -1, offset, -1, bytes_max)
+        answer = self.ask(FETCH, question.array(0).text(""))
         _, error, _ = answer.take("ihi")
         if error:
             raise Unfinished(f"broker {self.host}: {error_name(error)}")
         answer.array()
         answer.text()
         answer.array()
-        _, code, high, stable, start = answer.take("ihqqq")
-        aborted = tuple((answer.one("q"), answer.one("q")) for _ in answer.array())
-        answer.one("i")
-        return Fetched(
-            error=code,
-            high_watermark=high,
-            last_stable_offset=stable,
-            log_start=start,
-            aborted=aborted,
-            records=answer.blob(),
-        )
+        return read_fetched(answer)[1]
 
     def producers(self, partition: TopicPartition) -> tuple[ProducerSaid, ...]:
         """Of this broker's own replica, leader or not."""
-        body = b"\2" + _compact(partition.topic) + b"\2" + struct.pack(">i", partition.number) + NO_TAGS + NO_TAGS
-        answer = self._ask(DESCRIBE_PRODUCERS, body)
+        question = Writer(flexible=True).array(1).text(partition.topic).numbers([partition.number]).tags().tags()
+        answer = self.ask(DESCRIBE_PRODUCERS, question)
         answer.one("i")
-        answer.compact_array()
-        answer.compact_text()
-        answer.compact_array()
-        _, error = answer.take("ih")
-        text = answer.compact_text()
+        answer.array()
+        answer.text()
+        answer.array()
+        _, error, text, producers = read_producers(answer)
         if error:
             raise Unfinished(f"broker {self.host}: {text or error_name(error)}")
-        producers = []
-        for _ in answer.compact_array():
-            producer_id, epoch, _, _, _, start = answer.take("qiiqiq")
-            answer.tags()
-            producers.append(
-                ProducerSaid(producer_id=producer_id, epoch=epoch, transaction_start=start if start >= 0 else None)
-            )
-        return tuple(producers)
+        return producers
 
-    def _ask(self, key: int, body: bytes) -> _Reader:
+    def ask(self, api: Api, question: Writer) -> Reader:
         """After a question without its answer none is asked any more: a late answer would be taken for another's."""
         if self._lost is not None:
-            raise Unfinished(self._lost)
+            raise NoAnswer(self._lost)
         self._correlation += 1
-        client = _text(self._settings.client_id or CLIENT_ID)
-        header = struct.pack(">hhi", key, VERSIONS[key], self._correlation) + client
-        if key in TAGGED:
-            header += NO_TAGS
+        head = Writer().put("hhi", api.key, api.version, self._correlation).text(self._settings.client_id or CLIENT_ID)
+        message = head.data + (b"\0" if api.flexible else b"") + question.data
         try:
             self._socket.settimeout(self._left())
-            self._socket.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
+            self._socket.sendall(struct.pack(">i", len(message)) + message)
             prefix = self._receive(4)
             size = struct.unpack(">i", prefix)[0]
             if not CORRELATION_BYTES <= size <= ANSWER_BYTES_MAX:
                 raise ConnectionError(_no_answer(prefix))
-            answer = _Reader(self._receive(size))
+            answer = Reader(self._receive(size), flexible=api.flexible)
         except OSError as error:
             why = self._why(error)
             if isinstance(error, ConnectionError) and self._correlation == 1:
                 why += self._advice()
             self._lost = f"broker {self.host} does not answer: {why}"
-            raise Unfinished(self._lost) from error
+            raise NoAnswer(self._lost) from error
         if answer.one("i") != self._correlation:
             self._lost = f"broker {self.host} answered another question"
-            raise Unfinished(self._lost)
-        if key in TAGGED:
+            raise NoAnswer(self._lost)
+        if api.flexible and api.tagged_answer:
             answer.tags()
         return answer
 
@@ -337,46 +264,55 @@ class BrokerConnection:
             parts += got
         return bytes(parts)
 
-    def _authenticate(self, login: Login) -> None:
-        answer = self._ask(SASL_HANDSHAKE, _text(login.mechanism))
+    def _authenticate(self, login: Login | BearerLogin) -> None:
+        answer = self.ask(SASL_HANDSHAKE, Writer().text(login.mechanism))
         error = answer.one("h")
         if error == NO_LOGIN_ASKED:
             raise Unfinished(f"broker {self.host} asks for no login: security.protocol is PLAINTEXT or SSL")
         if error == UNSUPPORTED_MECHANISM:
-            offered = ", ".join(sorted(answer.text() or "" for _ in answer.array()))
+            offered = ", ".join(sorted(answer.name() for _ in answer.array()))
             raise Unfinished(f"broker {self.host} does not offer SASL {login.mechanism}; it offers {offered or 'none'}")
         if error:
             raise Unfinished(f"broker {self.host}: SASL {login.mechanism}: {error_name(error)}")
-        if login.mechanism in DIGESTS:
-            self._scram(DIGESTS[login.mechanism], login.user, login.password)
-        else:
-            self._say(b"\0" + login.user.encode() + b"\0" + login.password.encode())
+        log_in(self.host, login, self._say)
 
     def _say(self, message: bytes) -> bytes:
-        answer = self._ask(SASL_AUTHENTICATE, struct.pack(">i", len(message)) + message)
+        answer = self.ask(SASL_AUTHENTICATE, Writer().blob(message))
         error, text = answer.one("h"), answer.text()
         if error:
             raise Unfinished(f"broker {self.host} refused the login: {text or error_name(error)}")
         return answer.blob()
 
-    def _scram(self, digest: str, user: str, password: str) -> None:
-        name = user.replace("=", "=3D").replace(",", "=2C")
-        nonce = secrets.token_hex(16)
-        first = f"n={name},r={nonce}"
-        server = self._say(f"n,,{first}".encode()).decode()
-        fields = dict(field.split("=", 1) for field in server.split(","))
-        if not fields["r"].startswith(nonce):
-            raise Unfinished(f"broker {self.host}: SCRAM nonce is not ours")
-        salted = hashlib.pbkdf2_hmac(digest, password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
-        final = f"c=biws,r={fields['r']}"
-        message = f"{first},{server},{final}".encode()
-        key = hmac.digest(salted, b"Client Key", digest)
-        signature = hmac.digest(hashlib.new(digest, key).digest(), message, digest)
-        proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
-        verified = self._say(f"{final},p={proof}".encode()).decode()
-        expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), message, digest)
-        if verified != f"v={base64.b64encode(expected).decode()}":
-            raise Unfinished(f"broker {self.host} could not prove that it knows the password")
+
+def _partition_state(answer: Reader) -> tuple[int, PartitionState]:
+    error, number, leader, epoch = answer.take("hiii")
+    replicas, isr, offline = answer.numbers(), answer.numbers(), answer.numbers()
+    return number, PartitionState(error, None if leader == NOBODY else leader, epoch, replicas, isr, offline)
+
+
+def read_fetched(answer: Reader) -> tuple[int, Fetched]:
+    """One partition of an answer to Fetch, and its number."""
+    number, error, high, stable, start = answer.take("ihqqq")
+    aborted = tuple((answer.one("q"), answer.one("q")) for _ in answer.array())
+    answer.one("i")
+    return number, Fetched(
+        error=error, high_watermark=high, last_stable_offset=stable, log_start=start, aborted=aborted,
+        records=answer.blob(),
+    )  # fmt: skip
+
+
+def read_producers(answer: Reader) -> tuple[int, int, str | None, tuple[ProducerSaid, ...]]:
+    """One partition of an answer to DescribeProducers: its number, the error, what was said of it, the producers."""
+    number, error = answer.take("ih")
+    text, producers = answer.text(), []
+    for _ in answer.array():
+        producer_id, epoch, _, _, _, start = answer.take("qiiqiq")
+        answer.tags()
+        producers.append(
+            ProducerSaid(producer_id=producer_id, epoch=epoch, transaction_start=start if start >= 0 else None)
+        )
+    answer.tags()
+    return number, error, text, tuple(producers)
 
 
 def _no_answer(prefix: bytes) -> str:
@@ -387,8 +323,8 @@ def _no_answer(prefix: bytes) -> str:
 
 
 def ask_cluster(
-    connection: Connection, settings: WireSettings, topics: list[str] | None, *, seconds_max: float = SECONDS_MAX
-) -> ClusterMetadata:
+    connection: Connection, settings: WireSettings, topics: Sequence[str] | None, *, seconds_max: float = SECONDS_MAX
+) -> ClusterState:
     """By the first of the hosts that answers: one after the other, all of them within `seconds_max`."""
     deadline = time.monotonic() + seconds_max
     failed: list[str] = []

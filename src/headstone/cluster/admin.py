@@ -1,0 +1,335 @@
+"""Kafka's Admin API on our own wire: any question to the very broker that is meant, each with a deadline of its own.
+
+Owns whom to ask, connections that are kept, and what a lost one means: a question is asked once more on a new connection, a
+change never is, for it may have arrived. Errors are Unfinished with the broker's address; `NotPermitted` names what is missing.
+May be used by several threads: each broker answers one question at a time. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+from headstone.audit.views import ProducerSaid
+from headstone.cluster import questions
+from headstone.cluster.connection import SECONDS_MAX, Connection, Host, WireSettings, wire_settings
+from headstone.cluster.questions import BROKER, DEBUGGER, EVERY_BROKER, TOPIC, Configs, Reassignment, ReplicaOnDisk
+from headstone.cluster.refusals import DENIED, NoAnswer, refusal
+from headstone.cluster.wire import NOBODY, BrokerConnection, ClusterState, Node
+from headstone.errors import Unfinished
+from headstone.log.topic_partition import TopicPartition
+
+Answer = TypeVar("Answer")
+Ask = Callable[[BrokerConnection], Answer]
+
+
+class MayHaveArrived(Unfinished):
+    """A change whose answer was lost. Look at the cluster before you repeat it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """Of one replica, by its own broker. The watermarks are None where this user may not read the topic."""
+
+    log_end: int
+    high_watermark: int | None = None
+    last_stable: int | None = None
+
+
+class _Line:
+    """The way to one broker: a connection that is opened when it is needed, and opened again when it was lost."""
+
+    def __init__(self, host: Host, settings: WireSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._connection: BrokerConnection | None = None
+
+    def read(self, ask: Ask[Answer], seconds_max: float) -> Answer:
+        """Once more only if the connection is an old one: brokers close those that were idle, or were restarted."""
+        with self._lock:
+            old = self._connection is not None
+            started = time.monotonic()
+            try:
+                return self._ask(ask, seconds_max)
+            except NoAnswer:
+                left = seconds_max - (time.monotonic() - started)
+                if not old or left <= 0:
+                    raise
+                return self._ask(ask, left)
+
+    def _ask(self, ask: Ask[Answer], seconds_max: float) -> Answer:
+        if self._connection is None:
+            self._connection = BrokerConnection(self._host, self._settings, seconds_max=seconds_max)
+        self._connection.seconds_max = seconds_max
+        try:
+            return ask(self._connection)
+        except NoAnswer:
+            self._close()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class Admin:
+    """A context manager. `seconds_max` is for each question, whoever is asked."""
+
+    def __init__(self, connection: Connection, *, seconds_max: float = SECONDS_MAX) -> None:
+        self.connection = connection
+        self.seconds_max = seconds_max
+        self._settings = wire_settings(connection)
+        self._lock = threading.Lock()
+        self._lines: dict[Host, _Line] = {}
+        self._brokers: dict[int, Node] = {}
+        self._controller: int | None = None
+        self._answered: Host | None = None
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            lines, self._lines = list(self._lines.values()), {}
+        for line in lines:
+            line.close()
+
+    def describe(self, topics: Sequence[str] | None = None) -> ClusterState:
+        """None: every topic that this user may describe. Nothing is created."""
+        state = self._ask_any(lambda broker: broker.metadata(topics))
+        self._brokers, self._controller = state.brokers, state.controller
+        return state
+
+    def topic_configs(
+        self, topics: Sequence[str], *, broker: int | None = None, keys: Sequence[str] | None = None
+    ) -> dict[str, Configs]:
+        """As that very broker knows them; None: any. The first refusal is raised."""
+        answers = self.try_topic_configs(topics, broker=broker, keys=keys)
+        for answer in answers.values():
+            if isinstance(answer, Unfinished):
+                raise answer
+        return {topic: answer for topic, answer in answers.items() if not isinstance(answer, Unfinished)}
+
+    def try_topic_configs(
+        self, topics: Sequence[str], *, broker: int | None = None, keys: Sequence[str] | None = None
+    ) -> dict[str, Configs | Unfinished]:
+        """The same, with what was refused beside what was not."""
+        return self._configs(TOPIC, topics, broker, keys)
+
+    def broker_configs(self, broker: int | None) -> Configs:
+        """As that broker has them. None: the overrides of the cluster's default, and nothing else."""
+        name = EVERY_BROKER if broker is None else str(broker)
+        answer = self._configs(BROKER, [name], broker, None)[name]
+        if isinstance(answer, Unfinished):
+            raise answer
+        return answer
+
+    def _configs(
+        self, kind: int, names: Sequence[str], broker: int | None, keys: Sequence[str] | None
+    ) -> dict[str, Configs | Unfinished]:
+        def ask(reached: BrokerConnection) -> dict[str, Configs | Unfinished]:
+            permission = questions.DESCRIBE_CONFIGS_OF[kind]
+            answers = questions.describe_configs(reached, kind, names, keys)
+            return {
+                name: refusal(
+                    reached.host, f"configs of {name or 'all brokers'}", answer.error, permission=permission,
+                    text=answer.text,
+                ) if answer.error else answer.configs
+                for name, answer in answers.items()
+            }  # fmt: skip
+
+        return self._ask_broker(broker, ask) if broker is not None else self._ask_any(ask)
+
+    def alter_topic(self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
+        """All of them or none; None deletes the override."""
+        self._alter(TOPIC, topic, changes, None, validate_only)
+
+    def alter_broker_default(self, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
+        """The dynamic default of all brokers."""
+        self._alter(BROKER, EVERY_BROKER, changes, None, validate_only)
+
+    def alter_broker(self, broker: int, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
+        """Only that broker takes it."""
+        self._alter(BROKER, str(broker), changes, broker, validate_only)
+
+    def _alter(
+        self, kind: int, name: str, changes: Mapping[str, str | None], broker: int | None, validate_only: bool
+    ) -> None:
+        self._change(
+            lambda reached: questions.alter_configs(reached, kind, name, changes, validate_only=validate_only), broker
+        )
+
+    def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """Those that run, of all topics."""
+        return self._ask_any(lambda broker: questions.list_reassignments(broker, timeout_ms=self._timeout_ms))
+
+    def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """None cancels the one that runs."""
+        self._change(lambda broker: questions.alter_reassignments(broker, wanted, timeout_ms=self._timeout_ms))
+
+    def elect_preferred(self, partitions: Sequence[TopicPartition]) -> None:
+        self._change(lambda broker: questions.elect_leaders(broker, partitions, timeout_ms=self._timeout_ms))
+
+    def log_ends(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """Of that broker's own replicas, leaders or not. What it does not have, or cannot tell now, is left out."""
+        ends = self.replica_ends(broker, partitions)
+        watermarks = self._ask_broker(broker, lambda reached: questions.fetch_many(reached, ends, bytes_max=1))
+        told = {partition: fetched for partition, fetched in watermarks.items() if not fetched.error}
+        return {
+            partition: LogEnd(
+                log_end=end, high_watermark=told[partition].high_watermark if partition in told else None,
+                last_stable=told[partition].last_stable_offset if partition in told else None,
+            )
+            for partition, end in ends.items()
+        }  # fmt: skip
+
+    def replica_ends(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Log ends alone: one question, for which DESCRIBE is enough."""
+        return self._offsets(broker, partitions, replica=DEBUGGER)
+
+    def committed_ends(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """High watermarks of the partitions that it leads; the others are left out. DESCRIBE is enough."""
+        return self._offsets(broker, partitions)
+
+    def newest_ms(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The largest timestamp of the partitions that it leads; empty ones are left out."""
+        found = self._listed(broker, partitions, timestamp=questions.MAX_TIMESTAMP)
+        return {partition: offset.timestamp_ms for partition, offset in found.items() if offset.timestamp_ms >= 0}
+
+    def _offsets(
+        self, broker: int, partitions: Sequence[TopicPartition], *, replica: int = NOBODY
+    ) -> dict[TopicPartition, int]:
+        found = self._listed(broker, partitions, replica=replica)
+        return {partition: offset.offset for partition, offset in found.items()}
+
+    def _listed(
+        self, broker: int, partitions: Sequence[TopicPartition], *, replica: int = NOBODY,
+        timestamp: int = questions.LATEST,
+    ) -> dict[TopicPartition, questions.Offset]:  # fmt: skip
+        def ask(reached: BrokerConnection) -> dict[TopicPartition, questions.Offset]:
+            offsets = questions.list_offsets(reached, partitions, replica=replica, timestamp=timestamp)
+            for partition, offset in offsets.items():
+                if offset.error in DENIED:
+                    what = f"end of {partition}"
+                    raise refusal(reached.host, what, offset.error, permission=questions.DESCRIBE_TOPIC)
+            return {partition: offset for partition, offset in offsets.items() if not offset.error}
+
+        return self._ask_broker(broker, ask) if partitions else {}
+
+    def log_dirs(self, broker: int) -> dict[TopicPartition, ReplicaOnDisk]:
+        return self._ask_broker(broker, questions.describe_log_dirs)
+
+    def producers(
+        self, broker: int, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[ProducerSaid, ...]]:
+        """Of that broker's own replicas, leaders or not."""
+        return self._ask_broker(broker, lambda reached: questions.describe_producers(reached, partitions))
+
+    def records(self, broker: int, partition: TopicPartition, offset: int, *, bytes_max: int) -> bytes:
+        """Batches of that broker's own replica from this offset on, as it stores them; the last may be cut off."""
+
+        def ask(reached: BrokerConnection) -> bytes:
+            fetched = questions.fetch_many(reached, {partition: offset}, bytes_max=bytes_max)[partition]
+            if fetched.error:
+                raise refusal(
+                    reached.host, f"records of {partition}", fetched.error, permission=questions.READ_TOPIC
+                )  # fmt: skip
+            return fetched.records
+
+        return self._ask_broker(broker, ask)
+
+    def controller_clock_ms(self) -> tuple[int, int]:
+        """Which node is the active controller, and what its clock says."""
+        return self._ask_any(questions.controller_clock_ms)
+
+    def features(self) -> dict[str, int]:
+        """Finalized levels by name, such as transaction.version; one that is missing is at 0."""
+        return self._ask_any(questions.finalized_features)
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self.seconds_max * 1000)
+
+    def _line(self, host: Host) -> _Line:
+        with self._lock:
+            return self._lines.setdefault(host, _Line(host, self._settings))
+
+    def _host_of(self, broker: int) -> Host:
+        if broker not in self._brokers:
+            self.describe([])
+        node = self._brokers.get(broker)
+        if node is None:
+            raise Unfinished(f"broker {broker}: the cluster does not know where it is: it is off")
+        return Host(node.host, node.port)
+
+    def _ask_broker(self, broker: int, ask: Ask[Answer]) -> Answer:
+        return self._line(self._host_of(broker)).read(ask, self.seconds_max)
+
+    def _ask_any(self, ask: Ask[Answer]) -> Answer:
+        """Who answered last has the whole time; if it is lost, the others have as much again, all of them together."""
+        failed: list[str] = []
+        first = self._answered
+        if first is not None:
+            try:
+                return self._line(first).read(ask, self.seconds_max)
+            except NoAnswer as error:
+                failed.append(str(error))
+        deadline = time.monotonic() + self.seconds_max
+        hosts = [host for host in self._hosts() if host != first]
+        for number, host in enumerate(hosts):
+            share = (deadline - time.monotonic()) / (len(hosts) - number)
+            try:
+                answer = self._line(host).read(ask, max(share, 0.001))
+            except NoAnswer as error:
+                failed.append(str(error))
+                continue
+            self._answered = host
+            return answer
+        raise NoAnswer("; ".join(failed))
+
+    def _hosts(self) -> list[Host]:
+        """Those that were named, then those that the cluster told of."""
+        known = [Host(node.host, node.port) for node in self._brokers.values()]
+        return list(dict.fromkeys([*self.connection.hosts, *known]))
+
+    def _change(self, ask: Ask[None], broker: int | None = None) -> None:
+        """On a connection of its own: on an old one nobody could tell whether the change was lost with it.
+
+        Without a broker it goes to the one that counts as controller, or to any that can be reached: they pass it on.
+        """
+        if broker is None and not self._brokers:
+            self.describe([])
+        failed: list[str] = []
+        for host in [self._host_of(broker)] if broker is not None else self._changers():
+            try:
+                reached = BrokerConnection(host, self._settings, seconds_max=self.seconds_max)
+            except Unfinished as error:
+                failed.append(str(error))
+                continue
+            with reached:
+                try:
+                    ask(reached)
+                except NoAnswer as error:
+                    raise MayHaveArrived(f"{error}; the change may or may not have arrived") from error
+            return
+        raise Unfinished("; ".join(failed))
+
+    def _changers(self) -> Iterable[Host]:
+        controller = None if self._controller is None else self._brokers.get(self._controller)
+        first = [] if controller is None else [Host(controller.host, controller.port)]
+        return dict.fromkeys([*first, *self._hosts()])

@@ -1,0 +1,139 @@
+"""Kafka's message encoding, both of them: plain sizes in old versions, compact sizes and tagged fields in flexible ones.
+
+A reader and a writer walk through a message field by field and know which of the two it has, so that whoever describes a
+message says each field once. What does not fit its message is Unfinished: nothing of it is believed. Knows no request.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Self
+
+from headstone.errors import Unfinished
+
+MISSING = -1
+VARINT_BYTES_MAX = 5
+
+
+class Reader:
+    """Walks through an answer."""
+
+    def __init__(self, data: bytes, *, flexible: bool = False) -> None:
+        self._data = data
+        self._position = 0
+        self._flexible = flexible
+
+    def take(self, layout: str) -> tuple[int, ...]:
+        try:
+            values = struct.unpack_from(">" + layout, self._data, self._position)
+        except struct.error as error:
+            raise Unfinished(f"an answer of {len(self._data)} bytes ends too early") from error
+        self._position += struct.calcsize(">" + layout)
+        return values
+
+    def one(self, layout: str) -> int:
+        return self.take(layout)[0]
+
+    def text(self) -> str | None:
+        size = self.unsigned() - 1 if self._flexible else self.one("h")
+        if size < 0:
+            return None
+        try:
+            return self._bytes(size).decode()
+        except UnicodeDecodeError as error:
+            raise Unfinished("an answer has a text that is not UTF-8") from error
+
+    def name(self) -> str:
+        """A text that is always there."""
+        return self.text() or ""
+
+    def blob(self) -> bytes:
+        """None is empty."""
+        size = self.unsigned() - 1 if self._flexible else self.one("i")
+        return b"" if size < 0 else self._bytes(size)
+
+    def array(self) -> range:
+        """To be walked through, one element at a time; None is empty."""
+        count = self.unsigned() - 1 if self._flexible else self.one("i")
+        if count > len(self._data):
+            raise Unfinished(f"an answer of {len(self._data)} bytes names {count} elements")
+        return range(max(count, 0))
+
+    def numbers(self) -> tuple[int, ...]:
+        return self.take(f"{len(self.array())}i")
+
+    def unsigned(self) -> int:
+        number = 0
+        for position in range(VARINT_BYTES_MAX):
+            byte = self.one("B")
+            number |= (byte & 0x7F) << 7 * position
+            if byte < 0x80:
+                return number
+        raise Unfinished("an answer has a size that does not end")
+
+    def tags(self) -> dict[int, bytes]:
+        """What stands behind the fields of a structure, by number; old versions have nothing there."""
+        if not self._flexible:
+            return {}
+        found = {}
+        for _ in range(self.unsigned()):
+            number = self.unsigned()
+            found[number] = self._bytes(self.unsigned())
+        return found
+
+    def _bytes(self, size: int) -> bytes:
+        if size > len(self._data) - self._position:
+            raise Unfinished(f"an answer of {len(self._data)} bytes ends too early")
+        self._position += size
+        return self._data[self._position - size : self._position]
+
+
+class Writer:
+    """Builds a question; each call appends one field."""
+
+    def __init__(self, *, flexible: bool = False) -> None:
+        self._data = bytearray()
+        self._flexible = flexible
+
+    @property
+    def data(self) -> bytes:
+        return bytes(self._data)
+
+    def put(self, layout: str, *values: int) -> Self:
+        self._data += struct.pack(">" + layout, *values)
+        return self
+
+    def text(self, value: str | None) -> Self:
+        encoded = None if value is None else value.encode()
+        self._size("h", MISSING if encoded is None else len(encoded))
+        self._data += encoded or b""
+        return self
+
+    def blob(self, value: bytes) -> Self:
+        self._size("i", len(value))
+        self._data += value
+        return self
+
+    def array(self, count: int | None) -> Self:
+        """The head of one; its elements follow."""
+        return self._size("i", MISSING if count is None else count)
+
+    def numbers(self, values: Sequence[int] | None) -> Self:
+        self.array(None if values is None else len(values))
+        return self.put(f"{len(values or ())}i", *(values or ()))
+
+    def tags(self) -> Self:
+        """None are sent."""
+        return self.put("B", 0) if self._flexible else self
+
+    def _size(self, layout: str, size: int) -> Self:
+        """Compact sizes count from one: zero is what is missing."""
+        return self._unsigned(size + 1) if self._flexible else self.put(layout, size)
+
+    def _unsigned(self, number: int) -> Self:
+        while number >= 0x80:
+            self._data.append(number & 0x7F | 0x80)
+            number >>= 7
+        self._data.append(number)
+        return self

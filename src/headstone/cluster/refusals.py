@@ -1,0 +1,75 @@
+"""What brokers refuse, in words: the names of Kafka's errors, and which permission is missing.
+
+Owns the texts. Which permission a question needs is said where the question is asked.
+"""
+
+from __future__ import annotations
+
+from headstone.errors import Unfinished
+from headstone.log.shown import visible
+
+OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_REPLICA = 1, 3, 6
+TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED = 29, 30, 31
+UNSUPPORTED_MECHANISM, NO_LOGIN_ASKED = 33, 34
+ELECTION_NOT_NEEDED = 84
+DENIED = (TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED)
+ERRORS = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    OUT_OF_RANGE: "OFFSET_OUT_OF_RANGE",
+    UNKNOWN_TOPIC: "UNKNOWN_TOPIC_OR_PARTITION",
+    5: "LEADER_NOT_AVAILABLE",
+    NOT_REPLICA: "NOT_LEADER_OR_FOLLOWER",
+    7: "REQUEST_TIMED_OUT",
+    9: "REPLICA_NOT_AVAILABLE",
+    17: "INVALID_TOPIC_EXCEPTION",
+    TOPIC_DENIED: "TOPIC_AUTHORIZATION_FAILED",
+    GROUP_DENIED: "GROUP_AUTHORIZATION_FAILED",
+    CLUSTER_DENIED: "CLUSTER_AUTHORIZATION_FAILED",
+    35: "UNSUPPORTED_VERSION",
+    38: "INVALID_REPLICATION_FACTOR",
+    39: "INVALID_REPLICA_ASSIGNMENT",
+    40: "INVALID_CONFIG",
+    41: "NOT_CONTROLLER",
+    42: "INVALID_REQUEST",
+    44: "POLICY_VIOLATION",
+    56: "KAFKA_STORAGE_ERROR",
+    57: "LOG_DIR_NOT_FOUND",
+    58: "SASL_AUTHENTICATION_FAILED",
+    60: "REASSIGNMENT_IN_PROGRESS",
+    74: "FENCED_LEADER_EPOCH",
+    75: "UNKNOWN_LEADER_EPOCH",
+    78: "OFFSET_NOT_AVAILABLE",
+    80: "PREFERRED_LEADER_NOT_AVAILABLE",
+    83: "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+    ELECTION_NOT_NEEDED: "ELECTION_NOT_NEEDED",
+    85: "NO_REASSIGNMENT_IN_PROGRESS",
+    89: "THROTTLING_QUOTA_EXCEEDED",
+}
+
+
+class NotPermitted(Unfinished):
+    """Give this user the permission that is named, or do without."""
+
+    def __init__(self, message: str, permission: str) -> None:
+        super().__init__(message, permission)
+        self.permission = permission
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NoAnswer(Unfinished):
+    """The connection is lost. A question may be asked again on a new one; a change may or may not have arrived."""
+
+
+def error_name(code: int) -> str:
+    return ERRORS.get(code, f"error {code}")
+
+
+def refusal(where: object, what: str, code: int, *, permission: str, text: str | None = None) -> Unfinished:
+    """Of what was asked of a broker; `permission` is the one that the question needs."""
+    reason = error_name(code) + (f": {visible(text)}" if text else "")
+    message = f"broker {where}: {visible(what)}: {reason}"
+    if code in DENIED:
+        return NotPermitted(f"{message}; this user lacks {permission}", permission)
+    return Unfinished(message)
