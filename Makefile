@@ -42,7 +42,7 @@ test: java install
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(BROKER_TESTS)
 
 bench: java install
-	@for codec in none lz4 zstd; do $(BIN)/python benchmarks/compact.py --codec $$codec || exit 1; done
+	@for codec in none lz4 zstd; do $(BIN)/python -m benchmarks.compact --codec $$codec || exit 1; done
 
 kafka: java install
 	@$(BIN)/python -m testbed up

@@ -1,7 +1,7 @@
 """How fast are replicas compared? Three replicas, one of them compacted, on one core: against `inspect` and reading the files.
 
-    python benchmarks/audit.py --megabytes 1000
-    python benchmarks/audit.py --keys 20000000 --groups memory      # peak memory with that many keys on each of three replicas
+    python -m benchmarks.audit --megabytes 1000
+    python -m benchmarks.audit --keys 20000000 --groups memory      # peak memory with that many keys on each of three replicas
 
 MB/s are of all three replicas together, processor seconds of this process. Peak memory is of a process of its own.
 """

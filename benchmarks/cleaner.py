@@ -1,8 +1,8 @@
 """`headstone compact` against a real broker's own cleaner: the same bytes, the same machine, one after the other.
 
-    python benchmarks/cleaner.py                       # 1.1 GB in 12 million records, every key twice
-    python benchmarks/cleaner.py --value-bytes 1000 --keys 500000
-    python benchmarks/cleaner.py --codec lz4
+    python -m benchmarks.cleaner                       # 1.1 GB in 12 million records, every key twice
+    python -m benchmarks.cleaner --value-bytes 1000 --keys 500000
+    python -m benchmarks.cleaner --codec lz4
 
 A real producer fills one partition. The broker's cleaner (one thread, unthrottled) compacts it with an offset map that is
 large enough, then again from the same bytes with the default map of 128 MiB, pass after pass until nothing is dirty.
@@ -28,10 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from memory import children, resident
-
+from benchmarks.memory import children, resident
 from headstone.brokers.client import JavaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Broker, Cluster, Machine, wait_until

@@ -1,6 +1,6 @@
 """Speed of `headstone compact` as ratios measured in one run: whole job, warm job, kernels alone, `cp`, bare Spark.
 
-    python benchmarks/compact.py --bytes 1000000000 --codec none --output json
+    python -m benchmarks.compact --bytes 1000000000 --codec none --output json
 
 Records of 100 to 400 bytes, half of them superseded, read from the page cache. Results go to memory (/dev/shm) where
 there is room, so that the disk is not what is measured; --target DIR puts them elsewhere.

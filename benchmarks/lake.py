@@ -1,8 +1,8 @@
 """What compaction costs in the lake, as ratios to what is measured in the same run.
 
-    python benchmarks/lake.py --output json
-    python benchmarks/lake.py --groups first second --megabytes 1000 --codec zstd
-    python benchmarks/lake.py --groups passes --keys 2000000 --map-bytes 13421772 --extent-bytes 1677721
+    python -m benchmarks.lake --output json
+    python -m benchmarks.lake --groups first second --megabytes 1000 --codec zstd
+    python -m benchmarks.lake --groups passes --keys 2000000 --map-bytes 13421772 --extent-bytes 1677721
 
 first    ingest, then a compaction that removes half: against reading the files, and against `compact` on a copy of them
 second   another compaction after 1 % more: keys that live in a few extents, and keys from everywhere

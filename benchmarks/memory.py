@@ -1,7 +1,7 @@
 """Peak memory of `headstone compact` (JVM and Python processes together) on one partition of many unique keys.
 
-    python benchmarks/memory.py --keys 20000000
-    python benchmarks/memory.py --keys 100000000 --split shuffle
+    python -m benchmarks.memory --keys 20000000
+    python -m benchmarks.memory --keys 100000000 --split shuffle
 
 Counts proportional set size over the process tree, so that pages which forked workers share count once.
 """

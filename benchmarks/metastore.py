@@ -1,6 +1,6 @@
 """What the metastore costs at 10,000 partitions: a decision, an append, a commit, a status; with few extents and with many.
 
-    python benchmarks/metastore.py --extents 100000 10000000 --output json
+    python -m benchmarks.metastore --extents 100000 10000000 --output json
 
 A PostgreSQL server from the testbed, in a directory of its own, without waiting for the disk. Both lakes have the same
 partitions, bytes and dirt; only the number of clean extents differs, so the ratio of two times is what extents cost. They take

@@ -1,6 +1,6 @@
 """Many small partitions and a large one in one run of compaction, in object storage and on a local disk.
 
-    python benchmarks/object_storage.py --small 1000 --small-mb 1 --large-mb 4000 --output json
+    python -m benchmarks.object_storage --small 1000 --small-mb 1 --large-mb 4000 --output json
 
 Prints peak memory of the driver and of its tasks, requests and bytes read per byte of log and against the plan, and how long
 object storage takes against local files. The server is versitygw on this machine, so that the network is not what is measured.
@@ -75,7 +75,8 @@ def run(task: Mapping[str, Any]) -> None:
 def measured(source: str, out: str, settings: Mapping[str, str]) -> dict[str, float]:
     """Seconds, and the largest memory of the driver, of Spark's Java and of any task."""
     started = time.monotonic()
-    process = subprocess.Popen([sys.executable, __file__, "--task"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "benchmarks.object_storage", "--task"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stdin is not None
     process.stdin.write(json.dumps({"source": source, "out": out, "store": dict(settings)}).encode())
     process.stdin.close()

@@ -1,6 +1,6 @@
 """What coordinated compaction costs: messages, bytes, the leader's processor time, and storage held back.
 
-    python benchmarks/protocol.py --output json
+    python -m benchmarks.protocol --output json
 
 Drives the real `coordination/` classes and simulated logs in Kafka's format. Ratios are against the records themselves
 (bytes of the log) and against Kafka's rule in the same run; only the processor time depends on the machine.

@@ -1,7 +1,7 @@
 """Does cost grow in line with the data? Warm jobs over sizes, segments, partitions and transactions, as ratios.
 
-    python benchmarks/scaling.py --output json
-    python benchmarks/scaling.py --groups many-partitions many-segments
+    python -m benchmarks.scaling --output json
+    python -m benchmarks.scaling --groups many-partitions many-segments
 
 Processor time of all processors together, Spark's own included, best of the runs: nanoseconds per byte of log, or
 microseconds per partition or segment where there are many small ones; and the ratio to the first row of the group: 1.0
@@ -22,9 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from compact import NOW_MS, job, sample, scratch
-
+from benchmarks.compact import NOW_MS, job, sample, scratch
 from headstone.log import checkpoints
 from headstone.pipeline.compaction import CompactionRequest, Engine, compact
 from headstone.pipeline.inprocess import InProcess

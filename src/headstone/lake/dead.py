@@ -90,6 +90,14 @@ def is_live(offsets: Offsets, dead: Offsets) -> npt.NDArray[np.bool_]:
     return np.asarray(dead[at] != offsets)
 
 
+def merged(first: Offsets, second: Offsets) -> Offsets:
+    """Both are sorted and without repetition, and so is what they make together."""
+    if first.size == 0 or second.size == 0:
+        return first if second.size == 0 else second
+    both = np.sort(np.concatenate((first, second)), kind="stable")
+    return both[np.append(True, both[1:] != both[:-1])]
+
+
 def offsets_of(chunk: Chunk) -> Offsets:
     """Of all records, in order."""
     runs = decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), Payloads())
@@ -107,23 +115,28 @@ class Living:
     """Of its batches, by their newest record each; -1 if none has a timestamp."""
 
 
-def living(chunk: Chunk, offsets: Offsets, dead: Offsets) -> Living:
+def rewriter() -> Rewriter:
+    """For `living`: whoever writes many extents keeps one, with its buffers. Nothing is stamped here, nothing made plain."""
+    return Rewriter(now_ms=0, plain_below=0)
+
+
+def living(chunk: Chunk, live: npt.NDArray[np.bool_], rewriter: Rewriter) -> Living:
     """The batches as if the dead records had been compacted away; those that lose nothing are the same bytes.
 
-    `offsets`: those of all records, in order, as the list of keys has them."""
+    `live`: of all records, in order, as the list of keys has them."""
     batches = chunk.batches
     counts = batches["count"].astype(np.int64)
-    if offsets.size != int(counts.sum()):
+    if live.size != int(counts.sum()):
         raise CorruptLog(
             file=chunk.path, position=0, offset=int(batches["base_offset"][0]),
-            found=f"{int(counts.sum())} records, but {offsets.size} in the list of keys",
+            found=f"{int(counts.sum())} records, but {live.size} in the list of keys",
         )  # fmt: skip
-    states = np.where(is_live(offsets, dead), np.uint8(UNMAPPED), np.uint8(SUPERSEDED))
+    states = np.where(live, np.uint8(UNMAPPED), np.uint8(SUPERSEDED))
     ordinals, roles = np.cumsum(counts) - counts, np.full(batches.size, DATA, dtype=np.uint8)
     actions, horizons = np.zeros(batches.size, dtype=np.uint8), np.full(batches.size, -1, dtype=np.int64)
     kept, reasons = np.full(batches.size, NOT_KEPT, dtype=np.uint8), np.zeros(len(REASONS), dtype=np.int64)
     judge(batches, roles, kept, ordinals, states, 0, -1, 0, 0, actions, horizons, reasons)
-    new = Rewriter(now_ms=0, plain_below=0).rewrite(chunk, actions, roles, horizons, states, ordinals)
+    new = rewriter.rewrite(chunk, actions, roles, horizons, states, ordinals)
     stamps = new.stamps[new.counts > 0]
     return Living(
         data=bytes(new.data), records=new.records, newest_ms=int(stamps.max(initial=-1)), oldest_ms=oldest_stamp(stamps)
@@ -132,7 +145,7 @@ def living(chunk: Chunk, offsets: Offsets, dead: Offsets) -> Living:
 
 def without_dead(chunk: Chunk, dead: Offsets) -> bytes:
     """As `living`, for those who have no list of keys."""
-    return living(chunk, offsets_of(chunk), dead).data
+    return living(chunk, is_live(offsets_of(chunk), dead), rewriter()).data
 
 
 def oldest_stamp(stamps: npt.NDArray[np.int64]) -> int:

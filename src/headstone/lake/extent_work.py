@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent
-from headstone.lake.dead import NONE, dead_bytes, is_live, living
+from headstone.lake.dead import NONE, dead_bytes, is_live, living, merged, rewriter
 from headstone.lake.keyindex import (
     NO_KEYS,
     Halves,
@@ -213,7 +213,8 @@ def marked(table: npt.NDArray[np.uint64], keys: KeyList, span: Span | None) -> S
 class _Changes:
     """What is going to be written of a run."""
 
-    writes: list[tuple[Extent, KeyList, Offsets]] = field(default_factory=list)
+    writes: list[tuple[Extent, KeyList, npt.NDArray[np.bool_]]] = field(default_factory=list)
+    """With the keys of all its records, and which of them stay."""
     marks: list[tuple[Extent, Offsets]] = field(default_factory=list)
     tombstones: list[Span] = field(default_factory=list)
 
@@ -250,9 +251,9 @@ def _look_at(common: Pass, extent: Extent, judged: Judged | None, lists: Lists, 
     gets_list = extent.keys < 0 and keys.fits  # once: without one every pass would have to read its batches
     if not gets_list and not bool((gone & live).any()):
         return
-    dead = np.union1d(known, keys.offsets[gone])
+    dead = merged(known, keys.offsets[gone])
     if gets_list or dead.size > common.dead_share_max * (extent.records + extent.dead):
-        changes.writes.append((extent, keys, dead))
+        changes.writes.append((extent, keys, live & ~gone))
     else:
         changes.marks.append((extent, dead))
 
@@ -268,19 +269,20 @@ def _fill(common: Pass, run: Run, writer: ObjectWriter, changes: _Changes, lists
     """In the order of the log."""
     topic, number = common.topic_partition.topic, common.topic_partition.number
     marks = {extent.span: dead for extent, dead in changes.marks}
-    writes = {extent.span: (keys, dead) for extent, keys, dead in changes.writes}
+    writes = {extent.span: (keys, stay) for extent, keys, stay in changes.writes}
+    shared = rewriter()
     for extent in run.extents:
         if extent.span in marks:
             writer.mark(topic, number, extent, marks[extent.span])
         elif extent.span in writes:
-            keys, dead = writes[extent.span]
+            keys, stay = writes[extent.span]
             lists.bytes_read += extent.length
             chunk = chunk_of(f"{common.store.url}/{object_path(extent.object_id)}", read_extent(common.store, extent))
-            live = living(chunk, keys.offsets, dead)
+            live = living(chunk, stay, shared)
             writer.add(
                 topic, number, extent.span, [live.data] if live.data else [], records=live.records,
                 max_timestamp_ms=live.newest_ms, oldest_timestamp_ms=live.oldest_ms,
-                keys=keys.only(is_live(keys.offsets, dead)),
+                keys=keys.only(stay),
             )  # fmt: skip
 
 
