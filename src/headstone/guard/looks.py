@@ -1,0 +1,306 @@
+"""One look at a cluster: every compacted topic as the guard's decision wants it told, at a cost that is bounded.
+
+A few questions to any broker, a few to each broker, for all topics at once; brokers are asked at the same time. Who does not
+answer costs one deadline and is a problem of the look, never its end. Changes nothing, remembers nothing, decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headstone.cluster.admin import Admin
+from headstone.cluster.questions import DESCRIBE_TOPIC, Configs, Reassignment
+from headstone.cluster.refusals import NotPermitted, refusal
+from headstone.cluster.wire import ClusterState, PartitionState
+from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
+    HOLD,
+    LAG_MAX,
+    LAG_MIN,
+    LONG_MAX,
+    RATIO,
+    PartitionSeen,
+    ReplicaSeen,
+    TopicSeen,
+)
+from headstone.coordination.guard_values import Configs as Overrides
+from headstone.errors import Unfinished
+from headstone.guard.clocks import Reading, largest_difference_ms
+from headstone.log.topic_partition import TopicPartition
+
+POLICY, RETENTION, IN_SYNC_MIN = "cleanup.policy", "delete.retention.ms", "min.insync.replicas"
+KEYS = (POLICY, RETENTION, IN_SYNC_MIN, RATIO, LAG_MIN, LAG_MAX)
+STAMPED_BY_BROKERS = "__consumer_offsets"
+"""Its timestamps are those of the brokers that lead its partitions, whatever clients' clocks say."""
+TRANSACTION_VERSION = "transaction.version"
+BROKERS_AT_ONCE = 32
+
+Clock = Callable[[], int]
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """asked_ms is when the first question was sent, by the guard's clock. `problems` are what could not be learnt."""
+
+    cluster_id: str
+    asked_ms: int
+    brokers: tuple[int, ...]
+    topics: tuple[TopicSeen, ...]
+    problems: tuple[str, ...]
+    transaction_version: int | None = None
+    """None: the cluster does not tell. From 2 on, markers are kept or removed by KIP-890's rules."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """What one broker said of its own replicas, and of the topics that it was asked about."""
+
+    broker: int
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    configs: dict[str, Configs] = field(default_factory=dict)
+    clock: Reading | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def look(admin: Admin, topics: Sequence[str] | None, clock: Clock) -> Look:
+    """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers."""
+    asked_ms = clock()
+    state = admin.describe(topics)
+    problems = _undescribed(admin, state, topics)
+    partitions = {name: states for name, states in sorted(state.topics.items()) if -1 not in states}
+    configs = _configs(admin, list(partitions), problems)
+    watched = [name for name in configs if topics is not None or _compacted(configs[name])]
+    reassignments = _reassignments(admin, problems)
+    default_overrides = _default_overrides(admin, problems)
+    told = _ask_brokers(admin, state, {name: partitions[name] for name in watched}, configs, clock)
+    for answer in told:
+        problems += answer.problems
+    readings = [answer.clock for answer in told if answer.clock is not None]
+    readings += _controller_clock(admin, state, clock)
+    retention_ms = _default_retention_ms(configs, told)
+    seen = tuple(
+        TopicSeen(
+            topic=name, asked_ms=asked_ms, compacted=_compacted(configs[name]),
+            delete_retention_ms=_retention_ms(configs[name], retention_ms), overrides=_overrides(configs[name]),
+            partitions=tuple(
+                _partition(TopicPartition(name, number), partition, told, reassignments)
+                for number, partition in sorted(partitions[name].items())
+            ),
+            alive=tuple(sorted(state.brokers)), skew_ms=largest_difference_ms(readings),
+            held_on=tuple(answer.broker for answer in told if name in answer.configs and holds(answer.configs[name])),
+            in_sync_min=_number(configs[name], IN_SYNC_MIN, 1), default_overrides=default_overrides,
+        )
+        for name in watched
+    )  # fmt: skip
+    return Look(
+        cluster_id=state.cluster_id, asked_ms=asked_ms, brokers=tuple(sorted(state.brokers)), topics=seen,
+        problems=tuple(problems), transaction_version=_transaction_version(admin, problems),
+    )  # fmt: skip
+
+
+def held_brokers(admin: Admin, topic: str, brokers: Sequence[int]) -> tuple[int, ...]:
+    """Those of them that said themselves that the hold is in force there, by whichever config. Each is asked."""
+
+    def ask(broker: int) -> bool:
+        try:
+            return holds(admin.topic_configs([topic], broker=broker, keys=KEYS)[topic])
+        except Unfinished:
+            return False
+
+    return tuple(broker for broker, held in zip(brokers, _at_once(ask, brokers), strict=True) if held)
+
+
+def holds(configs: Configs) -> bool:
+    """Whether values in force hold the topic, wherever they come from."""
+    if any(configs[name].value is None for name, _ in HOLD if name in configs) or not _has(configs, HOLD):
+        return False
+    lags = (configs[LAG_MIN].value, configs[LAG_MAX].value)
+    return float(configs[RATIO].value or 0) == 1.0 and lags == (LONG_MAX, LONG_MAX)
+
+
+def _has(configs: Configs, names: Iterable[tuple[str, str | None]]) -> bool:
+    return all(name in configs for name, _ in names)
+
+
+def _undescribed(admin: Admin, state: ClusterState, topics: Sequence[str] | None) -> list[str]:
+    problems = []
+    for name, states in sorted(state.topics.items()):
+        if -1 in states:
+            where = admin.connection.address
+            problems.append(str(refusal(where, f"topic {name}", states[-1].error, permission=DESCRIBE_TOPIC)))
+    if topics is None and not state.topics:
+        problems.append(f"{admin.connection.address} shows no topic: there is none, or this user may describe none")
+    return problems
+
+
+def _configs(admin: Admin, topics: Sequence[str], problems: list[str]) -> dict[str, Configs]:
+    """Of whom they are known; without its configs nothing can be said of a topic."""
+    try:
+        answers = admin.try_topic_configs(topics, keys=KEYS) if topics else {}
+    except Unfinished as error:
+        problems.append(str(error))
+        return {}
+    problems += [str(answer) for answer in answers.values() if isinstance(answer, Unfinished)]
+    return {topic: answer for topic, answer in sorted(answers.items()) if not isinstance(answer, Unfinished)}
+
+
+def _reassignments(admin: Admin, problems: list[str]) -> dict[TopicPartition, Reassignment]:
+    try:
+        return admin.reassignments()
+    except Unfinished as error:
+        problems.append(f"{error}; without it a reassignment is not seen, only replicas that are not in sync")
+        return {}
+
+
+def _default_overrides(admin: Admin, problems: list[str]) -> Overrides:
+    """Whoever may not describe the default may not alter it either: then it does not matter what it is."""
+    try:
+        configs = admin.broker_configs(None)
+    except NotPermitted:
+        return ()
+    except Unfinished as error:
+        problems.append(str(error))
+        return ()
+    return tuple((name, configs[name].value if name in configs else None) for name, _ in DEFAULT_HOLD)
+
+
+def _transaction_version(admin: Admin, problems: list[str]) -> int | None:
+    try:
+        features = admin.features()
+    except Unfinished as error:
+        problems.append(str(error))
+        return None
+    return features.get(TRANSACTION_VERSION, 0) if features else None
+
+
+def _controller_clock(admin: Admin, state: ClusterState, clock: Clock) -> list[Reading]:
+    """Only where the active controller is a broker too: the others do not clean. Not all clusters tell, nor all users."""
+    asked_ms = clock()
+    try:
+        controller, told_ms = admin.controller_clock_ms()
+    except Unfinished:
+        return []
+    if controller not in state.brokers or told_ms < 0:
+        return []
+    return [Reading(earliest_ms=told_ms - clock(), latest_ms=told_ms - asked_ms)]
+
+
+def _ask_brokers(
+    admin: Admin, state: ClusterState, watched: Mapping[str, Mapping[int, PartitionState]],
+    configs: Mapping[str, Configs], clock: Clock,
+) -> list[_Told]:  # fmt: skip
+    replicas: dict[int, list[TopicPartition]] = {broker: [] for broker in sorted(state.brokers)}
+    leading: dict[int, list[TopicPartition]] = {broker: [] for broker in replicas}
+    for topic, partitions in watched.items():
+        for number, partition in partitions.items():
+            for broker in partition.replicas:
+                if broker in replicas:
+                    replicas[broker].append(TopicPartition(topic, number))
+            if partition.leader in leading:
+                leading[partition.leader].append(TopicPartition(topic, number))
+    held = [topic for topic in watched if holds(configs[topic])]
+    # Each broker's own default shows in any one topic that does not say otherwise.
+    asked = list(dict.fromkeys([*held, *_without_own_retention(configs)[:1]]))
+
+    def ask(broker: int) -> _Told:
+        return _ask_broker(admin, broker, replicas[broker], leading[broker], asked, clock)
+
+    return _at_once(ask, list(replicas))
+
+
+def _ask_broker(
+    admin: Admin, broker: int, replicas: Sequence[TopicPartition], leading: Sequence[TopicPartition],
+    topics: Sequence[str], clock: Clock,
+) -> _Told:  # fmt: skip
+    """Question by question; when its time is over, the rest is left unasked."""
+    told = _Told(broker=broker)
+    stamped = [partition for partition in leading if partition.topic == STAMPED_BY_BROKERS]
+
+    def ends() -> None:
+        told.ends = admin.replica_ends(broker, replicas)
+
+    def committed() -> None:
+        told.committed = admin.committed_ends(broker, leading)
+
+    def configs() -> None:
+        answers = admin.try_topic_configs(topics, broker=broker, keys=KEYS) if topics else {}
+        told.configs = {topic: answer for topic, answer in answers.items() if not isinstance(answer, Unfinished)}
+
+    def clock_reading() -> None:
+        newest_ms = max(admin.newest_ms(broker, stamped).values(), default=None)
+        if newest_ms is not None:
+            # It was written before now: how long ago is not known, so the clock may be ahead of this as far as it likes.
+            told.clock = Reading(earliest_ms=newest_ms - clock(), latest_ms=None)
+
+    deadline = time.monotonic() + admin.seconds_max
+    for question in (ends, committed, configs, clock_reading):
+        try:
+            question()
+        except Unfinished as error:
+            told.problems.append(f"broker {broker}: {error}")
+            if not isinstance(error, NotPermitted):
+                break
+        if time.monotonic() > deadline:
+            told.problems.append(f"broker {broker} answers slowly: not all questions were asked")
+            break
+    return told
+
+
+def _at_once(ask: Callable[[Asked], Answer], whom: Sequence[Asked]) -> list[Answer]:
+    if not whom:
+        return []
+    with ThreadPoolExecutor(max_workers=min(len(whom), BROKERS_AT_ONCE)) as threads:
+        return list(threads.map(ask, whom))
+
+
+def _without_own_retention(configs: Mapping[str, Configs]) -> list[str]:
+    return [topic for topic, known in configs.items() if RETENTION in known and not known[RETENTION].own]
+
+
+def _default_retention_ms(configs: Mapping[str, Configs], told: Sequence[_Told]) -> int | None:
+    """The smallest of any broker: each stamps with its own."""
+    sample = _without_own_retention(configs)[:1]
+    answers = [configs, *(answer.configs for answer in told)]
+    values = [_number(answer[topic], RETENTION, 0) for topic in sample for answer in answers if topic in answer]
+    return min(values, default=None)
+
+
+def _retention_ms(configs: Configs, default_ms: int | None) -> int:
+    own = RETENTION in configs and configs[RETENTION].own
+    return default_ms if default_ms is not None and not own else _number(configs, RETENTION, 0)
+
+
+def _compacted(configs: Configs) -> bool:
+    value = configs[POLICY].value if POLICY in configs else None
+    return "compact" in (value or "").split(",")
+
+
+def _overrides(configs: Configs) -> Overrides:
+    return tuple((name, configs[name].value if name in configs and configs[name].own else None) for name, _ in HOLD)
+
+
+def _number(configs: Configs, name: str, missing: int) -> int:
+    value = configs[name].value if name in configs else None
+    return missing if value is None else int(value)
+
+
+def _partition(
+    partition: TopicPartition, state: PartitionState, told: Sequence[_Told],
+    reassignments: Mapping[TopicPartition, Reassignment],
+) -> PartitionSeen:  # fmt: skip
+    ends = {answer.broker: answer.ends.get(partition) for answer in told}
+    committed = [answer.committed[partition] for answer in told if partition in answer.committed]
+    running = reassignments.get(partition)
+    return PartitionSeen(
+        partition=partition.number, leader=state.leader, isr=state.isr,
+        replicas=tuple(ReplicaSeen(broker=broker, log_end=ends.get(broker)) for broker in state.replicas),
+        moving=() if running is None else (*running.adding, *running.removing),
+        committed_end=max(committed, default=None),
+    )  # fmt: skip
