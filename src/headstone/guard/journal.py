@@ -1,0 +1,446 @@
+"""The guard's journal: what it remembers of each topic, every change it made or tried, alarms, and who leads.
+
+One SQLite file per cluster; what is written is on the disk when a method returns. Only the guard that leads writes memories:
+each write checks the lease in its own transaction, and who has lost it changes nothing. A file that is damaged, of another
+cluster or of another version is refused: an empty memory would take everybody for fine. Asks no broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+from headstone.coordination.guard_values import Configs, Memory, Status, Verdict
+from headstone.errors import Unfinished, UsageError
+from headstone.guard.memories import NotAMemory, memory_json, memory_of, plain, value_of
+
+VERSION = 1
+BUSY_SECONDS = 10.0
+SUFFIX = ".sqlite"
+SCHEMA = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE memory (topic TEXT PRIMARY KEY, memory TEXT NOT NULL, statuses TEXT NOT NULL, looked_ms INTEGER NOT NULL);
+CREATE TABLE changes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, resource TEXT NOT NULL, topic TEXT, old TEXT NOT NULL, new TEXT NOT NULL,
+    reason TEXT NOT NULL, evidence TEXT NOT NULL, began_ms INTEGER NOT NULL, ended_ms INTEGER, outcome TEXT
+);
+CREATE TABLE lease (
+    one INTEGER PRIMARY KEY CHECK (one = 1), holder TEXT NOT NULL, until_ms INTEGER NOT NULL, applies INTEGER NOT NULL
+);
+CREATE TABLE alarms (
+    topic TEXT NOT NULL, kind TEXT NOT NULL, partition INTEGER NOT NULL, broker INTEGER NOT NULL, detail TEXT NOT NULL,
+    first_ms INTEGER NOT NULL, PRIMARY KEY (topic, kind, partition, broker)
+);
+CREATE TABLE readings (
+    topic TEXT NOT NULL, partition INTEGER NOT NULL, broker INTEGER NOT NULL, verdict TEXT NOT NULL, read_ms INTEGER NOT NULL,
+    detail TEXT NOT NULL, PRIMARY KEY (topic, partition, broker)
+);
+CREATE TABLE held_sizes (topic TEXT PRIMARY KEY, bytes INTEGER NOT NULL, held_ms INTEGER NOT NULL);
+CREATE TABLE released (topic TEXT PRIMARY KEY, released_ms INTEGER NOT NULL);
+"""
+CHANGES = "SELECT number, resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome FROM changes"
+NONE = -1
+"""Partition or broker of an alarm that is about the whole topic: in a key, NULL differs from itself."""
+BEGUN = None
+"""Outcome of a change whose end nobody has seen: it was carried out, or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of the cluster. `old` and `new` are configs, or a partition's replicas as ("replicas", "1,2,3")."""
+
+    resource: str
+    """In words: topic orders, cluster default, broker 3, partition orders-0."""
+    topic: str | None
+    old: Configs
+    new: Configs
+    reason: str
+    evidence: str
+    began_ms: int
+    number: int = 0
+    ended_ms: int | None = None
+    outcome: str | None = BEGUN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAlarm:
+    """Something a person must know, as long as it is so. topic is empty where it is about the cluster or the guard."""
+
+    kind: str
+    topic: str = ""
+    partition: int | None = None
+    broker: int | None = None
+    detail: str = ""
+    first_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A replica that was read and compared with the others; read_ms is when that began."""
+
+    partition: int
+    broker: int
+    verdict: Verdict
+    read_ms: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    holder: str
+    until_ms: int
+    applies: bool
+    """False: of a dry run, which gives way to a guard that acts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """Of one topic, as it was decided last."""
+
+    memory: Memory
+    statuses: tuple[Status, ...] = ()
+    looked_ms: int = 0
+
+
+class LeaseLost(Unfinished):
+    """Another guard leads now; nothing was written."""
+
+
+def usual_journal(cluster_id: str, environment: Mapping[str, str]) -> Path:
+    return usual_directory(environment) / f"{quote(cluster_id, safe='')}{SUFFIX}"
+
+
+def usual_directory(environment: Mapping[str, str]) -> Path:
+    home = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "headstone" / "guard"
+
+
+class Journal:
+    """Threads may share it: each call is one transaction under one lock."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, cluster_id: str) -> None:
+        self.path, self.cluster_id = path, cluster_id
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path, *, cluster_id: str | None) -> Journal:
+        """Made if it is not there; `cluster_id` None: of whichever cluster, and it must be there."""
+        if cluster_id is None and not path.exists():
+            raise UsageError(f"{path}: no such journal; name one with --journal FILE")
+        _make_private(path)
+        try:
+            connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            return cls(path, connection, _checked(path, connection, cluster_id))
+        except sqlite3.OperationalError as error:
+            raise Unfinished(f"{path}: the journal cannot be opened: {error}; nothing was changed") from error
+        except sqlite3.DatabaseError as error:
+            raise _damaged(path, str(error)) from error
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                except BaseException:
+                    self._connection.execute("ROLLBACK")
+                    raise
+                self._connection.execute("COMMIT")
+            except sqlite3.OperationalError as error:
+                raise Unfinished(f"{self.path}: the journal cannot be written: {error}") from error
+            except sqlite3.DatabaseError as error:
+                raise _damaged(self.path, str(error)) from error
+
+    def _rows(self, question: str, *values: object) -> list[tuple[object, ...]]:
+        with self._lock:
+            try:
+                return self._connection.execute(question, values).fetchall()
+            except sqlite3.OperationalError as error:
+                raise Unfinished(f"{self.path}: the journal cannot be read: {error}") from error
+            except sqlite3.DatabaseError as error:
+                raise _damaged(self.path, str(error)) from error
+
+    def memory(self, topic: str) -> Memory:
+        """An empty one of a topic that was never remembered."""
+        return self.remembered(topic).memory
+
+    def remembered(self, topic: str) -> Remembered:
+        rows = self._rows("SELECT memory, statuses, looked_ms FROM memory WHERE topic = ?", topic)
+        return self._remembered(topic, *rows[0]) if rows else Remembered(memory=Memory())
+
+    def topics(self) -> dict[str, Remembered]:
+        rows = self._rows("SELECT topic, memory, statuses, looked_ms FROM memory ORDER BY topic")
+        return {str(topic): self._remembered(str(topic), *rest) for topic, *rest in rows}
+
+    def _remembered(self, topic: str, memory: object, statuses: object, looked_ms: object) -> Remembered:
+        try:
+            return Remembered(
+                memory=memory_of(str(memory)),
+                statuses=tuple(value_of(Status, item) for item in json.loads(str(statuses))),
+                looked_ms=int(str(looked_ms)),
+            )
+        except (NotAMemory, ValueError) as error:
+            raise _damaged(self.path, f"what it remembers of topic {topic!r} cannot be read: {error}") from error
+
+    def remember(self, topic: str, memory: Memory) -> None:
+        before = self.remembered(topic)
+        self.remember_all({topic: replace(before, memory=memory)}, holder=None, now_ms=0)
+
+    def remember_all(self, decided: Mapping[str, Remembered], *, holder: str | None, now_ms: int) -> None:
+        """All or nothing, and only while `holder` leads (None: whoever does)."""
+        with self._transaction() as connection:
+            if holder is not None:
+                self._check_lease(connection, holder, now_ms)
+            connection.executemany(
+                "INSERT OR REPLACE INTO memory VALUES (?, ?, ?, ?)",
+                [
+                    (topic, memory_json(kept.memory), json.dumps([plain(s) for s in kept.statuses]), kept.looked_ms)
+                    for topic, kept in decided.items()
+                ],
+            )
+
+    def forget(self, topic: str) -> None:
+        """Of a topic that is gone. Its changes stay."""
+        with self._transaction() as connection:
+            for table in ("memory", "alarms", "readings", "held_sizes", "released"):
+                connection.execute(f"DELETE FROM {table} WHERE topic = ?", (topic,))
+
+    def begin(self, change: Change) -> int:
+        """On the disk before it is made; the number is for `end`."""
+        with self._transaction() as connection:
+            done = connection.execute(
+                "INSERT INTO changes (resource, topic, old, new, reason, evidence, began_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    change.resource, change.topic, json.dumps(change.old), json.dumps(change.new), change.reason,
+                    change.evidence, change.began_ms,
+                ),
+            )  # fmt: skip
+            assert done.lastrowid is not None
+            return done.lastrowid
+
+    def end(self, number: int, outcome: str, *, now_ms: int | None = None) -> None:
+        """now_ms None: it ended at once."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE changes SET outcome = ?, ended_ms = coalesce(?, began_ms) WHERE number = ?",
+                (outcome, now_ms, number),
+            )
+
+    def changes(self, *, topic: str | None = None) -> list[Change]:
+        """Oldest first; of one topic, or all."""
+        rows = self._rows(f"{CHANGES} WHERE ?1 IS NULL OR topic = ?1 ORDER BY number", topic)
+        return [self._change(*row) for row in rows]
+
+    def unfinished(self) -> list[Change]:
+        """Begun, and nobody has seen the end: a guard died, or the answer was lost."""
+        return [self._change(*row) for row in self._rows(f"{CHANGES} WHERE outcome IS NULL ORDER BY number")]
+
+    def _change(self, number: object, *rest: object) -> Change:
+        resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome = rest
+        try:
+            return Change(
+                number=int(str(number)), resource=str(resource), topic=None if topic is None else str(topic),
+                old=_configs(str(old)), new=_configs(str(new)), reason=str(reason), evidence=str(evidence),
+                began_ms=int(str(began_ms)), ended_ms=None if ended_ms is None else int(str(ended_ms)),
+                outcome=None if outcome is None else str(outcome),
+            )  # fmt: skip
+        except ValueError as error:
+            raise _damaged(self.path, f"change {number} cannot be read: {error}") from error
+
+    def lead(self, holder: str, *, now_ms: int, lease_ms: int, applies: bool) -> Lease:
+        """The lease as it is now: ours, if it was free, expired, ours already, or of a dry run and we act."""
+        with self._transaction() as connection:
+            lease = _lease(connection)
+            free = lease is None or lease.holder == holder or lease.until_ms <= now_ms
+            if free or (applies and lease is not None and not lease.applies):
+                lease = Lease(holder=holder, until_ms=now_ms + lease_ms, applies=applies)
+                connection.execute(
+                    "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?)", (holder, lease.until_ms, applies)
+                )
+            assert lease is not None
+            return lease
+
+    def stand_down(self, holder: str) -> None:
+        """Others need not wait for the lease to expire."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM lease WHERE holder = ?", (holder,))
+
+    def lease(self) -> Lease | None:
+        with self._lock:
+            return _lease(self._connection)
+
+    def check_lease(self, holder: str, *, now_ms: int) -> None:
+        with self._transaction() as connection:
+            self._check_lease(connection, holder, now_ms)
+
+    def _check_lease(self, connection: sqlite3.Connection, holder: str, now_ms: int) -> None:
+        lease = _lease(connection)
+        if lease is None or lease.holder != holder or lease.until_ms <= now_ms:
+            who = "nobody" if lease is None or lease.until_ms <= now_ms else lease.holder
+            raise LeaseLost(f"{self.path}: {who} leads now, not {holder}: nothing was changed")
+
+    def set_alarms(self, topic: str, alarms: Sequence[KeptAlarm], *, now_ms: int) -> None:
+        """Those that stand now, and no others."""
+        known = {_key(alarm): alarm for alarm in self.alarms(topic)}
+        wanted = {_key(alarm): alarm for alarm in alarms}
+        if {key: alarm.detail for key, alarm in known.items()} == {key: alarm.detail for key, alarm in wanted.items()}:
+            return
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM alarms WHERE topic = ?", (topic,))
+            connection.executemany(
+                "INSERT INTO alarms VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (*key, alarm.detail, known[key].first_ms if key in known else now_ms)
+                    for key, alarm in wanted.items()
+                ],
+            )
+
+    def alarms(self, topic: str | None = None) -> list[KeptAlarm]:
+        """Of one topic, or all."""
+        rows = self._rows(
+            "SELECT topic, kind, partition, broker, detail, first_ms FROM alarms WHERE ?1 IS NULL OR topic = ?1 "
+            "ORDER BY topic, kind, partition, broker", topic,
+        )  # fmt: skip
+        return [
+            KeptAlarm(
+                topic=str(topic), kind=str(kind), partition=_or_none(partition), broker=_or_none(broker), detail=str(detail),
+                first_ms=int(str(first_ms)),
+            )
+            for topic, kind, partition, broker, detail, first_ms in rows
+        ]  # fmt: skip
+
+    def note_reading(self, topic: str, reading: Reading) -> None:
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO readings VALUES (?, ?, ?, ?, ?, ?)",
+                (topic, reading.partition, reading.broker, str(reading.verdict), reading.read_ms, reading.detail),
+            )
+
+    def readings(self, topic: str) -> list[Reading]:
+        rows = self._rows("SELECT partition, broker, verdict, read_ms, detail FROM readings WHERE topic = ?", topic)
+        return [
+            Reading(
+                partition=int(str(partition)), broker=int(str(broker)), verdict=Verdict(str(verdict)),
+                read_ms=int(str(read_ms)), detail=str(detail),
+            )
+            for partition, broker, verdict, read_ms, detail in rows
+        ]  # fmt: skip
+
+    def note_size(self, topic: str, size_bytes: int, *, held_ms: int) -> None:
+        """Of all replicas when the hold was asked for; the first counts until it is released."""
+        with self._transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO held_sizes VALUES (?, ?, ?)", (topic, size_bytes, held_ms))
+
+    def forget_size(self, topic: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM held_sizes WHERE topic = ?", (topic,))
+
+    def sizes(self) -> dict[str, int]:
+        return {str(topic): int(str(size)) for topic, size in self._rows("SELECT topic, bytes FROM held_sizes")}
+
+    def note_released(self, topic: str, *, now_ms: int) -> None:
+        """A person released it: the guard leaves it alone until everybody is back."""
+        with self._transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO released VALUES (?, ?)", (topic, now_ms))
+
+    def released(self) -> dict[str, int]:
+        return {str(topic): int(str(ms)) for topic, ms in self._rows("SELECT topic, released_ms FROM released")}
+
+    def forget_released(self, topic: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM released WHERE topic = ?", (topic,))
+
+    def fact(self, name: str) -> str | None:
+        rows = self._rows("SELECT value FROM facts WHERE name = ?", name)
+        return str(rows[0][0]) if rows else None
+
+    def note_fact(self, name: str, value: str | None) -> None:
+        """None: it is no longer so."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM facts WHERE name = ?", (name,))
+            if value is not None:
+                connection.execute("INSERT INTO facts VALUES (?, ?)", (name, value))
+
+
+def _make_private(path: Path) -> None:
+    """Names of topics and of their settings are nobody else's business."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def _checked(path: Path, connection: sqlite3.Connection, cluster_id: str | None) -> str:
+    """The cluster's id, which a new file is given."""
+    if connection.execute("PRAGMA quick_check").fetchone() != ("ok",):
+        raise _damaged(path, "SQLite's own check fails")
+    connection.execute("BEGIN IMMEDIATE")
+    empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    if empty and cluster_id is not None:
+        for statement in filter(str.strip, SCHEMA.split(";\n")):
+            connection.execute(statement)
+        facts = [("version", str(VERSION)), ("cluster_id", cluster_id)]
+        connection.executemany("INSERT INTO facts VALUES (?, ?)", facts)
+    connection.execute("COMMIT")
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "facts" not in tables:
+        raise UsageError(f"{path}: not a journal of the guard; name another file with --journal")
+    known = dict(connection.execute("SELECT name, value FROM facts WHERE name IN ('version', 'cluster_id')").fetchall())
+    if known.get("version") != str(VERSION):
+        raise UsageError(f"{path}: a journal of version {known.get('version')}; this program knows {VERSION}")
+    found = known.get("cluster_id")
+    if not isinstance(found, str):
+        raise _damaged(path, "it does not say of which cluster it is")
+    if cluster_id not in (None, found):
+        raise UsageError(
+            f"{path}: the journal of cluster {found}, but this is cluster {cluster_id}: nothing was changed; check "
+            "--bootstrap, or name another file with --journal"
+        )
+    return found
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{path}: the journal is damaged: {why}. Nothing was changed. Keep the file: it may still tell what is held; bring "
+        "back a copy, or look at the topics' own overrides, undo holds by hand (docs/guard.md) and start with a new --journal"
+    )
+
+
+def _lease(connection: sqlite3.Connection) -> Lease | None:
+    row = connection.execute("SELECT holder, until_ms, applies FROM lease").fetchone()
+    return None if row is None else Lease(holder=row[0], until_ms=row[1], applies=bool(row[2]))
+
+
+def _key(alarm: KeptAlarm) -> tuple[str, str, int, int]:
+    partition = NONE if alarm.partition is None else alarm.partition
+    return alarm.topic, alarm.kind, partition, NONE if alarm.broker is None else alarm.broker
+
+
+def _or_none(number: object) -> int | None:
+    return None if number == NONE else int(str(number))
+
+
+def _configs(text: str) -> Configs:
+    return tuple((str(name), None if value is None else str(value)) for name, value in json.loads(text))

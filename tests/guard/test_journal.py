@@ -1,0 +1,201 @@
+"""The guard's journal: what it keeps survives its process, and what is damaged or somebody else's is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headstone.coordination.danger import CommittedEnd, Retention
+from headstone.coordination.guard_values import HOLD, Away, Complete, Hold, Memory, State, Status, Verdict
+from headstone.errors import UsageError
+from headstone.guard.journal import Change, Journal, KeptAlarm, Lease, LeaseLost, Reading, Remembered, usual_journal
+from headstone.guard.memories import NotAMemory, memory_json, memory_of
+
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
+FOUND = ((HOLD[0][0], "0.5"), (HOLD[1][0], None), (HOLD[2][0], None))
+MEMORY = Memory(
+    retentions=(Retention(retention_ms=5, until_ms=9), Retention(retention_ms=7, since_ms=8)), retention_seen_ms=9,
+    ends=((0, CommittedEnd(asked_ms=1, offset=2)), (3, CommittedEnd(asked_ms=4, offset=5))),
+    complete=(Complete(partition=0, broker=1, complete_ms=6),),
+    away=(Away(partition=0, broker=2, since_ms=1, complete_ms=None, too_late=True, order=(1, 2, 3), expelled_ms=8),),
+    hold=Hold(asked_ms=3, found=FOUND, confirmed=(1, 3), confirmed_ms=4), default_hold=FOUND, skew_ms=11,
+)  # fmt: skip
+CHANGE = Change(
+    resource="topic orders", topic="orders", old=FOUND, new=HOLD, reason="behind", evidence="seen", began_ms=10
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "journal.sqlite"
+
+
+def opened(file: Path, cluster_id: str | None = CLUSTER) -> Journal:
+    return Journal.open(file, cluster_id=cluster_id)
+
+
+def test_a_memory_comes_back_exactly() -> None:
+    assert memory_of(memory_json(MEMORY)) == MEMORY
+    assert memory_of(memory_json(Memory())) == Memory()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no JSON"),
+        ("[]", "version None"),
+        ('{"version": 2, "memory": {}}', "version 2 of a memory; this program knows 1"),
+        ('{"version": 1}', "None is no Memory"),
+        ('{"version": 1, "memory": {"skew_ms": "5"}}', "Memory.skew_ms: '5' is no int"),
+        ('{"version": 1, "memory": {"skew_ms": true}}', "True is no int"),
+        ('{"version": 1, "memory": {"lost": 1}}', "unknown field lost"),
+        ('{"version": 1, "memory": {"complete": [{"partition": 0}]}}', "no field broker"),
+        ('{"version": 1, "memory": {"ends": [[0]]}}', "1 items, expected 2"),
+        ('{"version": 1, "memory": {"away": {}}}', "is no list"),
+    ],
+)
+def test_half_a_memory_is_refused(text: str, why: str) -> None:
+    with pytest.raises(NotAMemory, match=why.replace("[", r"\[").replace("?", r"\?")):
+        memory_of(text)
+
+
+def test_what_is_written_is_there_for_the_next_process(file: Path) -> None:
+    statuses = (Status(partition=0, state=State.HELD, blockers=(2,), since_ms=1, unsafe_ms=9, countdown_ms=-1),)
+    kept = Remembered(memory=MEMORY, statuses=statuses, looked_ms=77)
+    with opened(file) as journal:
+        journal.lead("a", now_ms=0, lease_ms=100, applies=True)
+        journal.remember_all({"orders": kept, "é\n": Remembered(memory=Memory())}, holder="a", now_ms=5)
+        number = journal.begin(CHANGE)
+        journal.note_reading("orders", Reading(partition=0, broker=2, verdict=Verdict.UNJUDGED, read_ms=8))
+        journal.note_fact("margins", "{}")
+        journal.note_size("orders", 5, held_ms=1)
+        journal.note_size("orders", 9, held_ms=2)
+        journal.note_released("orders", now_ms=3)
+    with opened(file) as journal:
+        assert journal.topics() == {"orders": kept, "é\n": Remembered(memory=Memory())}
+        assert journal.memory("unknown") == Memory()
+        assert journal.changes() == journal.unfinished() == [replace(CHANGE, number=number)]
+        journal.end(number, "done", now_ms=12)
+        assert journal.changes(topic="orders") == [replace(CHANGE, number=number, outcome="done", ended_ms=12)]
+        assert (journal.changes(topic="other"), journal.unfinished()) == ([], [])
+        assert journal.readings("orders") == [Reading(partition=0, broker=2, verdict=Verdict.UNJUDGED, read_ms=8)]
+        assert (journal.fact("margins"), journal.fact("other")) == ("{}", None)
+        assert (journal.sizes(), journal.released()) == ({"orders": 5}, {"orders": 3})
+        journal.forget("orders")
+        assert (journal.sizes(), journal.released(), journal.readings("orders")) == ({}, {}, [])
+        assert list(journal.topics()) == ["é\n"]
+        assert len(journal.changes()) == 1
+
+
+def test_remembering_one_topic_leaves_what_is_shown_of_it(file: Path) -> None:
+    with opened(file) as journal:
+        shown = Remembered(memory=Memory(), statuses=(Status(partition=0, state=State.FINE),), looked_ms=7)
+        journal.remember_all({"orders": shown}, holder=None, now_ms=0)
+        journal.remember("orders", MEMORY)
+        assert journal.remembered("orders") == replace(shown, memory=MEMORY)
+
+
+def test_alarms_stand_as_long_as_they_are_told(file: Path) -> None:
+    wrong = KeptAlarm(kind="wrong", topic="orders", partition=0, broker=2)
+    held = KeptAlarm(kind="foreign", topic="orders", detail="why")
+    with opened(file) as journal:
+        journal.set_alarms("orders", [wrong], now_ms=1)
+        journal.set_alarms("other", [replace(wrong, topic="other")], now_ms=1)
+        journal.set_alarms("orders", [wrong, held], now_ms=2)
+        assert journal.alarms("orders") == [replace(held, first_ms=2), replace(wrong, first_ms=1)]
+        journal.set_alarms("orders", [], now_ms=3)
+        assert journal.alarms() == [replace(wrong, topic="other", first_ms=1)]
+
+
+def test_two_guards_share_one_journal_and_one_leads(file: Path) -> None:
+    with opened(file) as first, opened(file) as second:
+        assert first.lease() is None
+        mine = Lease(holder="a", until_ms=110, applies=True)
+        assert first.lead("a", now_ms=10, lease_ms=100, applies=True) == mine
+        assert second.lead("b", now_ms=50, lease_ms=100, applies=True) == mine
+        with pytest.raises(LeaseLost, match="a leads now, not b: nothing was changed"):
+            second.remember_all({"orders": Remembered(memory=MEMORY)}, holder="b", now_ms=50)
+        assert second.topics() == {}
+        theirs = Lease(holder="b", until_ms=210, applies=True)
+        assert second.lead("b", now_ms=110, lease_ms=100, applies=True) == theirs
+        with pytest.raises(LeaseLost):
+            first.check_lease("a", now_ms=120)
+        second.stand_down("b")
+        assert first.lead("a", now_ms=130, lease_ms=100, applies=True).holder == "a"
+        with pytest.raises(LeaseLost, match="nobody leads now"):
+            first.check_lease("a", now_ms=230)
+
+
+def test_a_dry_run_gives_way_to_a_guard_that_acts(file: Path) -> None:
+    with opened(file) as journal:
+        journal.lead("dry", now_ms=0, lease_ms=100, applies=False)
+        assert journal.lead("other", now_ms=1, lease_ms=100, applies=False).holder == "dry"
+        assert journal.lead("acts", now_ms=2, lease_ms=100, applies=True).holder == "acts"
+        assert journal.lead("dry", now_ms=3, lease_ms=100, applies=False).holder == "acts"
+
+
+def test_the_journal_of_another_cluster_is_refused_and_left_as_it_was(file: Path) -> None:
+    with opened(file) as journal:
+        journal.remember("orders", MEMORY)
+    with pytest.raises(UsageError, match=f"the journal of cluster {CLUSTER}, but this is cluster other: nothing was"):
+        opened(file, "other")
+    with opened(file, None) as journal:
+        assert (journal.cluster_id, journal.memory("orders")) == (CLUSTER, MEMORY)
+
+
+def test_what_is_no_journal_is_refused_and_never_taken_for_an_empty_one(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such journal"):
+        opened(file, None)
+    file.parent.mkdir()
+    file.write_bytes(b"not a database" * 100)
+    with pytest.raises(UsageError, match="the journal is damaged: file is not a database"):
+        opened(file)
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE people (name)")
+    with pytest.raises(UsageError, match="not a journal of the guard"):
+        opened(foreign)
+    empty = tmp_path / "empty.sqlite"
+    empty.touch()
+    with pytest.raises(UsageError, match="not a journal of the guard"):
+        opened(empty, None)
+
+
+def test_a_journal_of_another_version_or_with_a_damaged_memory_is_refused(file: Path) -> None:
+    with opened(file) as journal:
+        journal.remember("orders", MEMORY)
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE memory SET memory = '{}'")
+    with (
+        opened(file) as journal,
+        pytest.raises(UsageError, match="damaged: what it remembers of topic 'orders' cannot"),
+    ):
+        journal.memory("orders")
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE facts SET value = '99' WHERE name = 'version'")
+    with pytest.raises(UsageError, match="a journal of version 99; this program knows 1"):
+        opened(file)
+
+
+def test_a_journal_whose_pages_are_damaged_is_refused(file: Path) -> None:
+    with opened(file) as journal:
+        for number in range(200):
+            journal.begin(replace(CHANGE, evidence=f"{number}" * 100))
+    content = bytearray(file.read_bytes())
+    content[4096 * 8 : 4096 * 20] = b"\xff" * (4096 * 12)
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match="the journal is damaged"):
+        opened(file)
+
+
+def test_the_journal_is_its_owners_alone(file: Path) -> None:
+    opened(file).close()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_the_usual_place_has_one_file_per_cluster() -> None:
+    assert usual_journal("ab/../c", {"XDG_STATE_HOME": "/state"}) == Path("/state/headstone/guard/ab%2F..%2Fc.sqlite")
