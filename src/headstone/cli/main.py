@@ -30,10 +30,11 @@ VERBS = {
     "audit": "compare the replicas of a cluster: do they tell readers the same story?",
     "reproduce": "the four corruptions of compacted topics, step by step, by Kafka's rule and by the coordinated one",
     "lake": "topics in object storage: ingest, compact, read, collect garbage",
+    "guard": "watch a live cluster and hold compaction before a replica that is away can miss a deletion for good",
     "simulate": "seeded random clusters with faults, checked for the four corruptions",
     "completion": "write a script that lets a shell complete verbs and options",
 }
-WITH_ACTIONS = ("lake",)
+WITH_ACTIONS = ("lake", "guard")
 """Verbs whose actions have their own options."""
 EXAMPLES = (
     "headstone demo",

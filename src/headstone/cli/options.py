@@ -87,6 +87,17 @@ class Share:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """HOST:PORT to listen on; [::1]:9464 for IPv6. Port 0: any that is free."""
+
+    def __call__(self, text: str) -> tuple[str, int]:
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+            raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9464")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 # Every number of the command line has one of these ranges: no other place knows one.
 offset = Whole(0, NO_LIMIT)
 positive = Whole(1, NO_LIMIT)

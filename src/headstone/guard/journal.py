@@ -163,13 +163,9 @@ class Journal:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                try:
+                with self._connection:  # commits, or takes back
+                    self._connection.execute("BEGIN IMMEDIATE")
                     yield self._connection
-                except BaseException:
-                    self._connection.execute("ROLLBACK")
-                    raise
-                self._connection.execute("COMMIT")
             except sqlite3.OperationalError as error:
                 raise Unfinished(f"{self.path}: the journal cannot be written: {error}") from error
             except sqlite3.DatabaseError as error:

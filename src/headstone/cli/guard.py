@@ -1,0 +1,119 @@
+"""`headstone guard`: keeps the promise of coordinated compaction on a live cluster, and says what it holds and why.
+
+Without an action it watches. What the actions do is in `guard_watch.py` (the loop, `status`, `release`), `guard_check.py` and
+`guard_readmit.py`; each is imported when it is used. Dry run unless --apply.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from headstone.cli.connections import add_cluster_arguments
+from headstone.cli.options import HostPort, Share, duration_ms, interval_ms
+from headstone.cli.output import Output
+from headstone.cli.parsing import FINDINGS, add_output_arguments, explain
+from headstone.coordination.danger import Margins
+
+MARGINS = Margins()
+CLUSTER_DEFAULT, READMISSION = "cluster-default", "readmission"
+EXAMPLES = (
+    "headstone guard --bootstrap kafka-1:9092,kafka-2:9092",
+    "headstone guard --bootstrap kafka-1:9092 --apply --metrics 127.0.0.1:9464",
+    "headstone guard --cluster production --topic orders --apply --once",
+)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    module, _, function = arguments.body.partition(".")
+    return int(getattr(importlib.import_module(f"headstone.cli.{module}"), function)(arguments, output))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_cluster_arguments(parser, what="the cluster to guard")
+    _add_topics(parser, "watch only this compacted topic")
+    parser.add_argument("--apply", action="store_true", help="act (default: only say what would be done)")
+    parser.add_argument("--once", action="store_true", help="one look, for cron (default: until SIGTERM or Ctrl-C)")
+    parser.add_argument(
+        "--allow", action="append", default=[], choices=(CLUSTER_DEFAULT, READMISSION),
+        help="cluster-default: hold by the brokers' default where a robot undoes a topic's; readmission: take a replica that "
+        "may be wrong out of the assignment and add it again, to copy afresh; may be repeated",
+    )  # fmt: skip
+    _add_journal(parser)
+    parser.add_argument(
+        "--metrics", type=HostPort(), metavar="HOST:PORT", help="serve Prometheus metrics there (default: none)"
+    )
+    _add_margins(parser)
+    add_output_arguments(parser)
+    explain(parser, EXAMPLES, {FINDINGS: "--once: an alarm stands, a person must do something"})
+    parser.set_defaults(run=run, body="guard_watch.watch")
+    _add_actions(parser)
+
+
+def _add_topics(parser: argparse.ArgumentParser, about: str) -> None:
+    parser.add_argument("--topic", action="append", default=[], help=f"{about}; may be repeated")
+
+
+def _add_journal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE",
+        help="what the guard remembers, an SQLite file (default: $XDG_STATE_HOME/headstone/guard/CLUSTER-ID.sqlite)",
+    )  # fmt: skip
+
+
+def _add_margins(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("margins of safety, docs/guard.md")
+    group.add_argument(
+        "--poll-ms", type=interval_ms, default=MARGINS.poll_ms, metavar="N", help="from one look to the next"
+    )
+    group.add_argument(
+        "--metadata-age-ms", type=duration_ms, default=MARGINS.metadata_age_ms, metavar="N",
+        help="how old the metadata may be that a broker answers from",
+    )  # fmt: skip
+    group.add_argument(
+        "--clock-skew-ms", type=duration_ms, default=MARGINS.skew_ms, metavar="N",
+        help="how much more two brokers' clocks may differ than was seen",
+    )  # fmt: skip
+    group.add_argument(
+        "--effect-ms", type=duration_ms, default=MARGINS.effect_ms, metavar="N",
+        help="from asking for a hold to the last broker that has it",
+    )  # fmt: skip
+    group.add_argument(
+        "--pass-start-ms", type=duration_ms, default=MARGINS.pass_start_ms, metavar="N",
+        help="how late a cleaner may begin a pass that it had chosen before the hold",
+    )  # fmt: skip
+    group.add_argument(
+        "--slack-share", type=Share(), default=MARGINS.slack_share, metavar="X",
+        help="hold when this share of the time until the first unsafe removal is used up",
+    )  # fmt: skip
+
+
+def _add_actions(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=False, metavar="[ACTION]")
+    status = _action(
+        actions, "status", "who blocks what, countdowns, what is held since when and why, what to do", "guard_watch.status",
+        "--bootstrap kafka-1:9092", "--bootstrap kafka-1:9092 --output json",
+        exit_codes={FINDINGS: "an alarm stands, a person must do something"},
+    )  # fmt: skip
+    _add_journal(status)
+    undo = _action(
+        actions, "release", "show how holds are undone, exactly as found; with --apply, do it", "guard_watch.release",
+        "--bootstrap kafka-1:9092", "--bootstrap kafka-1:9092 --topic orders --apply",
+    )  # fmt: skip
+    _add_topics(undo, "only the hold of this topic")
+    undo.add_argument("--apply", action="store_true", help="do it (default: only show it)")
+    _add_journal(undo)
+
+
+def _action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str, body: str, *examples: str,
+    exit_codes: Mapping[int, str] | None = None,
+) -> argparse.ArgumentParser:  # fmt: skip
+    made = actions.add_parser(name, help=about, description=about + ".")
+    add_cluster_arguments(made, what="the guarded cluster")
+    add_output_arguments(made)
+    explain(made, [f"headstone guard {name} {example}" for example in examples], exit_codes or {})
+    made.set_defaults(run=run, body=body)
+    return made

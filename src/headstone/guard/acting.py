@@ -1,0 +1,322 @@
+"""Carries out what was decided, with the Admin API: holds, releases, cleaner threads, assignments. Asks, never decides.
+
+Every change is in the journal before it is made (old, new, reason, evidence, time) and again when its end is known. A change
+that is refused, or whose answer is lost, is an outcome with its reason: the next look says what became of it. Never touches
+cleanup.policy, and never what somebody else has set meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from headstone.cluster.admin import Admin
+from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
+    HOLD,
+    Action,
+    AddAgain,
+    Alarm,
+    AskBrokers,
+    Configs,
+    EndPasses,
+    Expel,
+    HoldByDefault,
+    Memory,
+    Release,
+    ReleaseDefault,
+    SetHold,
+    Verify,
+)
+from headstone.errors import Unfinished
+from headstone.guard.journal import Change, Journal
+from headstone.guard.looks import held_brokers
+from headstone.log.topic_partition import TopicPartition
+
+BACKOFF = "log.cleaner.backoff.ms"
+CLUSTER_DEFAULT = "cluster default"
+DEFAULT_FOUND = "cluster default before the hold"
+"""Fact of the journal: what all topics that are held by the cluster default go back to."""
+ENDING = "cleaner threads restart: "
+"""How the reason of a change begins that is put back at once; one without an end was interrupted."""
+DONE = "done"
+SEEN_SECONDS_MAX = 10.0
+SEEN_EVERY_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`why` is None if it was done, or was not needed any more; else the reason, for a person. held_on: who said so."""
+
+    why: str | None = None
+    held_on: tuple[int, ...] = ()
+
+
+def carry_out(
+    action: Action, admin: Admin, journal: Journal, *, now_ms: int, topic: str = "", evidence: str = ""
+) -> Outcome:
+    """One action. `topic` is what a hold by the cluster default is for; what the world refuses is told, not raised."""
+    try:
+        return _carry_out(action, admin, journal, now_ms, topic, evidence)
+    except Unfinished as error:
+        return Outcome(why=str(error))
+
+
+def _carry_out(action: Action, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str) -> Outcome:
+    match action:
+        case SetHold():
+            return _set_hold(action, admin, journal, now_ms, evidence)
+        case AskBrokers():
+            return Outcome(held_on=held_brokers(admin, action.topic, action.brokers))
+        case EndPasses():
+            return _end_passes(action, admin, journal, now_ms, evidence)
+        case Release():
+            return _release(action, admin, journal, now_ms, evidence)
+        case HoldByDefault():
+            return _hold_by_default(action, admin, journal, now_ms, topic, evidence)
+        case ReleaseDefault():
+            return _release_default(action, admin, journal, now_ms, topic, evidence)
+        case Expel():
+            reason = f"broker {action.broker} must not lead: it may have missed what the others removed"
+            return _reassign(action, action.remaining, reason, admin, journal, now_ms, evidence)
+        case AddAgain():
+            reason = f"broker {action.broker} copies afresh, under the hold"
+            return _reassign(action, action.order, reason, admin, journal, now_ms, evidence)
+        case Verify() | Alarm():
+            raise AssertionError("readings and alarms are whose loop it is")
+    assert_never(action)
+
+
+def _made(journal: Journal, change: Change, make: Callable[[], None]) -> Outcome:
+    number = journal.begin(change)
+    try:
+        make()
+    except Unfinished as error:
+        journal.end(number, f"failed: {error}")
+        raise
+    journal.end(number, DONE)
+    return Outcome()
+
+
+def own_values(admin: Admin, topic: str, names: Sequence[str]) -> Configs:
+    """The topic's own overrides of these, asked of any broker."""
+    configs = admin.topic_configs([topic])[topic]
+    return tuple((name, configs[name].value if name in configs and configs[name].own else None) for name in names)
+
+
+def own_defaults(admin: Admin, names: Sequence[str]) -> Configs:
+    configs = admin.broker_configs(None)
+    return tuple((name, configs[name].value if name in configs and configs[name].own else None) for name in names)
+
+
+def _set_hold(action: SetHold, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
+    old = own_values(admin, action.topic, [name for name, _ in HOLD])
+    _correct_found(journal, action.topic, old)
+    _note_size(admin, journal, action.topic, now_ms)
+    change = Change(
+        resource=f"topic {action.topic}", topic=action.topic, old=old, new=action.configs, reason=action.reason,
+        evidence=evidence, began_ms=now_ms,
+    )  # fmt: skip
+    return _made(journal, change, lambda: admin.alter_topic(action.topic, dict(action.configs)))
+
+
+def _correct_found(journal: Journal, topic: str, old: Configs) -> None:
+    """Somebody may have changed an override since the look: what stands just before the hold is what is put back."""
+    memory = journal.memory(topic)
+    if memory.hold is None or memory.hold.seen_ms is not None:
+        return
+    held, found = dict(HOLD), dict(memory.hold.found)
+    actual = tuple((name, found.get(name) if value == held[name] else value) for name, value in old)
+    if actual != memory.hold.found:
+        journal.remember(topic, replace(memory, hold=replace(memory.hold, found=actual)))
+
+
+def topic_bytes(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> dict[str, int]:
+    """Of all replicas that can be asked."""
+    total = dict.fromkeys(topics, 0)
+    for broker in brokers:
+        try:
+            replicas = admin.log_dirs(broker)
+        except Unfinished:
+            continue
+        for partition, replica in replicas.items():
+            if partition.topic in total:
+                total[partition.topic] += replica.size
+    return total
+
+
+def _note_size(admin: Admin, journal: Journal, topic: str, now_ms: int) -> None:
+    if topic not in journal.sizes():
+        brokers = sorted(admin.describe([topic]).brokers)
+        journal.note_size(topic, topic_bytes(admin, [topic], brokers)[topic], held_ms=now_ms)
+
+
+def _release(action: Release, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
+    reason = "everybody is back: as it was found"
+    return restore_topic(
+        admin, journal, action.topic, action.restore, reason=reason, evidence=evidence, now_ms=now_ms
+    )  # fmt: skip
+
+
+def restore_topic(
+    admin: Admin, journal: Journal, topic: str, restore: Configs, *, reason: str, evidence: str, now_ms: int
+) -> Outcome:  # fmt: skip
+    """Only where the hold's own value still stands: there is no compare-and-set, so it is read just before."""
+    held = dict(HOLD)
+    present = dict(own_values(admin, topic, [name for name, _ in restore]))
+    ours = tuple((name, value) for name, value in restore if present[name] == held.get(name) and value != present[name])
+    if not ours:
+        return Outcome()
+    change = Change(
+        resource=f"topic {topic}", topic=topic, old=tuple((name, held[name]) for name, _ in ours), new=ours, reason=reason,
+        evidence=evidence, began_ms=now_ms,
+    )  # fmt: skip
+    return _made(journal, change, lambda: admin.alter_topic(topic, dict(ours)))
+
+
+def _hold_by_default(
+    action: HoldByDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str
+) -> Outcome:
+    old = own_defaults(admin, [name for name, _ in DEFAULT_HOLD])
+    if dict(old) == dict(DEFAULT_HOLD):
+        return Outcome()  # for another topic; what was found then is what goes back
+    if journal.fact(DEFAULT_FOUND) is None:
+        journal.note_fact(DEFAULT_FOUND, json.dumps(old))
+    change = Change(
+        resource=CLUSTER_DEFAULT, topic=topic or None, old=old, new=action.configs,
+        reason=f"a robot undoes the hold of topic {topic}", evidence=evidence, began_ms=now_ms,
+    )  # fmt: skip
+    return _made(journal, change, lambda: admin.alter_broker_default(dict(action.configs)))
+
+
+def _release_default(
+    action: ReleaseDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str
+) -> Outcome:
+    """The default is held once for all topics that need it: the last one lets it go."""
+    others = [name for name, kept in journal.topics().items() if name != topic and holds_by_default(kept.memory)]
+    if others:
+        return Outcome()
+    reason = "nobody needs the hold by the cluster default any more: as it was found"
+    return restore_default(
+        admin, journal, default_restored(journal, action.restore), topic=topic, reason=reason, evidence=evidence, now_ms=now_ms
+    )  # fmt: skip
+
+
+def restore_default(
+    admin: Admin, journal: Journal, restore: Configs, *, topic: str, reason: str, evidence: str, now_ms: int
+) -> Outcome:  # fmt: skip
+    held = dict(DEFAULT_HOLD)
+    present = dict(own_defaults(admin, [name for name, _ in restore]))
+    ours = tuple((name, value) for name, value in restore if present[name] == held.get(name) and value != present[name])
+    if ours:
+        change = Change(
+            resource=CLUSTER_DEFAULT, topic=topic or None, old=tuple((name, held[name]) for name, _ in ours), new=ours,
+            reason=reason, evidence=evidence, began_ms=now_ms,
+        )  # fmt: skip
+        _made(journal, change, lambda: admin.alter_broker_default(dict(ours)))
+    journal.note_fact(DEFAULT_FOUND, None)
+    return Outcome()
+
+
+def holds_by_default(memory: Memory) -> bool:
+    return memory.default_hold is not None and memory.hold is not None and memory.hold.released_ms is None
+
+
+def default_restored(journal: Journal, restore: Configs) -> Configs:
+    """What a topic remembers may be the hold that the guard had set for another one."""
+    known = journal.fact(DEFAULT_FOUND)
+    if known is None:
+        return restore
+    first = {str(name): value for name, value in json.loads(known)}
+    return tuple((name, first.get(name)) for name, _ in restore)
+
+
+def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
+    """A change of one millisecond, seen by every broker, and back: each restarts the cleaner's threads.
+
+    Brokers that have their own value do not hear of the default's; they are changed themselves. Put back at once, two changes
+    could arrive as none.
+    """
+    reached = {
+        broker: admin.broker_configs(broker).get(BACKOFF) for broker in sorted(admin.describe([action.topic]).brokers)
+    }
+    values = {broker: config for broker, config in reached.items() if config is not None and config.value is not None}
+    new = str(max((int(config.value or 0) for config in values.values()), default=15_000) + 1)
+    ((_, default),) = own_defaults(admin, [BACKOFF])
+    targets: list[tuple[int | None, str | None]] = [(None, default)]
+    targets += [(broker, config.value) for broker, config in values.items() if config.own]
+    reason = f"{ENDING}the hold of topic {action.topic} came close to the moment of danger"
+    numbers = []
+    for broker, old in targets:
+        resource = CLUSTER_DEFAULT if broker is None else f"broker {broker}"
+        change = Change(
+            resource=resource, topic=action.topic, old=((BACKOFF, old),), new=((BACKOFF, new),), reason=reason,
+            evidence=evidence, began_ms=now_ms,
+        )  # fmt: skip
+        numbers.append(journal.begin(change))
+        _alter(admin, broker, {BACKOFF: new})
+    late = _wait_seen(admin, sorted(reached), new)
+    for number, (broker, old) in zip(numbers, targets, strict=True):
+        _alter(admin, broker, {BACKOFF: old})
+        journal.end(number, f"not seen by brokers {late}; put back" if late else f"{DONE}, and put back")
+    return Outcome(why=f"brokers {late} did not take the change of {BACKOFF}: passes may go on there" if late else None)
+
+
+def _alter(admin: Admin, broker: int | None, changes: Mapping[str, str | None]) -> None:
+    if broker is None:
+        admin.alter_broker_default(changes)
+    else:
+        admin.alter_broker(broker, changes)
+
+
+def _wait_seen(admin: Admin, brokers: Sequence[int], value: str) -> list[int]:
+    """Those that do not say so themselves in time."""
+    deadline = time.monotonic() + SEEN_SECONDS_MAX
+    waiting = list(brokers)
+    while waiting and time.monotonic() < deadline:
+        waiting = [broker for broker in waiting if not _has(admin, broker, value)]
+        if waiting:
+            time.sleep(SEEN_EVERY_SECONDS)
+    return waiting
+
+
+def _has(admin: Admin, broker: int, value: str) -> bool:
+    try:
+        config = admin.broker_configs(broker).get(BACKOFF)
+    except Unfinished:
+        return False
+    return config is not None and config.value == value
+
+
+def put_back(admin: Admin, journal: Journal) -> list[str]:
+    """Ends what an interrupted guard had begun; what it had changed for a moment only is put back, and told in words."""
+    done = []
+    for change in journal.unfinished():
+        if change.reason.startswith(ENDING):
+            broker = None if change.resource == CLUSTER_DEFAULT else int(change.resource.removeprefix("broker "))
+            configs = admin.broker_configs(broker)
+            present = configs[BACKOFF].value if BACKOFF in configs and configs[BACKOFF].own else None
+            if present == dict(change.new)[BACKOFF]:
+                _alter(admin, broker, dict(change.old))
+                done.append(f"{change.resource}: {BACKOFF} put back to {dict(change.old)[BACKOFF] or 'no override'}")
+        journal.end(change.number, "interrupted: the next look says what became of it")
+    return done
+
+
+def _reassign(
+    action: Expel | AddAgain, replicas: tuple[int, ...], reason: str, admin: Admin, journal: Journal, now_ms: int, evidence: str
+) -> Outcome:  # fmt: skip
+    partition = TopicPartition(action.topic, action.partition)
+    state = admin.describe([action.topic]).topics[action.topic][action.partition]
+    change = Change(
+        resource=f"partition {partition}", topic=action.topic, old=_replicas(state.replicas), new=_replicas(replicas),
+        reason=reason, evidence=evidence, began_ms=now_ms,
+    )  # fmt: skip
+    return _made(journal, change, lambda: admin.reassign({partition: replicas}))
+
+
+def _replicas(brokers: Sequence[int]) -> Configs:
+    return (("replicas", ",".join(map(str, brokers))),)

@@ -1,0 +1,74 @@
+"""The status of a cluster's guard for whoever asks: the journal with a look just now, or the journal alone.
+
+Reads; remembers nothing and changes nothing, so that it may run beside a guard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from headstone.cluster.admin import Admin
+from headstone.coordination.danger import Margins
+from headstone.coordination.guard_values import Allowed, Memory, Status
+from headstone.coordination.guarding import decide
+from headstone.errors import Unfinished
+from headstone.guard.acting import topic_bytes
+from headstone.guard.journal import Journal
+from headstone.guard.looks import look
+from headstone.guard.memories import value_of
+from headstone.guard.status import GuardStatus, Known, guard_status
+from headstone.guard.watching import released_by_person, with_readings
+
+MARGINS = "margins"
+"""Fact of the journal: what the guard that leads counts with."""
+
+
+def margins_of(journal: Journal) -> Margins:
+    text = journal.fact(MARGINS)
+    return Margins() if text is None else value_of(Margins, json.loads(text))
+
+
+def reasons_of(journal: Journal) -> dict[str, str]:
+    """Why a topic is held: of the newest change that held it."""
+    return {
+        change.topic: change.reason
+        for change in journal.changes()
+        if change.topic is not None and change.resource.startswith("topic ") and "behind" in change.reason
+    }
+
+
+def journal_status(journal: Journal, *, now_ms: int, why: str) -> GuardStatus:
+    """What the journal knows, and how old that is."""
+    topics = journal.topics()
+    known = Known(
+        cluster_id=journal.cluster_id, memories={topic: kept.memory for topic, kept in topics.items()},
+        statuses={topic: kept.statuses for topic, kept in topics.items()},
+        looked_ms=max((kept.looked_ms for kept in topics.values()), default=None), lease=journal.lease(),
+        alarms=journal.alarms(), problems=(why,), reasons=reasons_of(journal),
+    )  # fmt: skip
+    return guard_status(known, now_ms=now_ms, poll_ms=margins_of(journal).poll_ms, fresh=False)
+
+
+def ask_status(journal: Journal, admin: Admin, clock: Callable[[], int]) -> GuardStatus:
+    """As the guard would decide now, without doing it."""
+    try:
+        seen = look(admin, None, clock)
+    except Unfinished as error:
+        return journal_status(journal, now_ms=clock(), why=str(error))
+    margins, released, now_ms = margins_of(journal), journal.released(), clock()
+    memories: dict[str, Memory] = {}
+    statuses: dict[str, tuple[Status, ...]] = {}
+    for topic in seen.topics:
+        memory = released_by_person(journal.memory(topic.topic), released.get(topic.topic))
+        read = with_readings(topic, journal.readings(topic.topic), now_ms)
+        decision = decide(memory, read, now_ms, margins, Allowed())
+        memories[topic.topic], statuses[topic.topic] = memory, decision.statuses
+    sizes = {topic: size for topic, size in journal.sizes().items() if topic in memories}
+    total = topic_bytes(admin, sorted(sizes), seen.brokers) if sizes else {}
+    known = Known(
+        cluster_id=journal.cluster_id, memories=memories, statuses=statuses, looked_ms=seen.asked_ms, lease=journal.lease(),
+        alarms=journal.alarms(), problems=seen.problems, reasons=reasons_of(journal),
+        held_bytes={topic: max(0, total[topic] - size) for topic, size in sizes.items()},
+    )  # fmt: skip
+    return guard_status(known, now_ms=now_ms, poll_ms=margins.poll_ms, fresh=True)

@@ -1,0 +1,107 @@
+"""Undoes what the guard holds: exactly what its journal says it found, and only where its own values still stand.
+
+A plan first; carrying it out tells a guard that is running, which then leaves the topic alone until everybody is back. Prints
+nothing: the commands for Kafka's own tools are `commands.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from headstone.cluster.admin import Admin
+from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Configs, Memory
+from headstone.errors import Unfinished, UsageError
+from headstone.guard.acting import (
+    default_restored,
+    holds_by_default,
+    own_defaults,
+    own_values,
+    restore_default,
+    restore_topic,
+)
+from headstone.guard.journal import Journal
+
+REASON = "released by hand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """Of one topic, or of the cluster default (topic is None). `restore`: None deletes the override.
+
+    `left` are settings that somebody else has changed since; they stay as they are. `outcome` is None in a plan.
+    """
+
+    topic: str | None
+    restore: Configs
+    left: Configs = ()
+    outcome: str | None = None
+
+
+def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[Undo]:
+    """`topics` empty: everything that the journal says is held."""
+    held = {
+        name: kept.memory
+        for name, kept in journal.topics().items()
+        if kept.memory.hold is not None and kept.memory.hold.released_ms is None
+    }
+    for topic in topics:
+        if topic not in held:
+            known = ", ".join(sorted(held)) or "nothing"
+            raise UsageError(f"topic {topic}: this journal does not hold it; it holds {known}")
+    chosen = {name: memory for name, memory in held.items() if not topics or name in topics}
+    plan = [_of_topic(admin, name, memory) for name, memory in chosen.items()]
+    by_default = [name for name, memory in held.items() if holds_by_default(memory)]
+    if by_default and set(by_default) <= chosen.keys():
+        found = next(memory.default_hold for name, memory in held.items() if name == by_default[0])
+        plan.append(_of_default(admin, default_restored(journal, found or ())))
+    return plan
+
+
+def _of_topic(admin: Admin, topic: str, memory: Memory) -> Undo:
+    assert memory.hold is not None
+    try:
+        present = dict(own_values(admin, topic, [name for name, _ in HOLD]))
+    except KeyError:
+        return Undo(topic=topic, restore=(), left=())
+    return _undo(topic, present, dict(HOLD), dict(memory.hold.found))
+
+
+def _of_default(admin: Admin, found: Configs) -> Undo:
+    return _undo(None, dict(own_defaults(admin, [name for name, _ in DEFAULT_HOLD])), dict(DEFAULT_HOLD), dict(found))
+
+
+def _undo(
+    topic: str | None, present: Mapping[str, str | None], held: Mapping[str, str | None], found: Mapping[str, str | None]
+) -> Undo:  # fmt: skip
+    ours = [name for name, value in held.items() if present.get(name) == value and found.get(name) != value]
+    left = [name for name, value in held.items() if present.get(name) not in (value, found.get(name))]
+    return Undo(
+        topic=topic, restore=tuple((name, found.get(name)) for name in ours),
+        left=tuple((name, present.get(name)) for name in left),
+    )  # fmt: skip
+
+
+def carry_out_release(
+    admin: Admin, journal: Journal, plan: Sequence[Undo], *, now_ms: int, evidence: str
+) -> list[Undo]:
+    """Each on its own: what is refused does not keep the others."""
+    done = []
+    for undo in plan:
+        if undo.topic is not None:
+            # Before: a guard that looks in between must not take it for a robot.
+            journal.note_released(undo.topic, now_ms=now_ms)
+        try:
+            _restore(admin, journal, undo, now_ms, evidence)
+        except Unfinished as error:
+            done.append(replace(undo, outcome=f"failed: {error}"))
+            continue
+        done.append(replace(undo, outcome="done"))
+    return done
+
+
+def _restore(admin: Admin, journal: Journal, undo: Undo, now_ms: int, evidence: str) -> None:
+    if undo.topic is None:
+        restore_default(admin, journal, undo.restore, topic="", reason=REASON, evidence=evidence, now_ms=now_ms)
+    elif undo.restore:
+        restore_topic(admin, journal, undo.topic, undo.restore, reason=REASON, evidence=evidence, now_ms=now_ms)

@@ -1,0 +1,202 @@
+"""The guard on three real brokers, with no more permissions than it needs: a hold in time, a killed guard, a release."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from headstone.brokers.distribution import Distribution
+from headstone.brokers.ports import HOST, free_ports
+from headstone.brokers.processes import Cluster, wait_until
+from headstone.cli.main import main
+from headstone.cluster.admin import Admin
+from headstone.cluster.connection import Connection
+from headstone.coordination.guard_values import HOLD
+from headstone.guard.acting import own_values
+from testbed.workloads import second_client
+
+USER, PASSWORD = "guard", "watchful"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+FOUND = {"min.cleanable.dirty.ratio": "0.2", "min.compaction.lag.ms": None, "max.compaction.lag.ms": None}
+MARGINS = (
+    "--poll-ms", "400", "--metadata-age-ms", "500", "--clock-skew-ms", "200", "--effect-ms", "4000", "--pass-start-ms", "100",
+    "--slack-share", "0.1",
+)  # fmt: skip
+RETENTION_MS = 40_000
+"""A tenth of it is gone after four seconds: then the topic is held, half a minute before anything can be missed."""
+
+
+def guarded_cluster(distribution: Distribution, root: Path) -> Cluster:
+    cluster = Cluster(distribution, root / "cluster", brokers=3, settings={
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_{USER}="{PASSWORD}";',
+    })  # fmt: skip
+    for number, port in zip(cluster.brokers, free_ports(3), strict=True):
+        settings = cluster.brokers[number].settings
+        for name in ("listeners", "advertised.listeners"):
+            settings[name] = f"{settings[name]},LOGIN://{HOST}:{port}"
+    return cluster
+
+
+class Scene:
+    def __init__(self, cluster: Cluster, root: Path) -> None:
+        self.cluster = cluster
+        self.root = root
+        self.super = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        self.admin = Admin(Connection.parse(cluster.bootstrap, {}))
+        self.journal = root / "journal.sqlite"
+        listeners = [str(broker.settings["listeners"]) for broker in cluster.brokers.values()]
+        self.login = ",".join(text.partition("LOGIN://")[2] for text in listeners)
+
+    def words(self, *words: str) -> list[str]:
+        """As the guard's own user."""
+        login = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.username={USER}",
+                 "sasl.password=env:GUARD_PASSWORD")  # fmt: skip
+        flags = [word for setting in login for word in ("--kafka-conf", setting)]
+        return ["guard", *words, "--bootstrap", self.login, *flags, "--journal", str(self.journal)]
+
+    def overrides(self) -> dict[str, str | None]:
+        return dict(own_values(self.admin, "orders", [name for name, _ in HOLD]))
+
+    def allow(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+        for operation in operations:
+            acl = AclBinding(
+                kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*", operation, AclPermissionType.ALLOW
+            )
+            self.super.create_acls([acl])[acl].result(60)
+
+    def make_topics(self) -> None:
+        brokers = len(self.cluster.brokers)
+        wait_until(lambda: len(self.super.list_topics(timeout=60).brokers) == brokers, "brokers", seconds_max=60)
+        compacted = {
+            "cleanup.policy": "compact",
+            "delete.retention.ms": RETENTION_MS,
+            "min.cleanable.dirty.ratio": "0.2",
+        }
+        topics = [
+            NewTopic("orders", 1, 3, config=compacted),
+            NewTopic("plain", 1, 3, config={"cleanup.policy": "delete"}),
+        ]
+        for made in self.super.create_topics(topics).values():
+            made.result(60)
+        self.produce(b"first")
+
+    def produce(self, value: bytes) -> None:
+        producer = second_client(self.cluster.bootstrap)
+        producer.produce("orders", key=b"k", value=value)
+        assert producer.flush(60) == 0
+
+    def status(self, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main([*self.words("status"), "--output", "json"]) in (0, 1)
+        return json.loads(capsys.readouterr().out)
+
+    def held(self, capsys: pytest.CaptureFixture[str]) -> list[int]:
+        """The brokers that have said themselves that they hold it, once every live one has."""
+        topics = self.status(capsys)["topics"]
+        return topics[0]["held"]["brokers"] if topics and (topics[0]["held"] or {}).get("in_effect_ms") else []
+
+
+@contextmanager
+def guarding(scene: Scene, name: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A guard in a process of its own; what it says is in a file by its name."""
+    command = [sys.executable, "-m", "headstone.cli.main", *scene.words(), "--topic", "orders", *MARGINS, *words]
+    with open(scene.root / name, "wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def said(scene: Scene, name: str) -> str:
+    return (scene.root / name).read_text()
+
+
+def test_a_topic_is_held_while_a_broker_is_away_and_let_go_as_it_was(
+    distribution: Distribution, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUARD_PASSWORD", PASSWORD)
+    with guarded_cluster(distribution, tmp_path) as cluster:
+        scene = Scene(cluster, tmp_path)
+        scene.make_topics()
+        what_is_wrong_is_told_and_changes_nothing(scene, capsys)
+        scene.allow(ResourceType.TOPIC, "orders", AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
+        scene.allow(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE)
+        a_broker_stops_and_the_permission_to_hold_comes_late(scene, capsys)
+        a_guard_is_killed_and_another_goes_on(scene, capsys)
+        scene.admin.close()
+
+
+def what_is_wrong_is_told_and_changes_nothing(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    (nowhere,) = free_ports(1)
+    plain = ["--bootstrap", scene.cluster.bootstrap, "--journal", str(scene.journal), "--apply", "--once"]
+    for words, code, why in (
+        (["guard", *plain, "--topic", "nothing"], 2, "--topic nothing: UNKNOWN_TOPIC_OR_PARTITION"),
+        (["guard", *plain, "--topic", "plain"], 2, "--topic plain: not compacted (cleanup.policy delete)"),
+        (scene.words("--apply", "--once", "--topic", "orders"), 2, "--topic orders: TOPIC_AUTHORIZATION_FAILED"),
+        (["guard", "--bootstrap", f"{HOST}:{nowhere}", "--once"], 3, f"{HOST}:{nowhere}"),
+        (["guard", "status", *plain[:4]], 2, "no journal of cluster"),
+    ):
+        assert main(words) == code
+        assert why in capsys.readouterr().err
+    assert not scene.journal.exists()
+    assert scene.overrides() == FOUND
+
+
+def a_broker_stops_and_the_permission_to_hold_comes_late(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may look, so it says what it would do; it may not hold, so that is an alarm; then it may."""
+    with guarding(scene, "first", "--apply", "--metrics", f"{HOST}:0") as first, guarding(scene, "second", "--apply"):
+        wait_until(lambda: "standing by" in said(scene, "first") + said(scene, "second"), "a leader", seconds_max=60)
+        address = said(scene, "first").partition("metrics: ")[2].split()[0]
+        with urllib.request.urlopen(address) as answer:
+            assert b'headstone_guard_partition_state{topic="orders",partition="0",state="fine"} 1' in answer.read()
+        scene.cluster.brokers[3].stop()
+        scene.produce(b"missed")
+        wait_until(
+            lambda: "ALTER_CONFIGS on the topic" in said(scene, "first") + said(scene, "second"),
+            "an alarm",
+            seconds_max=60,
+        )
+        assert scene.overrides() == FOUND
+        dry = scene.words("--topic", "orders", "--once", *MARGINS)
+        assert main(dry) in (0, 1)
+        assert scene.overrides() == FOUND
+        scene.allow(ResourceType.TOPIC, "orders", AclOperation.ALTER_CONFIGS)
+        wait_until(lambda: scene.held(capsys) == [1, 2], "a hold on every live broker", seconds_max=60)
+        assert scene.overrides() == dict(HOLD)
+        first.send_signal(signal.SIGKILL)
+    # Both are gone, without a word: what is set stays, and says so.
+    assert scene.status(capsys)["topics"][0]["held"]["found"] == FOUND
+    assert scene.overrides() == dict(HOLD)
+
+
+def a_guard_is_killed_and_another_goes_on(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    with guarding(scene, "third", "--apply", "--metrics", "127.0.0.1:0") as third:
+        scene.cluster.brokers[3].start()
+        wait_until(lambda: scene.overrides() == FOUND, f"a release: {said(scene, 'third')}", seconds_max=60)
+        wait_until(lambda: scene.status(capsys)["topics"] == [], "all is fine", seconds_max=60)
+        third.send_signal(signal.SIGTERM)
+        assert third.wait(10) == 0
+    assert scene.status(capsys)["alarms"] == []

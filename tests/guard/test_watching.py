@@ -1,0 +1,397 @@
+"""The guard's loop on a cluster in memory: what it does at each look, and what survives failures, deaths and other guards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headstone.coordination.guard_values import (
+    HOLD,
+    LAG_MAX,
+    LAG_MIN,
+    RATIO,
+    AlarmKind,
+    Allowed,
+    AskBrokers,
+    Memory,
+    Release,
+    SetHold,
+    State,
+    Verdict,
+    Verify,
+)
+from headstone.guard.journal import Journal, Reading
+from headstone.guard.readings import Readings
+from headstone.guard.status import CLUSTER_LOST, REFUSED
+from headstone.guard.telling import news
+from headstone.guard.watching import Round, Settings, Watcher
+from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin, Topic
+
+ACTS = Settings(name="a", margins=MARGINS, applies=True)
+DRY = replace(ACTS, applies=False)
+OWN = {"min.cleanable.dirty.ratio": "0.1"}
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
+        yield opened
+
+
+def watcher(
+    twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT
+) -> Watcher:
+    read = Readings(lambda *_: verdict or Verdict.RIGHT, journal, clock=twin.clock, tell=print, beside=False)
+    return Watcher(
+        settings, admin=twin, look=twin.look, journal=journal, clock=twin.clock, readings=read if verdict else None
+    )  # type: ignore[arg-type]
+
+
+def after(twin: ClusterTwin, guard: Watcher, wait_ms: int) -> Round:
+    twin.now_ms += wait_ms
+    return guard.round()
+
+
+def states(result: Round, topic: str = "orders") -> list[State]:
+    return [status.state for status in result.statuses[topic]]
+
+
+def kinds(result: Round) -> list[str]:
+    return [alarm.kind for alarm in result.alarms]
+
+
+def held_at_half_a_day(twin: ClusterTwin, guard: Watcher, broker: int = 3) -> Round:
+    """The broker stops, looks go on every hour, and half of the slack is used up."""
+    guard.round()
+    twin.stop(broker)
+    result = guard.round()
+    for _ in range(12):
+        assert states(result) == [State.WATCHED]
+        result = after(twin, guard, DAY_MS // 24)
+    return result
+
+
+def test_a_topic_is_held_in_time_confirmed_by_each_broker_read_and_released_as_it_was(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
+    guard = watcher(twin, journal)
+    held_at_half_a_day(twin, guard)
+    assert twin.topics["orders"].overrides == dict(HOLD)
+    assert twin.changes == [("topic orders", dict(HOLD))]
+    after(twin, guard, 1_000)
+    assert states(after(twin, guard, 1_000)) == [State.HELD]
+    assert journal.memory("orders").hold.confirmed == (1, 2)
+    twin.size += 500
+    assert after(twin, guard, 1_000).held_bytes == {"orders": 1_000}
+    twin.start(3)
+    assert [done.action for done in after(twin, guard, 1_000).done] == [
+        AskBrokers(topic="orders", brokers=(3,)), Verify(topic="orders", partition=0, broker=3),
+    ]  # fmt: skip
+    assert states(after(twin, guard, 1_000)) == [State.FINE]
+    assert twin.topics["orders"].overrides == OWN
+    assert twin.changes[1:] == [("topic orders", {RATIO: "0.1", LAG_MIN: None, LAG_MAX: None})]
+    after(twin, guard, MARGINS.effect_ms)
+    assert journal.memory("orders").hold is None
+    assert (journal.sizes(), journal.alarms()) == ({}, [])
+    held, released = journal.changes()
+    assert (held.old, held.new) == (((RATIO, "0.1"), (LAG_MIN, None), (LAG_MAX, None)), HOLD)
+    assert (held.reason, held.outcome) == ("behind: partition 0: broker 3", "done")
+    assert "partition 0 watched: leader 1, in sync 1,2, log ends 1:100 2:100 3:?" in held.evidence
+    assert (dict(released.old), released.outcome) == (dict(HOLD), "done")
+
+
+def test_short_outages_touch_nothing(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    for broker in (1, 2, 3) * 3:
+        guard.round()
+        twin.stop(broker)
+        after(twin, guard, 60_000)
+        twin.start(broker)
+        assert states(after(twin, guard, 240_000)) == [State.FINE]
+    assert (twin.changes, journal.changes()) == ([], [])
+
+
+def test_a_dry_run_says_and_changes_nothing_and_leaves_no_hold_in_the_memory(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal, DRY)
+    result = held_at_half_a_day(twin, guard)
+    assert [type(done.action) for done in result.done] == [SetHold]
+    assert [done.outcome for done in result.done] == [None]
+    assert "would hold topic orders (behind: partition 0: broker 3)" in "\n".join(told(None, result, applies=False))
+    assert (twin.changes, journal.changes()) == ([], [])
+    memory = journal.memory("orders")
+    assert (memory.hold, [away.broker for away in memory.away]) == (None, [3])
+    acting = watcher(twin, journal, replace(ACTS, name="b"))
+    after(twin, acting, 1_000)
+    assert twin.topics["orders"].overrides == dict(HOLD)
+
+
+def told(before: Round | None, now: Round, *, applies: bool = True) -> list[str]:
+    return list(news(before, now, applies=applies, poll_ms=MARGINS.poll_ms))
+
+
+def test_a_guard_that_died_in_the_middle_goes_on_from_the_journal(tmp_path: Path) -> None:
+    twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
+    file = tmp_path / "journal.sqlite"
+    with Journal.open(file, cluster_id=CLUSTER_ID) as journal:
+        held_at_half_a_day(twin, watcher(twin, journal))
+    with Journal.open(file, cluster_id=CLUSTER_ID) as journal:
+        second = watcher(twin, journal, replace(ACTS, name="b"))
+        result = after(twin, second, 1_000)
+        assert (result.leads, result.lease.holder) == (False, "a")
+        twin.start(3)
+        after(twin, second, ACTS.lease_ms)
+        for _ in range(4):
+            result = after(twin, second, 1_000)
+        assert result.leads
+        assert twin.topics["orders"].overrides == OWN
+
+
+def test_a_second_guard_stands_by_says_who_leads_and_takes_over(journal: Journal) -> None:
+    twin = ClusterTwin()
+    first, second = watcher(twin, journal), watcher(twin, journal, replace(ACTS, name="b"))
+    first.round()
+    before = second.round()
+    assert (before.leads, before.lease.holder) == (False, "a")
+    assert told(None, before)[0].startswith("standing by: a leads; takes over if that one is silent until 2023-")
+    twin.stop(3)
+    waits = held_at_half_a_day_of(twin, first, second)
+    assert twin.changes == [("topic orders", dict(HOLD))]
+    assert [done.outcome for done in waits.done if isinstance(done.action, SetHold)] in ([], [None])
+    twin.now_ms += ACTS.lease_ms
+    now = second.round()
+    assert now.leads
+    assert "leading now" in told(waits, now)
+    assert not first.round().leads
+
+
+def held_at_half_a_day_of(twin: ClusterTwin, first: Watcher, second: Watcher) -> Round:
+    for _ in range(13):
+        after(twin, first, DAY_MS // 24)
+        result = second.round()
+    return result
+
+
+def test_a_change_that_is_refused_becomes_an_alarm_with_the_reason_and_is_asked_for_again(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    twin.refuses = "broker 1: alter topic orders: TOPIC_AUTHORIZATION_FAILED (needs ALTER_CONFIGS)"
+    result = held_at_half_a_day(twin, guard)
+    (alarm,) = result.alarms
+    assert (alarm.kind, alarm.topic, alarm.detail) == (REFUSED, "orders", twin.refuses)
+    assert journal.changes()[-1].outcome == f"failed: {twin.refuses}"
+    assert guard.calls_failed == 1
+    twin.refuses = None
+    result = after(twin, guard, 1_000)
+    assert twin.topics["orders"].overrides == dict(HOLD)
+    assert result.alarms == ()
+
+
+def test_a_lost_cluster_is_told_once_and_looked_for_again(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    first = guard.round()
+    twin.lost = "localhost:9001: connection refused"
+    lost = after(twin, guard, 30_000)
+    again = after(twin, guard, 30_000)
+    assert (kinds(lost), lost.lost, lost.looked_ms) == ([CLUSTER_LOST], twin.lost, START_MS)
+    assert told(first, lost) == [
+        "no look at the cluster: localhost:9001: connection refused; what is held stays held, trying again"
+    ]
+    assert told(lost, again) == []
+    twin.lost = None
+    back = after(twin, guard, 30_000)
+    assert told(again, back)[0] == "the cluster answers again"
+    assert (kinds(back), back.looked_ms) == ([], START_MS + 90_000)
+
+
+def test_a_broker_that_does_not_take_the_hold_is_asked_until_it_does_and_told(journal: Journal) -> None:
+    twin = ClusterTwin()
+    twin.deaf = {2}
+    guard = watcher(twin, journal)
+    held_at_half_a_day(twin, guard)
+    for _ in range(3):
+        result = after(twin, guard, 1_000)
+    assert (states(result), journal.memory("orders").hold.confirmed) == ([State.WATCHED], (1,))
+    result = after(twin, guard, 11 * DAY_MS // 24 + 3_540_000)
+    assert (AlarmKind.NOT_CONFIRMED, 2) in [(alarm.kind, alarm.broker) for alarm in result.alarms]
+    result = after(twin, guard, 3_600_000)
+    assert (states(result), AlarmKind.TOO_LATE in kinds(result)) == ([State.TOO_LATE], True)
+
+
+def test_a_person_who_undoes_a_hold_is_told_and_not_fought(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    held_at_half_a_day(twin, guard)
+    after(twin, guard, 1_000)
+    twin.topics["orders"].overrides[RATIO] = "0.3"
+    result = after(twin, guard, 30_000)
+    for _ in range(3):
+        assert kinds(result) == [AlarmKind.CHANGED_BY_PERSON]
+        result = after(twin, guard, 30_000)
+    assert twin.topics["orders"].overrides[RATIO] == "0.3"
+    twin.start(3)
+    for _ in range(3):
+        result = after(twin, guard, MARGINS.effect_ms)
+    assert twin.topics["orders"].overrides == {RATIO: "0.3"}
+    assert (kinds(result), journal.memory("orders").hold) == ([], None)
+
+
+def test_where_a_robot_undoes_holds_two_topics_share_the_cluster_default_and_the_last_one_lets_it_go(
+    journal: Journal,
+) -> None:
+    twin = ClusterTwin(orders=Topic(), users=Topic())
+    twin.default = {"log.cleaner.min.cleanable.ratio": "0.7"}
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
+    held_at_half_a_day(twin, guard)
+    after(twin, guard, 1_000)
+    for topic in ("orders", "users"):
+        twin.topics[topic].overrides.clear()
+        result = after(twin, guard, 5_000)
+    assert twin.default["log.cleaner.min.cleanable.ratio"] == "1.0"
+    assert sorted(kinds(result)) == [AlarmKind.UNDONE_BY_ROBOT] * 2
+    after(twin, guard, 1_000)
+    assert [states(after(twin, guard, 1_000), topic) for topic in ("orders", "users")] == [[State.HELD]] * 2
+    twin.start(3)
+    for _ in range(4):
+        after(twin, guard, MARGINS.effect_ms)
+    assert twin.default == {"log.cleaner.min.cleanable.ratio": "0.7"}
+    assert {topic: journal.memory(topic).hold for topic in twin.topics} == {"orders": None, "users": None}
+
+
+def test_a_replica_that_was_away_too_long_is_expelled_and_added_again_if_that_is_allowed(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(readmission=True)))
+    twin.refuses = "not now"
+    held_at_half_a_day(twin, guard)
+    for _ in range(12):
+        result = after(twin, guard, DAY_MS // 24)
+    assert (states(result), kinds(result)) == ([State.TOO_LATE], [REFUSED, AlarmKind.TOO_LATE])
+    twin.refuses = None
+    for _ in range(5):
+        result = after(twin, guard, 1_000)
+    assert [(str(partition), replicas) for partition, replicas in twin.reassigned] == [
+        ("orders-0", (1, 2)), ("orders-0", (1, 2, 3)),
+    ]  # fmt: skip
+    twin.start(3)
+    for _ in range(3):
+        result = after(twin, guard, 1_000)
+    assert (states(result), twin.topics["orders"].overrides) == ([State.FINE], {})
+    assert [change.resource for change in journal.changes() if change.outcome == "done"] == [
+        "topic orders", "partition orders-0", "partition orders-0", "topic orders",
+    ]  # fmt: skip
+
+
+def test_a_replica_that_cannot_be_judged_is_read_again_after_a_while(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal, verdict=None)
+    held_at_half_a_day(twin, guard)
+    after(twin, guard, 1_000)
+    twin.start(3)
+    after(twin, guard, 1_000)
+    journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.UNJUDGED, read_ms=twin.now_ms))
+    result = after(twin, guard, 1_000)
+    assert (kinds(result), result.done) == ([AlarmKind.WRONG], ())
+    result = after(twin, guard, 600_000)
+    assert [type(done.action) for done in result.done] == [Verify]
+
+
+def test_a_topic_that_is_no_longer_compacted_is_let_go_and_one_that_is_gone_is_forgotten(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(), users=Topic())
+    guard = watcher(twin, journal)
+    held_at_half_a_day(twin, guard)
+    after(twin, guard, 1_000)
+    twin.topics["orders"].policy = "delete"
+    del twin.topics["users"]
+    result = after(twin, guard, 1_000)
+    assert [type(done.action) for done in result.done] == [Release]
+    assert twin.topics["orders"].overrides == {}
+    assert list(journal.topics()) == ["orders"]
+
+
+def test_an_override_that_came_between_the_look_and_the_hold_is_what_goes_back(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    twin.stop(3)
+    guard.round()
+    seen = twin.look(None)
+    twin.now_ms += DAY_MS // 2
+    seen = replace(seen, asked_ms=twin.now_ms, topics=tuple(replace(t, asked_ms=twin.now_ms) for t in seen.topics))
+    twin.topics["orders"].overrides = dict(OWN)
+    Watcher(
+        ACTS,
+        admin=twin,
+        look=lambda _: seen,
+        journal=journal,
+        clock=twin.clock,
+        readings=None,  # type: ignore[arg-type]
+    ).round()
+    assert twin.topics["orders"].overrides == dict(HOLD)
+    twin.start(3)
+    for _ in range(4):
+        after(twin, guard, 1_000)
+    assert twin.topics["orders"].overrides == OWN
+
+
+def test_the_loop_follows_a_change_at_a_quicker_pace_and_ends_when_it_is_told(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    twin.stop(3)
+    guard.round()
+    twin.now_ms += DAY_MS // 2
+    rounds: list[Round] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            twin.now_ms += int(timeout * 1000)
+            waits.append(timeout)
+            return len(rounds) == 5 and not self.set()
+
+    waits: list[float] = []
+    guard.run(Stop(), rounds.append)
+    assert waits == [1.0, 1.0, 28.0, 30.0, 30.0]
+    assert [result.whole for result in rounds] == [True, False, False, True, True]
+    assert states(rounds[-1]) == [State.HELD]
+
+
+def test_nothing_is_changed_by_a_guard_whose_lease_was_taken_while_it_looked(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    twin.stop(3)
+    guard.round()
+    twin.now_ms += DAY_MS // 2
+
+    def slow_look(topics: object) -> object:
+        twin.now_ms += ACTS.lease_ms
+        journal.lead("b", now_ms=twin.now_ms, lease_ms=ACTS.lease_ms, applies=True)
+        return twin.look(None)
+
+    before = journal.memory("orders")
+    slow = Watcher(
+        ACTS,
+        admin=twin,
+        look=slow_look,
+        journal=journal,
+        clock=twin.clock,
+        readings=None,  # type: ignore[arg-type]
+    )
+    result = slow.round()
+    assert (result.leads, twin.changes, journal.memory("orders")) == (False, [], before)
+    assert [type(done.action) for done in result.done] == [SetHold]
+
+
+def test_an_empty_memory_takes_who_is_behind_for_somebody_without_slack(journal: Journal) -> None:
+    assert journal.memory("orders") == Memory()
+    twin = ClusterTwin()
+    twin.stop(3)
+    result = watcher(twin, journal).round()
+    assert (states(result), twin.changes) == ([State.TOO_LATE], [("topic orders", dict(HOLD))])
