@@ -223,7 +223,7 @@ def _outage(
 ) -> None:
     for scene in scenes:
         scene.play(scene.moves.before)
-        _wait_replicated(cluster, client, scene.topic)
+        wait_replicated(cluster, client, scene.topic)
     if away:
         tell(f"switching broker {AWAY} off")
         cluster.brokers[AWAY].stop()
@@ -233,7 +233,7 @@ def _outage(
         scene.play(scene.moves.missed)
     for scene in scenes:
         tell(f"{scene.topic}: waiting for the cleaners")
-        _wait_removed(cluster, scene)
+        wait_removed(cluster, scene)
         scene.tell(f"{time.monotonic() - started:.0f} s later the cleaners have removed it")
     for scene in scenes:
         scene.play(scene.moves.after)
@@ -241,12 +241,12 @@ def _outage(
         tell(f"switching broker {AWAY} on")
         cluster.brokers[AWAY].start()
     for scene in scenes:
-        _wait_replicated(cluster, client, scene.topic)
+        wait_replicated(cluster, client, scene.topic)
         if away:
             scene.tell(f"broker {AWAY} is back and in sync: {scene.moves.lesson}")
 
 
-def _wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
+def wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
     """In sync, and to the last byte on every broker's disk: only then does an outage begin where the story says."""
     client.wait_in_sync(topic, brokers=BROKERS)
     end = client.end(topic)
@@ -256,7 +256,7 @@ def _wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
     )  # fmt: skip
 
 
-def _wait_removed(cluster: Cluster, scene: Scene) -> None:
+def wait_removed(cluster: Cluster, scene: Scene) -> None:
     deadline = time.monotonic() + CLEAN_SECONDS_MAX
     running = [number for number, broker in cluster.brokers.items() if broker.running]
     while any(scene.moves.left(batch) for number in running for batch in _log(cluster, number, scene.topic)):

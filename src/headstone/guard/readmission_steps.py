@@ -27,6 +27,8 @@ class Readmission:
     order: tuple[int, ...]
     expelled: bool = False
     """It was seen out of the assignment since: whatever it has now is a new copy."""
+    was_away: bool = False
+    """When it was taken out: its broker keeps the old folder, under another name."""
     verified: bool = False
     tries: int = 0
 
@@ -53,6 +55,8 @@ class PartitionNow:
     """The copy's rate is limited, or need not be."""
     verdict: Verdict | None = None
     """Of a reading since it is in sync again."""
+    copied_bytes: int | None = None
+    """Of a copy that is being made: it moves, or it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,146 @@
+"""Settings that a readmission changes for a while: a hold of the topic, a limit for the copy. Put back exactly as found.
+
+What was found is in the journal before it is changed, so that the next run of a killed one puts it back. What somebody else has
+changed meanwhile is theirs, and stays. Which settings, and when, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headstone.cluster.admin import Admin
+from headstone.coordination.guard_values import HOLD, Configs
+from headstone.errors import Unfinished
+from headstone.guard.journal import Change, Journal
+from headstone.guard.memories import plain, value_of
+from headstone.log.topic_partition import TopicPartition
+
+LOANS = "settings of readmissions to put back"
+"""Fact of the journal."""
+THROTTLED, RATE = "follower.replication.throttled.replicas", "follower.replication.throttled.rate"
+"""Of the topic, and of the broker that copies. Only the one that copies is limited: leaders serve nobody else by it."""
+EVERYBODY = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loan:
+    """Of a topic, or of one broker. `found` are its own overrides of before; None: there was none."""
+
+    topic: str | None = None
+    broker: int | None = None
+    found: Configs
+    lent: Configs
+
+    @property
+    def resource(self) -> str:
+        return f"topic {self.topic}" if self.topic is not None else f"broker {self.broker}"
+
+
+def loans(journal: Journal) -> list[Loan]:
+    return [value_of(Loan, item) for item in json.loads(journal.fact(LOANS) or "[]")]
+
+
+def _keep(journal: Journal, kept: Sequence[Loan]) -> None:
+    journal.note_fact(LOANS, json.dumps([plain(loan) for loan in kept]) if kept else None)
+
+
+def own_configs(admin: Admin, topic: str | None, broker: int | None, names: Sequence[str]) -> Configs:
+    configs = admin.topic_configs([topic])[topic] if topic is not None else admin.broker_configs(broker)
+    return tuple((name, configs[name].value if name in configs and configs[name].own else None) for name in names)
+
+
+def _alter(admin: Admin, loan: Loan, changes: Mapping[str, str | None]) -> None:
+    if loan.topic is not None:
+        admin.alter_topic(loan.topic, changes)
+    else:
+        assert loan.broker is not None
+        admin.alter_broker(loan.broker, changes)
+
+
+def lend_hold(admin: Admin, journal: Journal, topic: str, *, reason: str, now_ms: int) -> None:
+    found = own_configs(admin, topic, None, [name for name, _ in HOLD])
+    _lend(admin, journal, Loan(topic=topic, found=found, lent=HOLD), reason=reason, now_ms=now_ms)
+
+
+def lend_brake(
+    admin: Admin, journal: Journal, partition: TopicPartition, broker: int, *, bytes_per_second: int, now_ms: int
+) -> None:
+    """Where somebody limits it already, that stays as it is."""
+    reason = f"broker {broker} copies {partition} afresh, at {bytes_per_second} bytes a second"
+    ((_, rate),) = own_configs(admin, None, broker, [RATE])
+    if rate is None:
+        loan = Loan(broker=broker, found=((RATE, None),), lent=((RATE, str(bytes_per_second)),))
+        _lend(admin, journal, loan, reason=reason, now_ms=now_ms)
+    ((_, listed),) = own_configs(admin, partition.topic, None, [THROTTLED])
+    wanted = with_replica(listed, partition.number, broker)
+    if wanted != listed:
+        loan = Loan(topic=partition.topic, found=((THROTTLED, listed),), lent=((THROTTLED, wanted),))
+        _lend(admin, journal, loan, reason=reason, now_ms=now_ms)
+
+
+def is_braked(admin: Admin, partition: TopicPartition, broker: int) -> bool:
+    ((_, rate),) = own_configs(admin, None, broker, [RATE])
+    ((_, listed),) = own_configs(admin, partition.topic, None, [THROTTLED])
+    return rate is not None and listed == with_replica(listed, partition.number, broker)
+
+
+def with_replica(listed: str | None, partition: int, broker: int) -> str:
+    """Kafka's list of throttled replicas, such as 0:1,0:2, with one more; * is everybody."""
+    members = [member for member in (listed or "").split(",") if member]
+    wanted = f"{partition}:{broker}"
+    if EVERYBODY in members or wanted in members:
+        return listed or ""
+    return ",".join([*members, wanted])
+
+
+def _lend(admin: Admin, journal: Journal, loan: Loan, *, reason: str, now_ms: int) -> None:
+    """What was found first is what goes back, however often it is lent."""
+    known = loans(journal)
+    same = [
+        other
+        for other in known
+        if (other.topic, other.broker) == (loan.topic, loan.broker) and _names(other) == _names(loan)
+    ]
+    if same:
+        first = Loan(topic=loan.topic, broker=loan.broker, found=same[0].found, lent=loan.lent)
+        _keep(journal, [first if other == same[0] else other for other in known])
+    else:
+        _keep(journal, [*known, loan])
+    _changed(admin, journal, loan, loan.found, loan.lent, reason, now_ms)
+
+
+def _names(loan: Loan) -> list[str]:
+    return [name for name, _ in loan.lent]
+
+
+def put_back(admin: Admin, journal: Journal, loan: Loan, *, now_ms: int) -> list[str]:
+    """What could not be put back, in words: somebody else's values stay."""
+    present, found = dict(own_configs(admin, loan.topic, loan.broker, _names(loan))), dict(loan.found)
+    ours = [(name, value) for name, value in loan.lent if present[name] == value and found.get(name) != value]
+    others = [name for name, value in loan.lent if present[name] not in (value, found.get(name))]
+    if ours:
+        restore = tuple((name, found.get(name)) for name, _ in ours)
+        reason = "the readmission is over: as it was found"
+        _changed(admin, journal, loan, tuple(ours), restore, reason, now_ms)
+    _keep(journal, [other for other in loans(journal) if other != loan])
+    return [
+        f"{loan.resource}: {name} was changed by somebody else meanwhile and stays {present[name]}" for name in others
+    ]
+
+
+def _changed(
+    admin: Admin, journal: Journal, loan: Loan, old: Configs, new: Configs, reason: str, now_ms: int
+) -> None:  # fmt: skip
+    number = journal.begin(
+        Change(
+            resource=loan.resource, topic=loan.topic, old=old, new=new, reason=reason, evidence="guard readmit", began_ms=now_ms
+        )
+    )  # fmt: skip
+    try:
+        _alter(admin, loan, dict(new))
+    except Unfinished as error:
+        journal.end(number, f"failed: {error}")
+        raise
+    journal.end(number, "done")

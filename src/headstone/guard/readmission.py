@@ -1,0 +1,368 @@
+"""Carries readmissions out: one step after the other, each in the journal before it is done, until they are over.
+
+What comes next is `readmission_steps.py`'s, what would be done is `readmission_plan.py`'s. If it is killed anywhere, the next
+run goes on from the journal and the cluster's own state; until then what stays set is safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+from typing import assert_never
+
+from headstone.cluster.admin import Admin, MayHaveArrived
+from headstone.cluster.connection import Connection
+from headstone.cluster.refusals import NoAnswer
+from headstone.coordination.guard_values import Verdict
+from headstone.errors import Unfinished
+from headstone.guard.journal import Change, Journal, Reading
+from headstone.guard.loans import is_braked, lend_brake, lend_hold, loans, put_back
+from headstone.guard.looks import held_brokers
+from headstone.guard.readmission_plan import (
+    Limits,
+    ReadmissionPlan,
+    Tell,
+    keep_readmission,
+    open_readmissions,
+    partition_now,
+)
+from headstone.guard.readmission_steps import (
+    Add,
+    Away,
+    Brake,
+    Elect,
+    Expel,
+    Finished,
+    Note,
+    PartitionNow,
+    Read,
+    Readmission,
+    Reorder,
+    SetHold,
+    Step,
+    Stop,
+    Wait,
+    next_step,
+)
+from headstone.guard.verification import Judged, read_replicas
+from headstone.log.shown import visible
+from headstone.log.topic_partition import TopicPartition
+
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.3, 5.0
+STALL_SECONDS_MAX = 600.0
+"""Nothing has moved for so long: a person should look, and run it again."""
+ASKED_MAX = 20
+"""A hold, or an election, that was asked for so often and does not come."""
+READINGS_MAX = 10
+"""A new copy hears a moment later of what is committed: until then it is not judged."""
+
+
+NO_COPY = -1
+
+
+class Ended(StrEnum):
+    RIGHT = "right: nothing to do"
+    READMITTED = "readmitted"
+    EXPELLED = "expelled, its broker is away"
+    REFUSED = "refused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readmitted:
+    """What became of one replica. `stray`: how the folder is called that its broker leaves behind, if it was away."""
+
+    partition: TopicPartition
+    broker: int
+    ended: Ended
+    why: str = ""
+    stray: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Means:
+    """With what a readmission is carried out. Clock and pause are arguments: tests have their own."""
+
+    admin: Admin
+    connection: Connection
+    journal: Journal
+    work: Path
+    limits: Limits = field(default_factory=Limits)
+    tell: Tell = print
+    clock_ms: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+    pause: Callable[[float], None] = time.sleep
+
+
+@dataclass(slots=True, kw_only=True)
+class _Course:
+    """One readmission while this process works on it: what is not durable."""
+
+    plan: ReadmissionPlan
+    readmission: Readmission
+    verdict: Verdict | None = None
+    why: str = ""
+    readings: int = 0
+    asked: int = 0
+    said: str = ""
+    moved_s: float = field(default_factory=time.monotonic)
+    last: object = None
+    end: Readmitted | None = None
+
+
+def readmit(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
+    """Topic by topic, so many partitions at once as the limits allow; two replicas of a partition one after the other."""
+    ended: list[Readmitted] = []
+    by_topic = groupby(sorted(plans, key=_place), key=lambda plan: plan.readmission.topic)
+    for topic, of_topic in by_topic:
+        for batch in _batches(list(of_topic), means.limits.partitions_at_once):
+            ended += _together(means, batch)
+        _put_back(means, topic)
+    _put_back(means, None)
+    return ended
+
+
+def _place(plan: ReadmissionPlan) -> tuple[TopicPartition, bool, int]:
+    """What was begun goes first."""
+    return plan.readmission.topic_partition, not plan.resumed, plan.readmission.broker
+
+
+def _batches(plans: list[ReadmissionPlan], size: int) -> Iterator[list[ReadmissionPlan]]:
+    waiting = plans
+    while waiting:
+        batch: list[ReadmissionPlan] = []
+        later: list[ReadmissionPlan] = []
+        for plan in waiting:
+            taken = {other.readmission.partition for other in batch}
+            fits = len(batch) < size and plan.readmission.partition not in taken
+            (batch if fits else later).append(plan)
+        yield batch
+        waiting = later
+
+
+def _together(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
+    courses = [_begun(means, plan) for plan in plans]
+    pause_s = PAUSE_SECONDS
+    while any(course.end is None for course in courses):
+        steps = [_advance(means, course) for course in courses if course.end is None]
+        if all(isinstance(step, Wait) for step in steps):
+            means.pause(pause_s)
+            pause_s = min(pause_s * 1.5, PAUSE_SECONDS_MAX)
+        else:
+            pause_s = PAUSE_SECONDS
+    return [course.end for course in courses if course.end is not None]
+
+
+def _begun(means: Means, plan: ReadmissionPlan) -> _Course:
+    course = _Course(plan=plan, readmission=plan.readmission)
+    if not plan.needed:
+        _end(means, course, Ended.RIGHT)
+    elif plan.refusals:
+        _end(means, course, Ended.REFUSED, plan.refusals[0])
+    else:
+        keep_readmission(means.journal, plan.readmission)
+    return course
+
+
+def _advance(means: Means, course: _Course) -> Step:
+    now = _look(means, course)
+    step = next_step(course.readmission, now)
+    _watch(course, step, now)
+    try:
+        _carry_out(means, course, step, now)
+    except MayHaveArrived as error:
+        means.tell(f"{_name(course)}: {visible(str(error))}; looking what became of it")
+    except Unfinished:
+        if isinstance(step, Expel) and not course.plan.resumed:
+            keep_readmission(means.journal, course.readmission, over=True)  # refused: nothing has begun
+        raise
+    return step
+
+
+def _look(means: Means, course: _Course) -> PartitionNow:
+    """The questions that only some steps need are asked only then."""
+    admin, readmission = means.admin, course.readmission
+    partition, broker = readmission.topic_partition, readmission.broker
+    state = admin.describe([partition.topic])
+    if partition.number not in state.topics.get(partition.topic, {}):
+        raise Unfinished(f"{_name(course)}: the cluster does not show it any more; run the same command again")
+    now = partition_now(admin, state, partition)
+    if not readmission.expelled or broker in now.isr:
+        return replace(now, verdict=course.verdict if broker in now.isr else None)
+    alive = sorted(state.brokers)
+    outside = broker not in now.replicas
+    size = _size(admin, partition, broker) if broker in state.brokers else None
+    has_copy = None if size is None else size >= 0
+    return replace(
+        now, has_copy=has_copy, copied_bytes=size, held=set(alive) <= set(held_brokers(admin, partition.topic, alive)),
+        braked=outside and has_copy is False and is_braked(admin, partition, broker),
+    )  # fmt: skip
+
+
+def _size(admin: Admin, partition: TopicPartition, broker: int) -> int | None:
+    """By its own word; None: it does not answer."""
+    try:
+        replicas = admin.log_dirs(broker)
+    except NoAnswer:
+        return None
+    return replicas[partition].size if partition in replicas else NO_COPY
+
+
+def refuse_old_copy(admin: Admin, partition: TopicPartition, broker: int) -> None:
+    """Before a replica is added again: as long as its broker has the old copy, it would go on with that one."""
+    size = _size(admin, partition, broker)
+    if size is None:
+        raise Unfinished(f"{partition}: broker {broker} does not answer: it is added again when its old copy is gone")
+    if size != NO_COPY:
+        raise Unfinished(f"{partition}: broker {broker} still has its old copy: it is added again when that is gone")
+
+
+def _watch(course: _Course, step: Step, now: PartitionNow) -> None:
+    """A run in which nothing moves any more ends; what it set stays, and is safe."""
+    state = (step, replace(now, verdict=None))
+    if state != course.last:
+        course.last, course.moved_s, course.asked = state, time.monotonic(), 0
+    course.asked += 1
+    if isinstance(step, SetHold | Elect) and course.asked > ASKED_MAX:
+        what = "the hold of the topic" if isinstance(step, SetHold) else "its election"
+        raise Unfinished(
+            f"{_name(course)}: {what} was asked for {ASKED_MAX} times and does not stay: somebody undoes it, or a broker does "
+            "not take it; run the same command again when that has ended"
+        )
+    if time.monotonic() - course.moved_s > STALL_SECONDS_MAX:
+        why = f": {step.why}" if isinstance(step, Wait) else ""
+        raise Unfinished(
+            f"{_name(course)}: nothing has moved for {STALL_SECONDS_MAX:g} s{why}; what is set stays as it is and is safe: run "
+            "the same command again"
+        )
+
+
+def _carry_out(means: Means, course: _Course, step: Step, now: PartitionNow) -> None:
+    partition, broker = course.readmission.topic_partition, course.readmission.broker
+    match step:
+        case Note():
+            course.readmission, course.verdict, course.readings = step.readmission, None, 0
+            keep_readmission(means.journal, step.readmission)
+        case Expel():
+            _reassign(
+                means, course, now, step.remaining, f"broker {broker} leaves the assignment: {course.plan.judged.why}"
+            )
+        case Add():
+            _reassign(
+                means, course, now, step.replicas, f"broker {broker} is added again and copies afresh, under the hold"
+            )
+        case Reorder():
+            _reassign(means, course, now, step.order, f"broker {broker} is right: the replicas get their old order")
+        case SetHold():
+            _say(means, course, "holding the topic")
+            reason = f"broker {broker} copies {partition} afresh"
+            lend_hold(means.admin, means.journal, partition.topic, reason=reason, now_ms=means.clock_ms())
+            means.pause(PAUSE_SECONDS)
+        case Brake():
+            rate = means.limits.copy_bytes_per_second
+            now_ms = means.clock_ms()
+            lend_brake(means.admin, means.journal, partition, broker, bytes_per_second=rate, now_ms=now_ms)
+            means.pause(PAUSE_SECONDS)
+        case Read():
+            _read(means, course)
+        case Elect():
+            _say(means, course, f"broker {broker} leads again")
+            means.admin.elect_preferred([partition])
+            means.pause(PAUSE_SECONDS)
+        case Wait():
+            copied = f": {now.copied_bytes} bytes" if now.copied_bytes is not None and now.adding else ""
+            _say(means, course, step.why + copied)
+        case Away():
+            _end(means, course, Ended.EXPELLED, f"when broker {broker} is back, run the same command again", over=False)
+        case Stop():
+            _end(means, course, Ended.STOPPED, step.why, over=not step.again)
+        case Finished():
+            _end(means, course, Ended.READMITTED)
+        case _:
+            assert_never(step)
+
+
+def _reassign(means: Means, course: _Course, now: PartitionNow, replicas: tuple[int, ...], reason: str) -> None:
+    _say(means, course, reason)
+    partition = course.readmission.topic_partition
+    change = Change(
+        resource=f"partition {partition}", topic=partition.topic, old=_replicas(now.replicas), new=_replicas(replicas),
+        reason=reason, evidence=course.plan.judged.why, began_ms=means.clock_ms(),
+    )  # fmt: skip
+    number = means.journal.begin(change)
+    try:
+        means.admin.reassign({partition: replicas})
+    except Unfinished as error:
+        means.journal.end(number, f"failed: {error}", now_ms=means.clock_ms())
+        raise
+    means.journal.end(number, "done", now_ms=means.clock_ms())
+
+
+def _replicas(brokers: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
+    return (("replicas", ",".join(map(str, brokers))),)
+
+
+def _read(means: Means, course: _Course) -> None:
+    """Until it can be judged: a new copy hears a moment later of what is committed."""
+    readmission = course.readmission
+    _say(means, course, f"reading broker {readmission.broker} and the others")
+    began_ms = means.clock_ms()
+    read = read_replicas(
+        means.connection, readmission.topic_partition, last=readmission.broker, work=means.work,
+        bytes_per_second=means.limits.read_bytes_per_second,
+    )  # fmt: skip
+    judged = read.get(readmission.broker, Judged(verdict=Verdict.UNJUDGED, why="it has no replica of it"))
+    course.readings += 1
+    if judged.verdict is Verdict.UNJUDGED and course.readings < READINGS_MAX:
+        means.pause(PAUSE_SECONDS)
+        return
+    course.verdict, course.why = judged.verdict, judged.why
+    reading = Reading(
+        partition=readmission.partition, broker=readmission.broker, verdict=judged.verdict, read_ms=began_ms,
+        detail=judged.why,
+    )  # fmt: skip
+    means.journal.note_reading(readmission.topic, reading)
+
+
+def _end(means: Means, course: _Course, ended: Ended, why: str = "", *, over: bool = True) -> None:
+    readmission = course.readmission
+    if ended not in (Ended.RIGHT, Ended.REFUSED):
+        keep_readmission(means.journal, readmission, over=over)
+    stray = course.plan.stray if readmission.was_away and readmission.expelled else None
+    if course.why and ended is Ended.STOPPED:
+        why = f"{why} ({course.why})"
+    course.end = Readmitted(
+        partition=readmission.topic_partition, broker=readmission.broker, ended=ended, why=why, stray=stray
+    )
+
+
+def _put_back(means: Means, topic: str | None) -> None:
+    """Of a topic, or of brokers (None), of which no copy is being made any more."""
+    # One that was expelled and is away copies nothing yet: it needs no hold.
+    copying = [one for one in open_readmissions(means.journal) if one.expelled and _is_assigned(means.admin, one)]
+    topics, brokers = {one.topic for one in copying}, {one.broker for one in copying}
+    for loan in loans(means.journal):
+        ours = loan.topic == topic if topic is not None else True
+        if not ours or loan.topic in topics or loan.broker in brokers:
+            continue
+        for remark in put_back(means.admin, means.journal, loan, now_ms=means.clock_ms()):
+            means.tell(visible(remark))
+
+
+def _is_assigned(admin: Admin, readmission: Readmission) -> bool:
+    described = admin.describe([readmission.topic]).topics.get(readmission.topic, {}).get(readmission.partition)
+    return described is not None and readmission.broker in described.replicas
+
+
+def _say(means: Means, course: _Course, text: str) -> None:
+    """Once."""
+    if text != course.said:
+        course.said = text
+        means.tell(f"{_name(course)}: {text}")
+
+
+def _name(course: _Course) -> str:
+    return visible(str(course.readmission.topic_partition))

@@ -1,0 +1,298 @@
+"""Which replicas need readmission, why, and what would be done: a value for a person to read before anything happens.
+
+Reads replicas over the wire and asks the cluster; changes nothing. What comes next at each moment is
+`readmission_steps.py`'s, carrying it out `readmission.py`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headstone.audit.kafka_tools import alter_broker, alter_topic, elect_preferred, quoted, reassign
+from headstone.cluster.admin import Admin
+from headstone.cluster.connection import Connection
+from headstone.cluster.replicas import BYTES_PER_SECOND
+from headstone.cluster.wire import ClusterState
+from headstone.coordination.guard_values import HOLD, Configs, Verdict
+from headstone.errors import Unfinished, UsageError
+from headstone.guard import commands
+from headstone.guard.journal import Journal
+from headstone.guard.loans import RATE, THROTTLED, own_configs, with_replica
+from headstone.guard.memories import plain, value_of
+from headstone.guard.readmission_steps import PartitionNow, Readmission, refusals
+from headstone.guard.verification import Judged, read_replicas
+from headstone.log.shown import visible
+from headstone.log.topic_partition import TopicPartition
+from headstone.retention.settings import CLEANUP_POLICY, policies_of
+
+READMISSIONS = "readmissions"
+"""Fact of the journal: those that were begun and are not over."""
+IN_SYNC_MIN = "min.insync.replicas"
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which replicas; none named: those that the journal calls too late."""
+
+    topics: tuple[str, ...] = ()
+    partition: int | None = None
+    broker: int | None = None
+
+    @property
+    def named(self) -> bool:
+        return bool(self.topics) or self.broker is not None
+
+    def covers(self, partition: TopicPartition, broker: int) -> bool:
+        return (
+            (not self.topics or partition.topic in self.topics)
+            and self.partition in (None, partition.number)
+            and self.broker in (None, broker)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    partitions_at_once: int = 1
+    copy_bytes_per_second: int = BYTES_PER_SECOND
+    """What the broker that copies afresh takes, in all partitions together."""
+    read_bytes_per_second: int = BYTES_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadmissionPlan:
+    """One replica. `readmission` is what would be begun, or what was begun and goes on."""
+
+    readmission: Readmission
+    judged: Judged
+    away: bool
+    resumed: bool = False
+    refusals: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+    @property
+    def needed(self) -> bool:
+        return self.resumed or self.judged.verdict is not Verdict.RIGHT
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """In words."""
+        if not self.needed or self.refusals:
+            return ()
+        broker, order = self.readmission.broker, self.readmission.order
+        remaining = [other for other in order if other != broker]
+        leave = f"take broker {broker} out of the assignment: {remaining}; it cannot lead any more"
+        steps = () if self.readmission.expelled else (leave,)
+        old = f"wait until broker {broker} has deleted its copy"
+        if self.away:
+            old = f"wait for broker {broker}; when it is back it renames its folder to {self.stray}, which it never deletes"
+        place = f"restore the order of replicas: {list(order)}"
+        place += f", and let broker {broker} lead again" if order[0] == broker else ""
+        copy = f"hold the topic, and add broker {broker} again: it copies afresh"
+        return (
+            *steps,
+            old,
+            copy,
+            "read it and compare it with the others",
+            place,
+            "put settings back as they were found",
+        )
+
+    @property
+    def stray(self) -> str:
+        """The name that its broker gives to the folder of a replica that was expelled while it was away."""
+        return f"{visible(str(self.readmission.topic_partition))}.*-stray"
+
+
+def open_readmissions(journal: Journal) -> list[Readmission]:
+    """Begun and not over, in the order in which they were begun."""
+    return [value_of(Readmission, item) for item in json.loads(journal.fact(READMISSIONS) or "[]")]
+
+
+def keep_readmission(journal: Journal, kept: Readmission, *, over: bool = False) -> None:
+    """On the disk when it returns."""
+    others = [
+        one for one in open_readmissions(journal)
+        if (one.topic_partition, one.broker) != (kept.topic_partition, kept.broker)
+    ]  # fmt: skip
+    remaining = others if over else [*others, kept]
+    journal.note_fact(READMISSIONS, json.dumps([plain(one) for one in remaining]) if remaining else None)
+
+
+def plan(
+    admin: Admin, connection: Connection, journal: Journal, wanted: Wanted, *, work: Path, limits: Limits, tell: Tell
+) -> list[ReadmissionPlan]:  # fmt: skip
+    """Of each replica that is named, or that the journal names, or that was found wrong: what is known and what would be done.
+
+    Of replicas that nobody named, only those that are wrong; one that is away cannot be read, and is not accused by that."""
+    state = admin.describe(None)
+    begun = {(one.topic_partition, one.broker): one for one in open_readmissions(journal)}
+    late = _late(journal)
+    _refuse_bad_names(admin, state, wanted, {broker for _, broker in (*begun, *late)})
+    plans = []
+    for partition, brokers in _candidates(admin, state, wanted, [*begun, *late]).items():
+        now = partition_now(admin, state, partition)
+        read: dict[int, Judged] | None = None
+        for broker in brokers:
+            if (partition, broker) in begun:
+                judged = Judged(verdict=Verdict.UNJUDGED, why="its readmission was begun and is not over")
+            elif broker not in state.brokers:
+                judged = Judged(verdict=Verdict.UNJUDGED, why=f"broker {broker} is away", read=False)
+            else:
+                if read is None:
+                    tell(f"{visible(str(partition))}: reading {len(now.replicas)} replicas")
+                    read = read_replicas(
+                        connection, partition, last=brokers[-1], work=work,
+                        bytes_per_second=limits.read_bytes_per_second,
+                    )  # fmt: skip
+                judged = read.get(broker, Judged(verdict=Verdict.UNJUDGED, why="it has no replica of it", read=False))
+            asked = wanted.broker is not None or (partition, broker) in (*begun, *late)
+            if not asked and judged.verdict is Verdict.UNJUDGED:
+                tell(
+                    f"{visible(str(partition))}: broker {broker} was not judged: {judged.why}; --broker {broker} names it"
+                )
+            if asked or judged.verdict is Verdict.WRONG:
+                case = begun.get((partition, broker))
+                plans.append(_plan(admin, connection, state, now, partition, broker, judged, case, read or {}, limits))
+    return plans
+
+
+def _plan(
+    admin: Admin, connection: Connection, state: ClusterState, now: PartitionNow, partition: TopicPartition, broker: int,
+    judged: Judged, begun: Readmission | None, read: Mapping[int, Judged], limits: Limits,
+) -> ReadmissionPlan:  # fmt: skip
+    away = broker not in state.brokers
+    readmission = begun or Readmission(
+        topic=partition.topic, partition=partition.number, broker=broker, order=now.replicas, was_away=away
+    )
+    reasons: list[str] = []
+    if begun is None and judged.verdict is not Verdict.RIGHT:
+        reasons = [*refusals(partition, broker, now), *_no_source(partition, broker, now, read)]
+    made = ReadmissionPlan(
+        readmission=readmission, judged=judged, away=away, resumed=begun is not None, refusals=tuple(reasons)
+    )
+    if not made.needed or reasons:
+        return made
+    return ReadmissionPlan(
+        readmission=readmission, judged=judged, away=away, resumed=made.resumed,
+        commands=_commands(admin, connection, readmission, away=away, limits=limits),
+    )  # fmt: skip
+
+
+def _no_source(partition: TopicPartition, broker: int, now: PartitionNow, read: Mapping[int, Judged]) -> list[str]:
+    """The new copy comes from whoever leads then."""
+    in_sync = [other for other in now.replicas if other in now.isr and other != broker]
+    leader = now.leader if now.leader in in_sync else next(iter(in_sync), None)
+    judged = read.get(leader) if leader is not None else None
+    if judged is None or judged.verdict is not Verdict.WRONG:
+        return []
+    return [
+        f"broker {leader}, which would lead {partition} and be copied, is wrong itself ({judged.why}): readmit that one first"
+    ]
+
+
+def _commands(
+    admin: Admin, connection: Connection, readmission: Readmission, *, away: bool, limits: Limits
+) -> tuple[str, ...]:
+    """For Kafka's own tools, in this order; each reassignment is verified before the next command."""
+    partition, broker, order = readmission.topic_partition, readmission.broker, readmission.order
+    remaining = [other for other in order if other != broker]
+    bootstrap = connection.address
+    held = own_configs(admin, partition.topic, None, [name for name, _ in HOLD])
+    ((_, listed),) = own_configs(admin, partition.topic, None, [THROTTLED])
+    rate: Configs = () if away else own_configs(admin, None, broker, [RATE])
+    brake = {} if dict(rate).get(RATE) else {RATE: str(limits.copy_bytes_per_second)}
+    throttled = with_replica(listed, partition.number, broker)
+    steps = [] if readmission.expelled else [*reassign({partition: remaining}, "without.json", bootstrap=bootstrap)]
+    steps.append(commands.hold(partition.topic, bootstrap=bootstrap))
+    steps += [alter_broker(broker, brake, bootstrap=bootstrap)] if brake else []
+    steps += [alter_topic(partition.topic, {THROTTLED: throttled}, bootstrap=bootstrap)] if throttled != listed else []
+    steps += reassign({partition: [*remaining, broker]}, "again.json", bootstrap=bootstrap)
+    steps += [f"headstone audit --bootstrap {quoted(bootstrap)} --topic {quoted(partition.topic)}"]
+    if order != (*remaining, broker):
+        steps += reassign({partition: order}, "order.json", bootstrap=bootstrap)
+    steps += [elect_preferred(partition, bootstrap=bootstrap)] if order[0] == broker else []
+    steps += [alter_topic(partition.topic, {THROTTLED: listed}, bootstrap=bootstrap)] if throttled != listed else []
+    steps += [alter_broker(broker, dict.fromkeys(brake), bootstrap=bootstrap)] if brake else []
+    return *steps, commands.release(partition.topic, held, bootstrap=bootstrap)
+
+
+def partition_now(admin: Admin, state: ClusterState, partition: TopicPartition) -> PartitionNow:
+    """Without what only the broker itself can tell."""
+    described = state.topics[partition.topic][partition.number]
+    configs = admin.topic_configs([partition.topic], keys=[IN_SYNC_MIN])[partition.topic]
+    moving = admin.reassignments().get(partition)
+    return PartitionNow(
+        replicas=described.replicas, isr=described.isr, leader=described.leader,
+        in_sync_min=max(1, int(configs[IN_SYNC_MIN].value or 1)) if IN_SYNC_MIN in configs else 1,
+        adding=moving.adding if moving else (), removing=moving.removing if moving else (),
+    )  # fmt: skip
+
+
+def _late(journal: Journal) -> list[tuple[TopicPartition, int]]:
+    return [
+        (TopicPartition(topic, away.partition), away.broker)
+        for topic, remembered in journal.topics().items()
+        for away in remembered.memory.away
+        if away.too_late or away.order
+    ]
+
+
+def _candidates(
+    admin: Admin, state: ClusterState, wanted: Wanted, known: list[tuple[TopicPartition, int]]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """By partition, in order; whoever is named in the journal and whose topic or replica is gone is nobody's concern."""
+    chosen: dict[TopicPartition, list[int]] = {}
+    for partition, broker in known:
+        if partition.number in state.topics.get(partition.topic, {}) and wanted.covers(partition, broker):
+            chosen.setdefault(partition, []).append(broker)
+    for topic in _compacted(admin, state, wanted) if wanted.named else ():
+        for number, described in sorted(state.topics[topic].items()):
+            brokers = [b for b in described.replicas if wanted.covers(TopicPartition(topic, number), b)]
+            listed = chosen.setdefault(TopicPartition(topic, number), [])
+            listed += [broker for broker in brokers if broker not in listed]
+    return {partition: tuple(dict.fromkeys(brokers)) for partition, brokers in sorted(chosen.items()) if brokers}
+
+
+def _compacted(admin: Admin, state: ClusterState, wanted: Wanted) -> list[str]:
+    topics = sorted(wanted.topics or state.topics)
+    answers = admin.try_topic_configs(topics, keys=[CLEANUP_POLICY])
+    return [topic for topic in topics if _is_compacted(answers[topic], strict=bool(wanted.topics))]
+
+
+def _is_compacted(answer: object, *, strict: bool) -> bool:
+    if isinstance(answer, Unfinished):
+        if strict:
+            raise answer
+        return False
+    assert isinstance(answer, Mapping)
+    return "compact" in policies_of(answer[CLEANUP_POLICY].value or "")
+
+
+def _refuse_bad_names(admin: Admin, state: ClusterState, wanted: Wanted, known: set[int]) -> None:
+    """A clear message, and nothing changed."""
+    if wanted.partition is not None and len(wanted.topics) != 1:
+        raise UsageError("--partition is one of one topic: name it with --topic")
+    for topic in wanted.topics:
+        if topic not in state.topics:
+            raise UsageError(f"topic {visible(topic)}: there is none, or this user may not describe it")
+        if wanted.partition is not None and wanted.partition not in state.topics[topic]:
+            raise UsageError(f"topic {visible(topic)}: it has no partition {wanted.partition}")
+    answers = admin.try_topic_configs(wanted.topics, keys=[CLEANUP_POLICY]) if wanted.topics else {}
+    for topic in wanted.topics:
+        if not _is_compacted(answers[topic], strict=True):
+            raise UsageError(
+                f"topic {visible(topic)} is not compacted: nothing that a replica misses can come back there"
+            )
+    on = known | {
+        broker
+        for topic in wanted.topics or state.topics
+        for number, described in state.topics[topic].items()
+        if wanted.partition in (None, number)
+        for broker in described.replicas
+    }
+    if wanted.broker is not None and wanted.broker not in on:
+        raise UsageError(f"broker {wanted.broker} has no replica of what was named, as far as the cluster knows")
