@@ -1,0 +1,127 @@
+"""Asks a cluster, and the guard's journal if there is one, for what `checks.py` judges. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headstone.cluster.admin import Admin
+from headstone.cluster.questions import Configs
+from headstone.cluster.refusals import NotPermitted
+from headstone.cluster.wire import ClusterState
+from headstone.errors import Unfinished, UsageError
+from headstone.guard.checks import TIERED_METADATA, TRANSACTIONS, ClusterFacts, TopicFacts
+from headstone.guard.journal import Journal
+from headstone.guard.looks import look
+from headstone.log.shown import visible
+from headstone.retention.settings import CLEANUP_POLICY, policies_of
+
+TOPICS_AT_ONCE = 200
+
+
+def gather(
+    admin: Admin,
+    topics: Sequence[str],
+    *,
+    outage_max_ms: int | None,
+    journal: Journal | None,
+    clock_ms: Callable[[], int],
+) -> tuple[ClusterFacts, tuple[str, ...]]:
+    """Of these topics, or of every compacted one; and what could not be asked, in words."""
+    state = admin.describe(None)
+    for topic in topics:
+        if topic not in state.topics:
+            raise UsageError(f"topic {visible(topic)}: there is none, or this user may not describe it")
+    problems: list[str] = []
+    configs = _topic_configs(admin, sorted(topics or state.topics), problems)
+    compacted = {topic: found for topic, found in configs.items() if _is_compacted(found)}
+    for topic in topics:
+        if topic in configs and topic not in compacted:
+            raise UsageError(f"topic {visible(topic)} is not compacted: there is nothing to check")
+    remembered = {} if journal is None else journal.topics()
+    facts = ClusterFacts(
+        topics=tuple(
+            _facts(topic, found, state, held=topic in remembered and remembered[topic].memory.hold is not None)
+            for topic, found in compacted.items()
+        ),
+        brokers=_brokers(admin, sorted(state.brokers), problems),
+        features=_features(admin, problems),
+        outage_max_ms=outage_max_ms if outage_max_ms is not None else learnt_outage_ms(journal, now_ms=clock_ms()),
+        skew_ms=max(
+            [*(kept.memory.skew_ms for kept in remembered.values()), *_skews_ms(admin, topics, clock_ms)], default=None
+        ),
+        transactions=TRANSACTIONS in state.topics,
+        tiered_metadata_policy=_value(configs.get(TIERED_METADATA), CLEANUP_POLICY),
+        bootstrap=admin.connection.address,
+    )
+    return facts, tuple(problems)
+
+
+def learnt_outage_ms(journal: Journal | None, *, now_ms: int) -> int | None:
+    """The longest that a replica was away while the guard held for it, or is away now; None: none is known."""
+    if journal is None:
+        return None
+    spans = [
+        now_ms - away.since_ms for kept in journal.topics().values() for away in kept.memory.away if away.returned_ms is None
+    ]  # fmt: skip
+    held_ms: dict[str, int] = {}
+    for change in journal.changes():
+        if change.topic is None or not change.resource.startswith("topic "):
+            continue
+        if change.reason.startswith("behind"):
+            held_ms.setdefault(change.topic, change.began_ms)
+        elif change.topic in held_ms:
+            spans.append(change.began_ms - held_ms.pop(change.topic))
+    return max(spans, default=None)
+
+
+def _topic_configs(admin: Admin, topics: Sequence[str], problems: list[str]) -> dict[str, Configs]:
+    known: dict[str, Configs] = {}
+    for first in range(0, len(topics), TOPICS_AT_ONCE):
+        for topic, answer in admin.try_topic_configs(topics[first : first + TOPICS_AT_ONCE]).items():
+            if isinstance(answer, Unfinished):
+                problems.append(str(answer))
+            else:
+                known[topic] = answer
+    return known
+
+
+def _value(configs: Configs | None, name: str) -> str:
+    found = configs.get(name) if configs is not None else None
+    return found.value or "" if found is not None else ""
+
+
+def _is_compacted(configs: Configs) -> bool:
+    return "compact" in policies_of(_value(configs, CLEANUP_POLICY))
+
+
+def _facts(topic: str, configs: Configs, state: ClusterState, *, held: bool) -> TopicFacts:
+    return TopicFacts(
+        topic=topic, copies=min((len(described.replicas) for described in state.topics[topic].values()), default=0),
+        values={name: config.value for name, config in configs.items() if config.value is not None},
+        own=frozenset(name for name, config in configs.items() if config.own), held_by_guard=held,
+    )  # fmt: skip
+
+
+def _brokers(admin: Admin, brokers: Sequence[int], problems: list[str]) -> dict[int, dict[str, str]]:
+    known: dict[int, dict[str, str]] = {}
+    for broker in brokers:
+        try:
+            configs = admin.broker_configs(broker)
+        except Unfinished as error:
+            problems.append(str(error))
+            continue
+        known[broker] = {name: config.value for name, config in configs.items() if config.value is not None}
+    return known
+
+
+def _skews_ms(admin: Admin, topics: Sequence[str], clock_ms: Callable[[], int]) -> list[int]:
+    """As far as a look at the topics shows it."""
+    return [seen.skew_ms for seen in look(admin, topics or None, clock_ms).topics]
+
+
+def _features(admin: Admin, problems: list[str]) -> dict[str, int]:
+    try:
+        return admin.features()
+    except NotPermitted as error:
+        problems.append(str(error))
+        return {}

@@ -1,0 +1,305 @@
+"""Settings that widen the danger: facts of a cluster in, findings with reason, figure and fix out. Pure.
+
+Each rule is one function. What is inherited from a default by many topics is one finding. How the facts are asked for is
+`check_facts.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headstone.audit.kafka_tools import BOOTSTRAP, alter_broker, alter_topic, quoted
+from headstone.coordination.danger import Margins
+from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO
+from headstone.log.shown import visible
+from headstone.retention.policy import DAY_MS
+
+RETENTION, SEGMENT_MS = "delete.retention.ms", "segment.ms"
+IN_SYNC_MIN, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
+TIERED, TIERED_METADATA = "remote.storage.enable", "__remote_log_metadata"
+TRANSACTIONS = "__transaction_state"
+PRODUCER_EXPIRY, TRANSACTION_MAX = "producer.id.expiration.ms", "transaction.max.timeout.ms"
+BROKER_NAMES = {RETENTION: "log.cleaner.delete.retention.ms", IN_SYNC_MIN: IN_SYNC_MIN, UNCLEAN: UNCLEAN}
+"""What the brokers' default of a topic's setting is called."""
+TRANSACTION_VERSION, EPOCHS_TELL = "transaction.version", 2
+HOUR_MS, MINUTE_MS = 3_600_000, 60_000
+ROLL_MS_MIN, RATIO_MIN, LAG_MS_MIN = 10 * MINUTE_MS, 0.05, HOUR_MS
+"""Below these a recipe is in a hurry: Kafka's defaults are 7 days, 0.5 and never."""
+SKEW_MS_MAX = Margins().skew_ms
+COPIES_WANTED = 3
+NAMES_MAX = 3
+
+
+class Severity(StrEnum):
+    DANGER = "danger"
+    """Replicas can come to differ, or to be lost, in an outage that is planned for."""
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """A compacted topic. `values` are all settings in force, `own` the names of those that are its own overrides."""
+
+    topic: str
+    copies: int
+    """Of the partition that has fewest."""
+    values: Mapping[str, str]
+    own: frozenset[str] = frozenset()
+    held_by_guard: bool = False
+
+    def number(self, name: str, default: float) -> float:
+        text = self.values.get(name)
+        return default if text is None else float(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """outage_max_ms: the longest outage that is planned for, or was seen; None: nobody knows. skew_ms: None: not looked at."""
+
+    topics: tuple[TopicFacts, ...]
+    brokers: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    outage_max_ms: int | None = None
+    skew_ms: int | None = None
+    transactions: bool = False
+    """Somebody uses transactions: their internal topic is there."""
+    tiered_metadata_policy: str = ""
+    """cleanup.policy of the tiered storage's own topic; empty: there is none."""
+    bootstrap: str = BOOTSTRAP
+
+    @property
+    def outage_ms(self) -> int:
+        """At least what the guard itself needs to see an outage and to hold."""
+        return max(self.outage_max_ms or 0, Margins().retention_ms_min)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`topics` and `broker` say of what; neither: of the cluster. `fix` is a command, or a sentence where there is none."""
+
+    name: str
+    severity: Severity
+    figure: str
+    why: str
+    fix: str
+    topics: tuple[str, ...] = ()
+    broker: int | None = None
+    default: bool = False
+    """The topics inherit it: the fix is of the brokers' default."""
+
+    @property
+    def where(self) -> str:
+        if self.broker is not None:
+            return f"broker {self.broker}"
+        if not self.topics:
+            return "cluster"
+        shown = ", ".join(visible(topic) for topic in self.topics[:NAMES_MAX])
+        more = f" and {len(self.topics) - NAMES_MAX} more" if len(self.topics) > NAMES_MAX else ""
+        inherited = " (by the brokers' default)" if self.default else ""
+        return f"{'topic' if len(self.topics) == 1 else 'topics'} {shown}{more}{inherited}"
+
+
+TopicRule = Callable[[TopicFacts, ClusterFacts], Iterator[Finding]]
+
+
+def check(facts: ClusterFacts) -> tuple[Finding, ...]:
+    """Dangers first."""
+    found = [*_of_cluster(facts)]
+    for rule in TOPIC_RULES:
+        found += _together([finding for topic in facts.topics for finding in rule(topic, facts)])
+    return tuple(sorted(found, key=lambda one: (list(Severity).index(one.severity), one.name, one.topics)))
+
+
+def _together(findings: list[Finding]) -> list[Finding]:
+    """What topics inherit is one finding; so is what many topics have alike and no command of a topic mends."""
+    merged: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        alone = finding.fix.startswith("kafka-configs.sh") and not finding.default
+        key = (finding.name, finding.figure, finding.why, finding.fix, finding.topics if alone else None)
+        known = merged.get(key)
+        topics = (*known.topics, *finding.topics) if known else finding.topics
+        merged[key] = Finding(
+            name=finding.name, severity=finding.severity, figure=finding.figure, why=finding.why, fix=finding.fix,
+            topics=topics, broker=finding.broker, default=finding.default,
+        )  # fmt: skip
+    return list(merged.values())
+
+
+def duration(ms: float) -> str:
+    """Such as 1 min or 7 d: the largest unit that says it in whole numbers or with one digit behind the point."""
+    for unit, size in (("d", DAY_MS), ("h", HOUR_MS), ("min", MINUTE_MS), ("s", 1000)):
+        if ms >= size:
+            return f"{round(ms / size, 1):g} {unit}"
+    return f"{ms:g} ms"
+
+
+def _setting(topic: TopicFacts, facts: ClusterFacts, name: str, value: str) -> tuple[str, bool]:
+    """The command that sets it where it comes from, and whether that is the default of all brokers."""
+    if name in topic.own:
+        return alter_topic(topic.topic, {name: value}, bootstrap=facts.bootstrap), False
+    return alter_broker(None, {BROKER_NAMES[name]: value}, bootstrap=facts.bootstrap), True
+
+
+def short_retention(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+    retention_ms = topic.number(RETENTION, DAY_MS)
+    if retention_ms >= facts.outage_ms or topic.copies < 2:
+        return
+    planned = (
+        f"outages of {duration(facts.outage_max_ms)} are planned for or were seen"
+        if facts.outage_max_ms == facts.outage_ms
+        else f"the guard alone needs {duration(facts.outage_ms)} to see an outage and to hold"
+    )
+    fix, default = _setting(topic, facts, RETENTION, str(max(DAY_MS, 2 * facts.outage_ms)))
+    yield Finding(
+        name="short-retention", severity=Severity.DANGER, topics=(topic.topic,), default=default, fix=fix,
+        figure=f"{RETENTION} is {retention_ms:.0f} ({duration(retention_ms)}); {planned}",
+        why="a tombstone or marker may go this long after it was first cleaned: a replica that is away for longer never hears "
+        "of it, and brings deleted data back. Raising it helps from the next cleaning on: what was cleaned keeps its time",
+    )  # fmt: skip
+
+
+def hurried_compaction(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+    limits = {SEGMENT_MS: ROLL_MS_MIN, RATIO: RATIO_MIN, LAG_MAX: LAG_MS_MIN}
+    defaults = {SEGMENT_MS: 7 * DAY_MS, RATIO: 0.5, LAG_MAX: 2.0**63}
+    hurried = [name for name in limits if name in topic.own and topic.number(name, defaults[name]) < limits[name]]
+    if not hurried:
+        return
+    # Only where deletions go soon, too: a small ratio alone costs I/O and harms nobody.
+    retention_ms = topic.number(RETENTION, DAY_MS)
+    first_ms = topic.number(SEGMENT_MS, 7 * DAY_MS) + topic.number(LAG_MIN, 0) + retention_ms
+    if first_ms >= max(facts.outage_ms, HOUR_MS):
+        return
+    yield Finding(
+        name="hurried-compaction", severity=Severity.WARNING, topics=(topic.topic,),
+        figure=", ".join(f"{name} {topic.values[name]}" for name in hurried)
+        + f": a deletion may be gone {duration(first_ms)} after it was written",
+        why="recipes that make compaction show at once make it forget at once: segments roll and passes run so often that only "
+        f"{RETENTION} stands between a deletion and an outage",
+        fix=alter_topic(topic.topic, dict.fromkeys(hurried), bootstrap=facts.bootstrap),
+    )  # fmt: skip
+
+
+def few_copies(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+    if topic.copies >= COPIES_WANTED:
+        return
+    why = (
+        "there is no other copy: nothing to compare it with and nothing to copy afresh from"
+        if topic.copies == 1
+        else "while one is away, or copies afresh, there is one copy left, and nobody to say which one is right if they differ"
+    )
+    yield Finding(
+        name="few-copies", severity=Severity.WARNING, topics=(topic.topic,),
+        figure=f"replication factor {topic.copies}", why=why,
+        fix=f"give it {COPIES_WANTED} replicas with kafka-reassign-partitions.sh",
+    )  # fmt: skip
+
+
+def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+    least = int(topic.number(IN_SYNC_MIN, 1))
+    if topic.copies < 2:
+        return
+    if least >= topic.copies:
+        fix, default = _setting(topic, facts, IN_SYNC_MIN, str(max(1, topic.copies - 1)))
+        yield Finding(
+            name="min-insync-too-high", severity=Severity.WARNING, topics=(topic.topic,), default=default, fix=fix,
+            figure=f"{IN_SYNC_MIN} {least}, replication factor {topic.copies}",
+            why="the first outage stops producers, and no replica can be taken out to copy afresh",
+        )  # fmt: skip
+    elif least == 1 and topic.copies >= COPIES_WANTED:
+        fix, default = _setting(topic, facts, IN_SYNC_MIN, "2")
+        yield Finding(
+            name="min-insync-too-low", severity=Severity.WARNING, topics=(topic.topic,), default=default, fix=fix,
+            figure=f"{IN_SYNC_MIN} {least}, replication factor {topic.copies}",
+            why="a record, or a deletion, may be acknowledged when one replica alone has it; if that one is lost, so is what "
+            "was acknowledged",
+        )  # fmt: skip
+
+
+def unclean_election(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+    if topic.values.get(UNCLEAN, "false") != "true" or topic.copies < 2:
+        return
+    fix, default = _setting(topic, facts, UNCLEAN, "false")
+    yield Finding(
+        name="unclean-election", severity=Severity.DANGER, topics=(topic.topic,), default=default, fix=fix,
+        figure=f"{UNCLEAN} is true",
+        why="a replica that is behind may lead, and all others cut their logs to its: no hold and no readmission helps "
+        "against that",
+    )  # fmt: skip
+
+
+def held_by_somebody(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+    held = all(name in topic.own and topic.values.get(name) == value for name, value in HOLD)
+    if not held or topic.held_by_guard:
+        return
+    yield Finding(
+        name="held-by-somebody", severity=Severity.WARNING, topics=(topic.topic,),
+        figure=", ".join(f"{name} {value}" for name, value in HOLD),
+        why="it is held, and no journal that was read here says by whom: nothing of it is compacted, and the disk grows. If "
+        "nobody is away, undo it",
+        fix=alter_topic(topic.topic, dict.fromkeys(name for name, _ in HOLD), bootstrap=facts.bootstrap),
+    )  # fmt: skip
+
+
+def tiered(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+    if topic.values.get(TIERED) == "true":
+        yield Finding(
+            name="tiered-and-compacted", severity=Severity.WARNING, topics=(topic.topic,),
+            figure=f"{TIERED} is true, compacted",
+            why="what lies in the remote tier is not cleaned, and is not compared by an audit of replicas",
+            fix="keep compacted topics out of tiered storage",
+        )  # fmt: skip
+
+
+TOPIC_RULES: tuple[TopicRule, ...] = (
+    short_retention, hurried_compaction, few_copies, in_sync_min, unclean_election, held_by_somebody, tiered,
+)  # fmt: skip
+
+
+def _of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
+    yield from _clocks(facts)
+    yield from _transactions(facts)
+    if "compact" in facts.tiered_metadata_policy:
+        yield Finding(
+            name="tiered-metadata", severity=Severity.WARNING, topics=(TIERED_METADATA,),
+            figure=f"cleanup.policy of {TIERED_METADATA} is {facts.tiered_metadata_policy}",
+            why="where a segment is, and that it was deleted, is itself a compacted table: a replica that misses a deletion "
+            "there points at objects that are gone",
+            fix=f"guard it as any other topic: headstone guard --topic {quoted(TIERED_METADATA)}",
+        )  # fmt: skip
+
+
+def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
+    if facts.skew_ms is not None and facts.skew_ms > SKEW_MS_MAX:
+        yield Finding(
+            name="clocks-differ", severity=Severity.DANGER,
+            figure=f"two brokers' clocks may differ by {duration(facts.skew_ms)}; {duration(SKEW_MS_MAX)} are allowed for",
+            why="one broker stamps when a deletion may go and another one removes it: the difference is taken off the time "
+            "that is left in an outage",
+            fix="let every broker follow one time source (chrony, ntpd)",
+        )  # fmt: skip
+
+
+def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
+    version = facts.features.get(TRANSACTION_VERSION, 0)
+    if not facts.transactions or version >= EPOCHS_TELL:
+        return
+    yield Finding(
+        name="transactions-v1", severity=Severity.WARNING, figure=f"{TRANSACTION_VERSION} {version}",
+        why="a marker has the epoch of its data: a replica that misses one takes the next transaction's marker for it, and "
+        "nothing in its log shows that",
+        fix=f"kafka-features.sh --bootstrap-server {quoted(facts.bootstrap)} upgrade --feature {TRANSACTION_VERSION}=2 "
+        "(brokers and clients of 4.0 or later)",
+    )  # fmt: skip
+    for broker, values in sorted(facts.brokers.items()):
+        expiry_ms = float(values.get(PRODUCER_EXPIRY, DAY_MS))
+        least_ms = max(facts.outage_ms, float(values.get(TRANSACTION_MAX, 15 * MINUTE_MS)))
+        if expiry_ms < least_ms:
+            yield Finding(
+                name="producers-forgotten", severity=Severity.DANGER, broker=broker,
+                figure=f"{PRODUCER_EXPIRY} is {expiry_ms:.0f} ({duration(expiry_ms)}); {duration(least_ms)} are needed",
+                why="markers stay as long as their producer is remembered, and then delete.retention.ms: with less, a replica "
+                "that is away takes aborted data for committed, or hides what was committed",
+                fix=alter_broker(None, {PRODUCER_EXPIRY: str(DAY_MS)}, bootstrap=facts.bootstrap),
+            )  # fmt: skip

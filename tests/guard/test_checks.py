@@ -1,0 +1,143 @@
+"""Settings that widen the danger: each rule on a cluster that has only that, and on one that is as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headstone.coordination.guard_values import HOLD
+from headstone.guard.checks import ClusterFacts, Finding, Severity, TopicFacts, check, duration
+
+DAY_MS, HOUR_MS = 86_400_000, 3_600_000
+TOOL = "kafka-configs.sh --bootstrap-server k:9092 --entity-type"
+HEALTHY = TopicFacts(
+    topic="orders", copies=3,
+    values={
+        "delete.retention.ms": str(DAY_MS), "min.insync.replicas": "2", "segment.ms": str(7 * DAY_MS),
+        "min.cleanable.dirty.ratio": "0.5", "min.compaction.lag.ms": "0", "max.compaction.lag.ms": str(2**63 - 1),
+        "unclean.leader.election.enable": "false", "remote.storage.enable": "false",
+    },
+)  # fmt: skip
+CLUSTER = ClusterFacts(
+    topics=(HEALTHY,), brokers={1: {"producer.id.expiration.ms": str(DAY_MS)}}, features={"transaction.version": 2},
+    outage_max_ms=12 * HOUR_MS, skew_ms=100, transactions=True, bootstrap="k:9092",
+)  # fmt: skip
+
+
+def topic(own: dict[str, str] | None = None, *, inherited: dict[str, str] | None = None, copies: int = 3) -> TopicFacts:
+    values = {**HEALTHY.values, **(inherited or {}), **(own or {})}
+    return replace(HEALTHY, values=values, own=frozenset(own or {}), copies=copies)
+
+
+def found(*topics: TopicFacts) -> tuple[Finding, ...]:
+    return check(replace(CLUSTER, topics=topics))
+
+
+def test_a_cluster_as_it_should_be_has_no_findings() -> None:
+    assert check(CLUSTER) == ()
+
+
+def test_a_retention_below_the_planned_outage_is_a_danger_with_its_fix() -> None:
+    (finding,) = found(topic({"delete.retention.ms": str(HOUR_MS)}))
+    assert (finding.name, finding.severity, finding.where, finding.default) == (
+        "short-retention", Severity.DANGER, "topic orders", False,
+    )  # fmt: skip
+    assert finding.figure == "delete.retention.ms is 3600000 (1 h); outages of 12 h are planned for or were seen"
+    assert finding.fix == f"{TOOL} topics --entity-name orders --alter --add-config delete.retention.ms=86400000"
+
+
+def test_what_many_topics_inherit_is_one_finding_about_the_default() -> None:
+    short = {"delete.retention.ms": "0"}
+    topics = [replace(topic(inherited=short), topic=name) for name in ("a", "b", "c", "d")]
+    (finding,) = found(*topics)
+    assert (finding.topics, finding.where) == (
+        ("a", "b", "c", "d"),
+        "topics a, b, c and 1 more (by the brokers' default)",
+    )
+    assert (
+        finding.fix == f"{TOOL} brokers --entity-default --alter --add-config log.cleaner.delete.retention.ms=86400000"
+    )
+
+
+def test_without_a_planned_outage_the_guards_own_needs_count() -> None:
+    short = topic({"delete.retention.ms": "60000"})
+    (finding,) = check(replace(CLUSTER, topics=(short,), outage_max_ms=None))
+    assert (
+        finding.figure
+        == "delete.retention.ms is 60000 (1 min); the guard alone needs 2.6 min to see an outage and to hold"
+    )
+    longer = topic({"delete.retention.ms": str(HOUR_MS)})
+    assert check(replace(CLUSTER, topics=(longer,), outage_max_ms=None)) == ()
+
+
+def test_a_recipe_from_the_web_is_named_with_what_it_comes_to() -> None:
+    recipe = {"segment.ms": "100", "delete.retention.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    short, hurried = found(topic(recipe))
+    assert (short.name, hurried.name) == ("short-retention", "hurried-compaction")
+    assert (
+        hurried.figure
+        == "segment.ms 100, min.cleanable.dirty.ratio 0.01: a deletion may be gone 200 ms after it was written"
+    )
+    assert (
+        hurried.fix
+        == f"{TOOL} topics --entity-name orders --alter --delete-config segment.ms,min.cleanable.dirty.ratio"
+    )
+    assert found(topic({"min.cleanable.dirty.ratio": "0.01"})) == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "figure"),
+    [
+        (topic(copies=1), "few-copies", "replication factor 1"),
+        (topic({"min.insync.replicas": "1"}, copies=2), "few-copies", "replication factor 2"),
+        (topic({"min.insync.replicas": "3"}), "min-insync-too-high", "min.insync.replicas 3, replication factor 3"),
+        (topic({"min.insync.replicas": "1"}), "min-insync-too-low", "min.insync.replicas 1, replication factor 3"),
+        (topic({"unclean.leader.election.enable": "true"}), "unclean-election", "unclean.leader.election.enable is true"),
+        (topic({"remote.storage.enable": "true"}), "tiered-and-compacted", "remote.storage.enable is true, compacted"),
+    ],
+)  # fmt: skip
+def test_each_setting_of_a_topic_is_found_alone(facts: TopicFacts, name: str, figure: str) -> None:
+    assert [(finding.name, finding.figure, finding.topics) for finding in found(facts)] == [(name, figure, ("orders",))]
+
+
+def test_a_hold_of_which_no_journal_knows_is_told_and_the_guards_own_is_not() -> None:
+    held = topic({name: value for name, value in HOLD if value is not None})
+    (finding,) = found(held)
+    assert finding.name == "held-by-somebody"
+    assert finding.fix.endswith("--delete-config min.cleanable.dirty.ratio,min.compaction.lag.ms,max.compaction.lag.ms")
+    assert found(replace(held, held_by_guard=True)) == ()
+
+
+def test_transactions_v1_matter_only_where_there_are_transactions() -> None:
+    old = replace(CLUSTER, features={}, brokers={1: {"producer.id.expiration.ms": "60000"}})
+    assert [(finding.name, finding.where) for finding in check(old)] == [
+        ("producers-forgotten", "broker 1"), ("transactions-v1", "cluster"),
+    ]  # fmt: skip
+    assert check(replace(old, transactions=False)) == ()
+    assert check(replace(CLUSTER, brokers={1: {"producer.id.expiration.ms": "60000"}})) == ()
+
+
+def test_clocks_and_tiered_metadata_are_of_the_cluster() -> None:
+    clocks, metadata = check(replace(CLUSTER, skew_ms=3_600_000, tiered_metadata_policy="compact"))
+    assert (clocks.name, clocks.where) == ("clocks-differ", "cluster")
+    assert clocks.figure == "two brokers' clocks may differ by 1 h; 5 s are allowed for"
+    assert (metadata.name, metadata.topics) == ("tiered-metadata", ("__remote_log_metadata",))
+    assert check(replace(CLUSTER, skew_ms=5_000, tiered_metadata_policy="delete")) == ()
+
+
+def test_a_hostile_name_is_shown_and_not_obeyed() -> None:
+    hostile = replace(topic({"delete.retention.ms": "0"}), topic="\x1b[2J$(reboot)")
+    (finding,) = found(hostile)
+    assert finding.where == "topic \\x1b[2J$(reboot)"
+    assert "--entity-name $'\\033[2J$(reboot)'" in finding.fix
+
+
+def test_durations_are_said_in_the_largest_unit() -> None:
+    assert [duration(ms) for ms in (5, 1500, 90_000, 5_400_000, 36 * HOUR_MS)] == [
+        "5 ms",
+        "1.5 s",
+        "1.5 min",
+        "1.5 h",
+        "1.5 d",
+    ]
