@@ -1,4 +1,7 @@
-"""Asks a cluster, and the guard's journal if there is one, for what `checks.py` judges. Changes nothing."""
+"""Asks a cluster, and the guard's journal if there is one, for what `checks.py` judges.
+
+What this user may not ask is told beside it, in words. Judges nothing and changes nothing.
+"""
 
 from __future__ import annotations
 
