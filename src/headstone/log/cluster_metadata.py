@@ -105,12 +105,20 @@ def read_cluster_metadata(directory: PartitionDir) -> ClusterMetadata:
 
 def node_id(log_dir: Place) -> str | None:
     """Of the broker whose directory it is."""
+    return node_id_of(meta_properties(log_dir))
+
+
+def node_id_of(properties: Mapping[str, str]) -> str | None:
+    return properties.get("node.id", properties.get("broker.id"))
+
+
+def meta_properties(log_dir: Place) -> Mapping[str, str]:
+    """What a formatted directory says of its broker and cluster; empty if there is no such file."""
     try:
         lines = (log_dir / checkpoints.META_PROPERTIES).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return None
-    properties: Mapping[str, str] = dict(line.split("=", 1) for line in lines if "=" in line)
-    return properties.get("node.id", properties.get("broker.id"))
+        return {}
+    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def _newest_snapshot(path: Place) -> tuple[SegmentFile | None, int]:
