@@ -1,0 +1,292 @@
+"""What reports prove together: only what all replicas had reached at one moment, and nothing on the word of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headstone.coordination.watermarks import ReplicaWatermarks
+from headstone.guard.authentication import CHALLENGE_AGE_MS_MAX, Refusal, Refused
+from headstone.guard.clocks import Reading, largest_difference_ms
+from headstone.guard.reports import Answered, Hello, Question, Receipt
+from headstone.guard.truth import NOT_A_MEMBER, NOT_WATCHED, PartitionTruth, Truth
+from headstone.log.topic_partition import TopicPartition
+from tests.guard.broker_directory import CLUSTER
+from tests.guard.reporting import (
+    BROKERS,
+    INTERVAL_MS,
+    ORDERS,
+    Beside,
+    Clock,
+    looked,
+    partition_seen,
+    replica_report,
+    topic_seen,
+)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def truth(clock: Clock) -> Truth:
+    truth = Truth(clock=clock)
+    looked(truth)
+    return truth
+
+
+@pytest.fixture
+def agents(truth: Truth) -> dict[int, Beside]:
+    return {broker: Beside(truth, broker) for broker in BROKERS}
+
+
+def orders(truth: Truth) -> PartitionTruth:
+    found = truth.partition(ORDERS)
+    assert found is not None
+    return found
+
+
+def marks(truth: Truth) -> tuple[int, int]:
+    return orders(truth).mtro, orders(truth).mxro
+
+
+def rounds(agents: dict[int, Beside], reached: dict[int, tuple[int, int]], count: int = 2) -> None:
+    for _ in range(count):
+        for broker, (mcco, mxfo) in reached.items():
+            agents[broker].tells(replica_report(mcco, mxfo))
+
+
+def test_the_minimum_of_all_once_they_told_of_one_moment(truth: Truth, agents: dict[int, Beside]) -> None:
+    reached = {1: (50, 70), 2: (40, 80), 3: (60, 30)}
+    rounds(agents, reached, count=1)
+    assert marks(truth) == (0, 0), "the first may have lost its disk before the last one spoke"
+    rounds(agents, reached, count=1)
+    assert marks(truth) == (40, 30)
+
+
+def test_a_replica_that_copied_again_meanwhile_does_not_count_with_its_old_claim(
+    truth: Truth, agents: dict[int, Beside]
+) -> None:
+    """1 had cleaned up to 90, lost its disk and copied what 2 had not cleaned then; only after that 2 cleaned."""
+    rounds(agents, {1: (90, 90), 2: (50, 50), 3: (90, 90)})
+    agents[2].tells(replica_report(90, 90))
+    agents[3].tells(replica_report(90, 90))
+    assert marks(truth) == (50, 50)
+    agents[1].tells(replica_report(0, 0, incarnation=2))
+    rounds(agents, {2: (90, 90), 3: (90, 90)})
+    assert marks(truth) == (50, 50), "what all had is never taken back, and nothing more is believed"
+    for _ in range(2):
+        agents[1].tells(replica_report(90, 90, incarnation=2))
+        rounds(agents, {2: (90, 90), 3: (90, 90)}, count=1)
+    assert marks(truth) == (90, 90)
+
+
+def test_one_that_was_never_heard_of_holds_everything_and_is_named(truth: Truth, agents: dict[int, Beside]) -> None:
+    rounds(agents, {1: (50, 50), 2: (50, 50)}, count=3)
+    assert marks(truth) == (0, 0)
+    blockers = {(blocker.kind, blocker.who, blocker.reason) for blocker in orders(truth).blockers}
+    assert blockers == {(kind, 3, "no agent has told of it") for kind in ("tombstones", "markers")}
+
+
+def test_the_slowest_is_named_with_how_far_and_since_when(truth: Truth, agents: dict[int, Beside]) -> None:
+    """A report that lies low only delays, and shows who."""
+    rounds(agents, {1: (90, 90), 2: (90, 90), 3: (20, 90)})
+    moved_ms = orders(truth).members[2].heard_ms
+    assert moved_ms is not None
+    rounds(agents, {1: (90, 90), 2: (90, 90), 3: (20, 90)})
+    [blocker] = orders(truth).blockers
+    assert (blocker.kind, blocker.who, blocker.at, blocker.behind) == ("tombstones", 3, 20, 70)
+    assert blocker.since_ms < moved_ms
+    assert blocker.heard_ms == orders(truth).members[2].heard_ms
+    assert marks(truth) == (20, 90)
+
+
+def test_an_agent_that_falls_silent_is_named_and_stops_the_rise(
+    truth: Truth, agents: dict[int, Beside], clock: Clock
+) -> None:
+    rounds(agents, {1: (50, 50), 2: (50, 50), 3: (50, 50)})
+    clock.now_ms += 3 * INTERVAL_MS
+    rounds(agents, {1: (90, 90), 2: (90, 90)}, count=3)
+    assert marks(truth) == (50, 50)
+    silent = [member.broker for member in orders(truth).members if member.problem == "its agent is silent"]
+    assert silent == [3]
+    assert {blocker.who for blocker in orders(truth).blockers} == {3}
+    assert [agent.broker for agent in truth.agents() if agent.silent] == [3]
+
+
+def test_who_lies_high_is_bounded_by_what_the_cluster_has_committed(truth: Truth, agents: dict[int, Beside]) -> None:
+    rounds(agents, dict.fromkeys(BROKERS, (10**9, 10**12)))
+    assert marks(truth) == (100, 100)
+    looked(truth)
+    looked(truth)
+    member = orders(truth).members[0]
+    assert member.problem == "its agent claims 1000000000000, the cluster has committed 100"
+    assert {blocker.who for blocker in orders(truth).blockers} == set(BROKERS)
+
+
+def test_a_log_that_only_the_agent_knows_is_a_lie_once_the_broker_was_asked_later(
+    truth: Truth, agents: dict[int, Beside]
+) -> None:
+    rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
+    agents[1].tells(replica_report(50, 50, log_end=101))
+    looked(truth)
+    assert orders(truth).members[0].problem is None, (
+        "the look began before the report came: the log may have grown since"
+    )
+    looked(truth)
+    assert orders(truth).members[0].problem == "its agent tells of a log up to 101, its broker of one up to 100"
+    agents[1].tells(replica_report(50, 50))
+    assert orders(truth).members[0].problem is None
+
+
+def test_claims_wait_until_the_cluster_tells_what_is_committed(clock: Clock) -> None:
+    truth = Truth(clock=clock)
+    looked(truth, topic_seen(partition_seen(None)))
+    agents = {broker: Beside(truth, broker) for broker in BROKERS}
+    rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
+    assert marks(truth) == (0, 0)
+    looked(truth)
+    assert marks(truth) == (50, 50)
+
+
+def test_a_topic_that_was_deleted_and_made_again_begins_at_zero(truth: Truth, agents: dict[int, Beside]) -> None:
+    rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
+    assert marks(truth) == (50, 50)
+    for broker in (1, 2):
+        agents[broker].tells(replica_report(0, 0, topic_id="topic-b", incarnation=2))
+    agents[3].tells(replica_report(50, 50))
+    assert marks(truth) == (0, 0)
+    assert [member.problem for member in orders(truth).members] == [
+        None, None, "its files are of another topic of this name",
+    ]  # fmt: skip
+
+
+def test_a_replica_that_is_added_counts_from_then_on_and_a_removed_one_no_more(
+    truth: Truth, agents: dict[int, Beside]
+) -> None:
+    rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
+    looked(truth, topic_seen(partition_seen(brokers=(1, 2, 4))), brokers=(1, 2, 4))
+    rounds(agents, dict.fromkeys((1, 2), (80, 80)))
+    assert marks(truth) == (50, 50)
+    assert [member.broker for member in orders(truth).members] == [1, 2, 4]
+    looked(truth, topic_seen(partition_seen(brokers=(1, 2))))
+    rounds(agents, dict.fromkeys((1, 2), (80, 80)))
+    assert marks(truth) == (80, 80)
+
+
+def test_what_is_not_watched_or_not_its_own_is_left(truth: Truth, agents: dict[int, Beside]) -> None:
+    looked(truth, topic_seen(partition_seen(brokers=(1, 2))), topic_seen(topic="plain", compacted=False))
+    unknown = [TopicPartition(topic, 0) for topic in ("ghost", "plain")]
+    reports = [replica_report(partition=partition) for partition in unknown]
+    left = tuple(f"{partition}: {NOT_WATCHED}" for partition in unknown)
+    assert agents[3].tells(*reports, replica_report()) == Receipt(taken=0, left=(*left, f"{ORDERS}: {NOT_A_MEMBER}"))
+    assert [found.partition for found in truth.partitions()] == [ORDERS]
+
+
+def refusal(truth: Truth, report: object) -> Refusal:
+    with pytest.raises(Refused) as refused:
+        truth.report(report)  # type: ignore[arg-type]
+    return refused.value.kind
+
+
+def test_a_report_counts_once(truth: Truth, agents: dict[int, Beside], clock: Clock) -> None:
+    captured = agents[1].made(replica_report(50, 50))
+    truth.report(captured)
+    assert refusal(truth, captured) is Refusal.REPLAYED
+    held_back = agents[1].made(replica_report(90, 90))
+    agents[1].tells(replica_report(40, 40))
+    assert refusal(truth, held_back) is Refusal.REPLAYED, "a newer one was taken"
+    assert refusal(truth, replace(held_back, broker=2)) is Refusal.REPLAYED, "the challenge was another broker's"
+    late = agents[2].made(replica_report())
+    clock.now_ms += CHALLENGE_AGE_MS_MAX
+    assert refusal(truth, late) is Refusal.REPLAYED
+    assert orders(truth).members[0].mcco == 40
+
+
+def test_a_report_to_an_earlier_life_of_the_guard_is_refused(agents: dict[int, Beside], clock: Clock) -> None:
+    captured = agents[1].made(replica_report(50, 50))
+    later = Truth(clock=clock)
+    looked(later)
+    assert refusal(later, captured) is Refusal.REPLAYED
+
+
+def test_who_is_not_of_this_cluster_is_refused(truth: Truth, agents: dict[int, Beside]) -> None:
+    report = agents[1].made(replica_report())
+    assert refusal(truth, replace(report, cluster_id="another")) is Refusal.OTHER_CLUSTER
+    assert refusal(truth, replace(report, broker=9)) is Refusal.UNKNOWN_BROKER
+    with pytest.raises(Refused, match="no broker 9"):
+        Beside(truth, 9).made()
+    assert truth.agents() == ()
+
+
+def test_of_two_agents_beside_one_broker_the_later_one_counts(truth: Truth) -> None:
+    earlier, later = Beside(truth, 1, session_ms=5), Beside(truth, 1, session_ms=6)
+    report = earlier.made(replica_report(90, 90))
+    later.tells(replica_report(10, 10))
+    assert refusal(truth, report) is Refusal.SECOND_AGENT
+
+
+def test_nobody_is_heard_before_the_guard_knows_its_cluster(clock: Clock) -> None:
+    with pytest.raises(Refused, match="not seen its cluster"):
+        Beside(Truth(clock=clock), 1).made()
+
+
+def test_how_far_the_brokers_clocks_differ(truth: Truth, agents: dict[int, Beside]) -> None:
+    truth.report(agents[1].made(ahead_ms=3_600_000))
+    truth.report(agents[2].made())
+    assert [agent.clock for agent in truth.agents()] == list(truth.clocks())
+    for clock, ahead_ms in zip(truth.clocks(), (3_600_000, 0), strict=True):
+        assert clock == Reading(earliest_ms=ahead_ms - 1, latest_ms=ahead_ms + 1)
+    assert largest_difference_ms(truth.clocks()) == 3_599_999
+
+
+def test_what_the_decision_may_rely_on_is_of_one_moment(truth: Truth, agents: dict[int, Beside]) -> None:
+    rounds(agents, {1: (50, 70), 2: (40, 80), 3: (60, 30)}, count=1)
+    assert truth.claims(ORDERS) == {}
+    rounds(agents, {1: (50, 70), 2: (40, 80), 3: (60, 30)}, count=1)
+    lowest = ReplicaWatermarks(mcco=40, mxfo=30)
+    assert truth.claims(ORDERS) == dict.fromkeys(BROKERS, lowest)
+    looked(truth, topic_seen(partition_seen(brokers=(1, 2, 3, 4))))
+    assert truth.claims(ORDERS) == dict.fromkeys(BROKERS, lowest), "of the new one nothing is known"
+    assert truth.claims(TopicPartition("ghost", 0)) == {}
+
+
+def answered(holds: bool, offset: int = 7) -> tuple[Answered, ...]:
+    return (Answered(question=Question(partition=ORDERS, offset=offset), holds=holds),)
+
+
+def test_a_tombstone_is_gone_everywhere_only_by_everybodys_word_of_one_moment(
+    truth: Truth, agents: dict[int, Beside]
+) -> None:
+    truth.ask(ORDERS, 7)
+    truth.ask(ORDERS, 7)
+    hello = Hello(cluster_id=CLUSTER, broker=1, session_ms=1)
+    assert truth.hello(hello).questions == (Question(partition=ORDERS, offset=7),)
+    for broker in BROKERS:
+        agents[broker].tells(replica_report(50, 50), answers=answered(broker == 2))
+    found = truth.whereabouts(ORDERS, 7)
+    assert found is not None
+    assert (found.holders, found.unknown, found.gone_everywhere) == ((2,), (1, 3), False)
+    for _ in range(2):
+        for broker in BROKERS:
+            agents[broker].tells(replica_report(50, 50), answers=answered(False))
+    found = truth.whereabouts(ORDERS, 7)
+    assert found is not None
+    assert (found.holders, found.unknown, found.gone_everywhere, found.below_mtro) == ((), (), True, True)
+    agents[1].tells(replica_report(0, 0, incarnation=2))
+    found = truth.whereabouts(ORDERS, 7)
+    assert found is not None
+    assert found.unknown == (1,)
+    assert truth.whereabouts(TopicPartition("ghost", 0), 7) is None
+
+
+def test_answers_that_nobody_asked_for_are_not_kept(truth: Truth, agents: dict[int, Beside]) -> None:
+    for _ in range(2):
+        for broker in BROKERS:
+            agents[broker].tells(replica_report(50, 50), answers=answered(False))
+    found = truth.whereabouts(ORDERS, 7)
+    assert found is not None
+    assert found.unknown == BROKERS
