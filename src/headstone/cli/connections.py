@@ -72,6 +72,11 @@ def exposed_secrets(arguments: argparse.Namespace) -> list[str]:
     )
     settings = [(flag, *item.partition("=")[::2]) for flag, items in flags for item in items]
     exposed = [f"{flag} {name}" for flag, name, value in settings if NAMES.search(name) and not is_reference(value)]
+    tokens = (
+        ("--token", getattr(arguments, "token", None)),
+        ("--agents-token", getattr(arguments, "agents_token", None)),
+    )
+    exposed += [flag for flag, value in tokens if value is not None and not is_reference(value)]
     exposed += ["the password of LAKE"] if password_of(getattr(arguments, "lake", None) or "") else []
     return [f"{what}: every user of this machine can see it; say env:NAME or file:PATH instead" for what in exposed]
 

@@ -32,6 +32,7 @@ VERBS = {
     "lake": "topics in object storage: ingest, compact, read, collect garbage",
     "guard": "watch a live cluster and hold compaction before a replica that is away can miss a deletion for good",
     "simulate": "seeded random clusters with faults, checked for the four corruptions",
+    "agent": "beside a broker: report to the guard how far its replicas really are cleaned",
     "completion": "write a script that lets a shell complete verbs and options",
 }
 WITH_ACTIONS = ("lake", "guard")

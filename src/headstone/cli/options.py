@@ -107,6 +107,7 @@ duration_ms = Whole(0, NO_LIMIT)
 """Kafka's longs: the largest means for ever."""
 interval_ms = Whole(1, 365 * DAY_MS)
 deadline_ms = Duration(0, TIME_MS_MAX)
+report_interval_ms = Duration(1000, 3_600_000)
 ratio = Share()
 memory_mb = Whole(1, 1 << 24)
 record_count = Whole(1, 10**12)
