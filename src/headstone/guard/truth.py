@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headstone.coordination.guard_values import PartitionSeen, TopicSeen
 from headstone.coordination.leader import Blocker, Elected, Leader, MembersChanged, Reported
@@ -290,7 +290,7 @@ class _Group:
 
     def _blockers(self, silent: frozenset[int]) -> list[Blocker]:
         """Those at the minimum; and those without whose word no minimum counts."""
-        blockers = {(blocker.kind, blocker.who): blocker for blocker in self.leader.blockers()}
+        blockers = {(blocker.kind, blocker.who): self._worded(blocker) for blocker in self.leader.blockers()}
         for broker in self.brokers:
             member = self.members.get(broker)
             problem = self.problem(broker) or ("its agent is silent" if broker in silent else None)
@@ -304,6 +304,14 @@ class _Group:
                     heard_ms=None if member is None else member.received_ms, reason=problem,
                 )  # fmt: skip
         return list(blockers.values())
+
+    def _worded(self, blocker: Blocker) -> Blocker:
+        """A replica without transactional data is held by what it knows to be committed, which it writes down now and then."""
+        member = self.members.get(blocker.who) if isinstance(blocker.who, int) else None
+        high = None if member is None else member.replica.high_watermark
+        if blocker.kind == "markers" and high is not None and blocker.at >= high:
+            return replace(blocker, reason="has written down no higher high watermark yet")
+        return blocker
 
     def whereabouts(self, offset: int) -> Whereabouts:
         """Counts only what all told of one moment: a record that one has lost may just be copied to it by another."""
