@@ -50,6 +50,7 @@ def clock_ms() -> int:
 def watch(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.admin import Admin
     from headstone.guard.asking import MARGINS
+    from headstone.guard.horizons import Horizons
     from headstone.guard.looks import look
     from headstone.guard.memories import plain
     from headstone.guard.readings import Readings
@@ -69,9 +70,10 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
             readings = Readings(
                 _reader(connection, work), journal, clock=clock_ms, tell=output.tell, beside=not arguments.once
             )  # fmt: skip
+        horizons = Horizons()
         watcher = Watcher(
-            settings, admin=admin, look=lambda topics: look(admin, topics, clock_ms), journal=journal, clock=clock_ms,
-            readings=readings,
+            settings, admin=admin, look=lambda topics: look(admin, topics, clock_ms, horizons), journal=journal,
+            clock=clock_ms, readings=readings,
         )  # fmt: skip
         journal.note_fact(MARGINS, json.dumps(plain(settings.margins)))
         stack.callback(journal.stand_down, settings.name)

@@ -176,7 +176,7 @@ class Admin:
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Those that run, of all topics."""
-        return self._ask_any(lambda broker: questions.list_reassignments(broker, timeout_ms=self._timeout_ms))
+        return self._ask_controllers(lambda broker: questions.list_reassignments(broker, timeout_ms=self._timeout_ms))
 
     def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
         """None cancels the one that runs."""
@@ -188,7 +188,9 @@ class Admin:
     def log_ends(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:
         """Of that broker's own replicas, leaders or not. What it does not have, or cannot tell now, is left out."""
         ends = self.replica_ends(broker, partitions)
-        watermarks = self._ask_broker(broker, lambda reached: questions.fetch_many(reached, ends, bytes_max=1))
+        watermarks = self._ask_broker(
+            broker, lambda reached: questions.fetch_many(reached, ends, bytes_max=1, partition_bytes_max=1)
+        )
         told = {partition: fetched for partition, fetched in watermarks.items() if not fetched.error}
         return {
             partition: LogEnd(
@@ -240,22 +242,29 @@ class Admin:
         """Of that broker's own replicas, leaders or not."""
         return self._ask_broker(broker, lambda reached: questions.describe_producers(reached, partitions))
 
-    def records(self, broker: int, partition: TopicPartition, offset: int, *, bytes_max: int) -> bytes:
-        """Batches of that broker's own replica from this offset on, as it stores them; the last may be cut off."""
+    def records(
+        self, broker: int, offsets: Mapping[TopicPartition, int], *, bytes_max: int, partition_bytes_max: int
+    ) -> dict[TopicPartition, bytes]:
+        """Batches of that broker's own replicas from these offsets on, as it stores them; the last may be cut off.
 
-        def ask(reached: BrokerConnection) -> bytes:
-            fetched = questions.fetch_many(reached, {partition: offset}, bytes_max=bytes_max)[partition]
-            if fetched.error:
-                raise refusal(
-                    reached.host, f"records of {partition}", fetched.error, permission=questions.READ_TOPIC
-                )  # fmt: skip
-            return fetched.records
+        What it does not have, or cannot give now, is left out.
+        """
+
+        def ask(reached: BrokerConnection) -> dict[TopicPartition, bytes]:
+            fetched = questions.fetch_many(
+                reached, offsets, bytes_max=bytes_max, partition_bytes_max=partition_bytes_max
+            )  # fmt: skip
+            for partition, answer in fetched.items():
+                if answer.error in DENIED:
+                    what = f"records of {partition}"
+                    raise refusal(reached.host, what, answer.error, permission=questions.READ_TOPIC)
+            return {partition: answer.records for partition, answer in fetched.items() if not answer.error}
 
         return self._ask_broker(broker, ask)
 
     def controller_clock_ms(self) -> tuple[int, int]:
         """Which node is the active controller, and what its clock says."""
-        return self._ask_any(questions.controller_clock_ms)
+        return self._ask_controllers(questions.controller_clock_ms)
 
     def features(self) -> dict[str, int]:
         """Finalized levels by name, such as transaction.version; one that is missing is at 0."""
@@ -279,6 +288,13 @@ class Admin:
 
     def _ask_broker(self, broker: int, ask: Ask[Answer]) -> Answer:
         return self._line(self._host_of(broker)).read(ask, self.seconds_max)
+
+    def _ask_controllers(self, ask: Ask[Answer]) -> Answer:
+        """Through one broker that answers: the others would only pass it on to the same controller."""
+        if self._answered is None:
+            self.describe([])
+        assert self._answered is not None
+        return self._line(self._answered).read(ask, self.seconds_max)
 
     def _ask_any(self, ask: Ask[Answer]) -> Answer:
         """Who answered last has the whole time; if it is lost, the others have as much again, all of them together."""

@@ -104,7 +104,7 @@ class Connection:
         secrets = [self.login.password] if self.login else []
         secrets += [self.tls.key_password] if self.tls and self.tls.key_password else []
         others = {**self.for_librdkafka, **self.for_java}
-        secrets += [value for name, value in others.items() if _SECRET.search(name)]
+        secrets += [value.strip() for name, value in others.items() if _SECRET.search(name)]
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
         return address(text)

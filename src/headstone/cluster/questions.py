@@ -301,15 +301,15 @@ def list_offsets(
 
 
 def fetch_many(
-    broker: BrokerConnection, offsets: Mapping[TopicPartition, int], *, bytes_max: int
+    broker: BrokerConnection, offsets: Mapping[TopicPartition, int], *, bytes_max: int, partition_bytes_max: int
 ) -> dict[TopicPartition, Fetched]:
-    """From this broker's own replicas, without waiting; each partition's own error with it."""
+    """From this broker's own replicas, without waiting; each partition's own error with it. One batch comes in any case."""
     topics = list(by_topic(offsets))
     question = Writer().put("iiiibii", NOBODY, 0, 0, bytes_max, READ_UNCOMMITTED, 0, -1).array(len(topics))
     for topic, numbers in topics:
         question.text(topic).array(len(numbers))
         for number in numbers:
-            question.put("iiqqi", number, -1, offsets[TopicPartition(topic, number)], -1, bytes_max)
+            question.put("iiqqi", number, -1, offsets[TopicPartition(topic, number)], -1, partition_bytes_max)
     answer = broker.ask(FETCH, question.array(0).text(""))
     _, error, _ = answer.take("ihi")
     if error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from headstone.cluster.admin import Admin
@@ -30,6 +30,7 @@ from headstone.coordination.guard_values import (
 from headstone.coordination.guard_values import Configs as Overrides
 from headstone.errors import Unfinished
 from headstone.guard.clocks import Reading, largest_difference_ms
+from headstone.guard.horizons import Horizons
 from headstone.log.topic_partition import TopicPartition
 
 POLICY, RETENTION, IN_SYNC_MIN = "cleanup.policy", "delete.retention.ms", "min.insync.replicas"
@@ -38,6 +39,8 @@ STAMPED_BY_BROKERS = "__consumer_offsets"
 """Its timestamps are those of the brokers that lead its partitions, whatever clients' clocks say."""
 TRANSACTION_VERSION = "transaction.version"
 BROKERS_AT_ONCE = 32
+HORIZON_BYTES_MAX, HORIZON_PARTITION_BYTES_MAX = 16 << 20, 1 << 20
+"""Of each leader at each look."""
 
 Clock = Callable[[], int]
 Asked = TypeVar("Asked")
@@ -69,8 +72,11 @@ class _Told:
     problems: list[str] = field(default_factory=list)
 
 
-def look(admin: Admin, topics: Sequence[str] | None, clock: Clock) -> Look:
-    """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers."""
+def look(admin: Admin, topics: Sequence[str] | None, clock: Clock, horizons: Horizons | None = None) -> Look:
+    """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers.
+
+    `horizons` are kept from look to look by who wants them read; READ is needed for that, and nothing else.
+    """
     asked_ms = clock()
     state = admin.describe(topics)
     problems = _undescribed(admin, state, topics)
@@ -83,14 +89,15 @@ def look(admin: Admin, topics: Sequence[str] | None, clock: Clock) -> Look:
     for answer in told:
         problems += answer.problems
     readings = [answer.clock for answer in told if answer.clock is not None]
-    readings += _controller_clock(admin, state, clock)
+    if reassignments is not None:
+        readings += _controller_clock(admin, state, clock)
     retention_ms = _default_retention_ms(configs, told)
     seen = tuple(
         TopicSeen(
             topic=name, asked_ms=asked_ms, compacted=_compacted(configs[name]),
             delete_retention_ms=_retention_ms(configs[name], retention_ms), overrides=_overrides(configs[name]),
             partitions=tuple(
-                _partition(TopicPartition(name, number), partition, told, reassignments)
+                _partition(TopicPartition(name, number), partition, told, reassignments or {})
                 for number, partition in sorted(partitions[name].items())
             ),
             alive=tuple(sorted(state.brokers)), skew_ms=largest_difference_ms(readings),
@@ -99,6 +106,8 @@ def look(admin: Admin, topics: Sequence[str] | None, clock: Clock) -> Look:
         )
         for name in watched
     )  # fmt: skip
+    if horizons is not None:
+        seen = _with_horizons(admin, seen, horizons, problems, whole=topics is None)
     return Look(
         cluster_id=state.cluster_id, asked_ms=asked_ms, brokers=tuple(sorted(state.brokers)), topics=seen,
         problems=tuple(problems), transaction_version=_transaction_version(admin, problems),
@@ -151,12 +160,13 @@ def _configs(admin: Admin, topics: Sequence[str], problems: list[str]) -> dict[s
     return {topic: answer for topic, answer in sorted(answers.items()) if not isinstance(answer, Unfinished)}
 
 
-def _reassignments(admin: Admin, problems: list[str]) -> dict[TopicPartition, Reassignment]:
+def _reassignments(admin: Admin, problems: list[str]) -> dict[TopicPartition, Reassignment] | None:
+    """None: not known, for whatever reason; the controllers are then not asked for more."""
     try:
         return admin.reassignments()
     except Unfinished as error:
         problems.append(f"{error}; without it a reassignment is not seen, only replicas that are not in sync")
-        return {}
+        return None
 
 
 def _default_overrides(admin: Admin, problems: list[str]) -> Overrides:
@@ -303,4 +313,31 @@ def _partition(
         replicas=tuple(ReplicaSeen(broker=broker, log_end=ends.get(broker)) for broker in state.replicas),
         moving=() if running is None else (*running.adding, *running.removing),
         committed_end=max(committed, default=None),
+    )  # fmt: skip
+
+
+def _with_horizons(
+    admin: Admin, topics: tuple[TopicSeen, ...], horizons: Horizons, problems: list[str], *, whole: bool
+) -> tuple[TopicSeen, ...]:
+    def fetch_one(leader: int, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, bytes]:
+        try:
+            return admin.records(
+                leader, offsets, bytes_max=HORIZON_BYTES_MAX, partition_bytes_max=HORIZON_PARTITION_BYTES_MAX
+            )
+        except Unfinished as error:
+            problems.append(f"broker {leader}: {error}; stamps of clients in what is missing elsewhere are not seen")
+            return {}
+
+    def fetch(wanted: Mapping[int, Mapping[TopicPartition, int]]) -> Mapping[TopicPartition, bytes]:
+        answers = _at_once(lambda leader: fetch_one(leader, wanted[leader]), sorted(wanted))
+        return {partition: data for answer in answers for partition, data in answer.items()}
+
+    seen = {TopicPartition(topic.topic, state.partition): state for topic in topics for state in topic.partitions}
+    earliest = horizons.learn(seen, fetch, whole=whole)
+    return tuple(
+        replace(topic, partitions=tuple(
+            replace(state, horizon_ms=earliest.get(TopicPartition(topic.topic, state.partition)))
+            for state in topic.partitions
+        ))
+        for topic in topics
     )  # fmt: skip

@@ -1,0 +1,167 @@
+"""What becomes of questions and of changes when connections are lost, and which permission a refusal names."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from typing import IO
+
+import pytest
+
+from headstone.cluster.admin import Admin, MayHaveArrived
+from headstone.cluster.connection import Connection, Host
+from headstone.cluster.refusals import NoAnswer, NotPermitted
+from headstone.errors import Unfinished
+from headstone.log.topic_partition import TopicPartition
+from tests.cluster.test_wire import silent
+
+METADATA, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 32, 44
+QUESTIONS = (METADATA, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+"""What a failed connection is asked besides, for a better message, is not counted."""
+Answering = Callable[[int], bytes | None]
+"""The body of an answer, by the request's key; None: the connection is closed."""
+
+
+class Broker:
+    """One broker of a cluster of one, whose answers are given."""
+
+    def __init__(self, answering: Answering) -> None:
+        self.asked: list[int] = []
+        self._answering = answering
+        self._host: Host | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[Admin]:
+        broker = self
+
+        class Conversation(StreamRequestHandler):
+            def handle(self) -> None:
+                broker._converse(self.connection, self.rfile)
+
+        with ThreadingTCPServer(("127.0.0.1", 0), Conversation) as server:
+            self._host = Host(*server.socket.getsockname())
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            try:
+                with Admin(Connection.parse(str(self._host), {}), seconds_max=5) as admin:
+                    yield admin
+            finally:
+                server.shutdown()
+                thread.join()
+
+    def _converse(self, connection: socket.socket, stream: IO[bytes]) -> None:
+        while prefix := stream.read(4):
+            request = stream.read(struct.unpack(">i", prefix)[0])
+            key, _, correlation = struct.unpack_from(">hhi", request)
+            if key in QUESTIONS:
+                self.asked.append(key)
+            answer = self._metadata() if key == METADATA else self._answering(key)
+            if answer is None:
+                connection.shutdown(socket.SHUT_RDWR)
+                return
+            connection.sendall(struct.pack(">ii", len(answer) + 4, correlation) + answer)
+
+    def _metadata(self) -> bytes:
+        assert self._host is not None
+        name, port = self._host
+        host = struct.pack(">h", len(name)) + name.encode()
+        return struct.pack(">iii", 0, 1, 7) + host + struct.pack(">ih", port, -1) + b"\0\2id" + struct.pack(">ii", 7, 0)
+
+
+def configs(error: int, name: str) -> bytes:
+    text = struct.pack(">h", len(name)) + name.encode()
+    return struct.pack(">iih", 0, 1, error) + b"\xff\xff" + b"\2" + text + struct.pack(">i", 0)
+
+
+def altered(error: int) -> bytes:
+    return struct.pack(">iih", 0, 1, error) + b"\0\2no" + b"\2" + b"\0\1t"
+
+
+def test_a_question_is_asked_again_on_a_new_connection_if_an_old_one_was_lost() -> None:
+    answers = iter([configs(0, "t"), None, configs(0, "t")])
+    broker = Broker(lambda key: next(answers))
+    with broker.running() as admin:
+        assert admin.topic_configs(["t"], broker=7) == {"t": {}}
+        assert admin.topic_configs(["t"], broker=7) == {"t": {}}
+    assert broker.asked == [METADATA, DESCRIBE_CONFIGS, DESCRIBE_CONFIGS, DESCRIBE_CONFIGS]
+
+
+def test_a_question_that_a_new_connection_does_not_answer_is_not_repeated() -> None:
+    broker = Broker(lambda key: None)
+    with broker.running() as admin:
+        admin.describe([])
+        admin.close()
+        with pytest.raises(NoAnswer, match="does not answer: it closed the connection"):
+            admin.topic_configs(["t"], broker=7)
+    assert broker.asked == [METADATA, DESCRIBE_CONFIGS]
+
+
+def test_a_change_whose_answer_was_lost_is_not_repeated() -> None:
+    broker = Broker(lambda key: None)
+    with broker.running() as admin:
+        with pytest.raises(MayHaveArrived, match="the change may or may not have arrived"):
+            admin.alter_topic("t", {"a": "1"})
+        with pytest.raises(MayHaveArrived):
+            admin.alter_topic("t", {"a": "1"})
+    assert broker.asked == [METADATA, ALTER_CONFIGS, ALTER_CONFIGS]
+
+
+def test_a_change_that_nobody_could_be_told_has_not_arrived() -> None:
+    with silent() as nobody:
+        pass
+    broker = Broker(lambda key: altered(0))
+    with broker.running() as admin, Admin(Connection.parse(str(nobody), {}), seconds_max=1) as alone:
+        admin.alter_topic("t", {"a": None})
+        with pytest.raises(Unfinished, match="nothing listens there") as caught:
+            alone.alter_topic("t", {"a": None})
+    assert not isinstance(caught.value, MayHaveArrived)
+
+
+def test_a_broker_that_is_off_is_told_by_its_number() -> None:
+    broker = Broker(lambda key: None)
+    with broker.running() as admin, pytest.raises(Unfinished, match="broker 8: the cluster does not know where it is"):
+        admin.log_dirs(8)
+
+
+def offsets(error: int) -> bytes:
+    return struct.pack(">ii", 0, 1) + b"\0\1t" + struct.pack(">iihqqi", 1, 0, error, -1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "ask", "permission"),
+    [
+        (configs(29, "t"), lambda admin: admin.topic_configs(["t"]), "DESCRIBE_CONFIGS on the topic"),
+        (configs(31, "7"), lambda admin: admin.broker_configs(7), "DESCRIBE_CONFIGS on the cluster"),
+        (altered(29), lambda admin: admin.alter_topic("t", {"a": "1"}), "ALTER_CONFIGS on the topic"),
+        (altered(31), lambda admin: admin.alter_broker_default({"a": "1"}), "ALTER_CONFIGS on the cluster"),
+        (b"\0" + struct.pack(">ih", 0, 31) + b"\0\1\0", lambda admin: admin.reassignments(), "DESCRIBE on the cluster"),
+        (
+            b"\0" + struct.pack(">ih", 0, 31) + b"\0\1\0",
+            lambda admin: admin.reassign({TopicPartition("t", 0): None}),
+            "ALTER on the cluster",
+        ),
+        (
+            offsets(29),
+            lambda admin: admin.replica_ends(7, [TopicPartition("t", 0)]),
+            "DESCRIBE on the topic",
+        ),
+    ],
+)
+def test_a_refusal_names_the_permission_that_is_missing(
+    answer: bytes, ask: Callable[[Admin], object], permission: str
+) -> None:
+    with Broker(lambda key: answer).running() as admin, pytest.raises(NotPermitted) as caught:
+        ask(admin)
+    assert caught.value.permission == permission
+    assert str(caught.value).endswith(f"; this user lacks {permission}")
+
+
+def test_what_a_broker_says_moves_no_cursor() -> None:
+    hostile = struct.pack(">iih", 0, 1, 40) + b"\0\5\x1b[2Jx" + b"\2" + b"\0\1t"
+    with Broker(lambda key: hostile).running() as admin, pytest.raises(Unfinished) as caught:
+        admin.alter_topic("t\n", {"a": "1"})
+    assert str(caught.value).endswith("configs of topic t\\n: INVALID_CONFIG: \\x1b[2Jx")
