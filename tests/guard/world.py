@@ -153,10 +153,8 @@ class ClusterTwin:
     def log_dirs(self, broker: int) -> dict[TopicPartition, ReplicaOnDisk]:
         if broker not in self.alive:
             raise Unfinished(f"broker {broker} is off")
-        return {
-            TopicPartition(name, 0): ReplicaOnDisk(log_dir="/data", size=self.size, lag=0, future=False)
-            for name in self.topics
-        }
+        copy = ReplicaOnDisk(log_dir="/data", size=self.size, lag=0, future=False)
+        return {TopicPartition(name, 0): copy for name, topic in self.topics.items() if broker in topic.replicas}
 
     def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
         for partition, replicas in wanted.items():

@@ -6,11 +6,10 @@ What is decided and done is in `guard/`. Exit codes: 1 if an alarm stands (`--on
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import secrets
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import Allowed, State, Verdict
 from headstone.errors import Unfinished, UsageError
+from headstone.log.scratch import scratch_directory
 from headstone.log.shown import visible
 
 if TYPE_CHECKING:
@@ -49,10 +49,8 @@ def clock_ms() -> int:
 
 def watch(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.admin import Admin
-    from headstone.guard.asking import MARGINS
     from headstone.guard.horizons import Horizons
     from headstone.guard.looks import look
-    from headstone.guard.memories import plain
     from headstone.guard.readings import Readings
     from headstone.guard.watching import Watcher
 
@@ -61,21 +59,19 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
     with ExitStack() as stack:
         admin = stack.enter_context(Admin(connection))
         _refuse_topics(admin, settings.topics)
-        journal = stack.enter_context(_journal_of(arguments, admin))
+        journal = stack.enter_context(journal_of(arguments, admin))
         readings = None
         if settings.applies:
-            work = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="headstone-guard-", ignore_cleanup_errors=True))
-            )
+            work = stack.enter_context(scratch_directory("guard"))
             readings = Readings(
                 _reader(connection, work), journal, clock=clock_ms, tell=output.tell, beside=not arguments.once
             )  # fmt: skip
+            stack.callback(readings.end)
         horizons = Horizons()
         watcher = Watcher(
             settings, admin=admin, look=lambda topics: look(admin, topics, clock_ms, horizons), journal=journal,
             clock=clock_ms, readings=readings,
         )  # fmt: skip
-        journal.note_fact(MARGINS, json.dumps(plain(settings.margins)))
         stack.callback(journal.stand_down, settings.name)
         rounds = _Rounds(watcher, output)
         if arguments.metrics is not None:
@@ -100,8 +96,10 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     allowed = Allowed(
         cluster_default=CLUSTER_DEFAULT in arguments.allow, readmission=READMISSION in arguments.allow
     )  # fmt: skip
+    # Containers share names and process ids.
+    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
     return Settings(
-        name=f"{socket.gethostname()}-{os.getpid()}", margins=margins, allowed=allowed, topics=tuple(arguments.topic),
+        name=name, margins=margins, allowed=allowed, topics=tuple(arguments.topic),
         applies=arguments.apply,
     )  # fmt: skip
 
@@ -126,7 +124,7 @@ def _refuse_topics(admin: Admin, topics: tuple[str, ...]) -> None:
             )
 
 
-def _journal_of(arguments: argparse.Namespace, admin: Admin) -> Journal:
+def journal_of(arguments: argparse.Namespace, admin: Admin) -> Journal:
     from headstone.guard.journal import Journal, usual_journal
 
     cluster_id = admin.describe([]).cluster_id
@@ -220,7 +218,7 @@ def _ended(arguments: argparse.Namespace, rounds: _Rounds, output: Output) -> in
     if output.as_json and status is not None:
         output.answer(lambda: status_document(status), [])
     if newest is not None and arguments.once:
-        if newest.lost is not None:
+        if newest.lost is not None or (newest.problems and not newest.statuses):
             return UNFINISHED
         return FINDINGS if newest.alarms else DONE
     return DONE

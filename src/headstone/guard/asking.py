@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 from headstone.cluster.admin import Admin
 from headstone.coordination.danger import Margins
-from headstone.coordination.guard_values import Allowed, Memory, Status
+from headstone.coordination.guard_values import HOLD, Allowed, Memory, State, Status
 from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished
 from headstone.guard.acting import topic_bytes
@@ -18,10 +19,7 @@ from headstone.guard.journal import Journal
 from headstone.guard.looks import look
 from headstone.guard.memories import value_of
 from headstone.guard.status import GuardStatus, Known, guard_status
-from headstone.guard.watching import released_by_person, with_readings
-
-MARGINS = "margins"
-"""Fact of the journal: what the guard that leads counts with."""
+from headstone.guard.watching import MARGINS, released_by_person, with_readings
 
 
 def margins_of(journal: Journal) -> Margins:
@@ -32,9 +30,7 @@ def margins_of(journal: Journal) -> Margins:
 def reasons_of(journal: Journal) -> dict[str, str]:
     """Why a topic is held: of the newest change that held it."""
     return {
-        change.topic: change.reason
-        for change in journal.changes()
-        if change.topic is not None and change.resource.startswith("topic ") and "behind" in change.reason
+        change.topic: change.reason for change in journal.changes() if change.topic is not None and change.new == HOLD
     }
 
 
@@ -57,8 +53,12 @@ def ask_status(journal: Journal, admin: Admin, clock: Callable[[], int]) -> Guar
     except Unfinished as error:
         return journal_status(journal, now_ms=clock(), why=str(error))
     margins, released, now_ms = margins_of(journal), journal.released(), clock()
-    memories: dict[str, Memory] = {}
-    statuses: dict[str, tuple[Status, ...]] = {}
+    kept = journal.topics()
+    memories: dict[str, Memory] = {topic: known.memory for topic, known in kept.items()}
+    # What this look does not show is not fine for that.
+    statuses: dict[str, tuple[Status, ...]] = {
+        topic: tuple(replace(status, state=State.UNKNOWN) for status in known.statuses) for topic, known in kept.items()
+    }
     for topic in seen.topics:
         memory = released_by_person(journal.memory(topic.topic), released.get(topic.topic))
         read = with_readings(topic, journal.readings(topic.topic), now_ms)

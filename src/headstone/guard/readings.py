@@ -12,6 +12,7 @@ from collections.abc import Callable
 from headstone.coordination.guard_values import Verdict, Verify
 from headstone.errors import HeadstoneError
 from headstone.guard.journal import Journal, Reading
+from headstone.log.shown import visible
 
 Read = Callable[[str, int, int], Verdict]
 """Topic, partition, broker."""
@@ -26,6 +27,11 @@ class Readings:
         self._read, self._journal, self._clock, self._tell = read, journal, clock, tell
         self._beside = beside
         self._thread: threading.Thread | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """A reading that still goes on is left alone, and what it finds is of no use any more."""
+        self._ended = True
 
     @property
     def busy(self) -> bool:
@@ -48,7 +54,10 @@ class Readings:
         try:
             verdict = self._read(wanted.topic, wanted.partition, wanted.broker)
         except (HeadstoneError, OSError) as error:
-            self._tell(f"{wanted.topic}-{wanted.partition}: broker {wanted.broker} could not be read: {error}")
+            if not self._ended:
+                self._tell(visible(f"{wanted.topic}-{wanted.partition}: broker {wanted.broker}: not read: {error}"))
+            return
+        if self._ended:
             return
         reading = Reading(partition=wanted.partition, broker=wanted.broker, verdict=verdict, read_ms=read_ms)
         self._journal.note_reading(wanted.topic, reading)

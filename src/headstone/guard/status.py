@@ -18,6 +18,7 @@ from headstone.guard.journal import KeptAlarm, Lease
 
 CLUSTER_LOST = "the cluster cannot be looked at"
 REFUSED = "a change was refused"
+UNSEEN = "part of the cluster cannot be seen"
 ADVICE: dict[str, str] = {
     AlarmKind.UNDONE_BY_ROBOT: "tell the robot to leave the three settings alone, or allow --allow cluster-default",
     AlarmKind.CHANGED_BY_PERSON: "the guard leaves it: set the hold again yourself, or bring the replica back in time",
@@ -27,6 +28,7 @@ ADVICE: dict[str, str] = {
     AlarmKind.WRONG: "it must not lead: headstone guard readmit",
     AlarmKind.RETENTION_TOO_SHORT: "raise delete.retention.ms; headstone guard check says to how much",
     REFUSED: "give the guard the permission that is named, or make the change yourself",
+    UNSEEN: "give the guard the permission that is named, or see why the broker does not answer",
     CLUSTER_LOST: "what is held stays held; see why the brokers do not answer",
 }
 """What a person does; docs/guard.md has more words."""

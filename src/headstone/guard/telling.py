@@ -109,8 +109,11 @@ def _done(before: Round | None, now: Round, *, applies: bool) -> Iterator[str]:
         if not applies:
             if (done.topic, _key(done.action)) not in known:
                 yield f"would {words}"
+        elif isinstance(done.action, Verify):
+            if (done.topic, _key(done.action)) not in known:
+                yield f"wanted: {words}"
         elif done.outcome is not None and done.outcome.why is None and not isinstance(done.action, AskBrokers):
-            yield f"done: {words}" if not isinstance(done.action, Verify) else f"wanted: {words}"
+            yield f"done: {words}"
 
 
 def _key(action: Action) -> object:

@@ -7,6 +7,7 @@ do. The decision is `coordination/guarding.py`'s, the calls are `acting.py`'s.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,9 +38,11 @@ from headstone.errors import Unfinished
 from headstone.guard.acting import Outcome, carry_out, put_back, topic_bytes
 from headstone.guard.evidence import evidence
 from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Reading, Remembered
+from headstone.guard.loans import loans
 from headstone.guard.looks import Look
+from headstone.guard.memories import plain
 from headstone.guard.readings import Readings
-from headstone.guard.status import CLUSTER_LOST, REFUSED
+from headstone.guard.status import CLUSTER_LOST, REFUSED, UNSEEN
 
 LEASE_POLLS = 3
 """A lease outlives some looks, and half of the time that a hold may take: another guard must still be in time."""
@@ -47,8 +50,11 @@ HASTY_MS = 1_000
 HASTY_LOOKS_MAX = 30
 PAUSE_MS_MIN = 100
 """A change is followed at this pace, this often; then at the usual one."""
+MARGINS = "margins"
+"""Fact of the journal: what the guard that leads counts with, for whoever asks for the status."""
 UNKNOWN_TOPIC = 3
 """Kafka's error of a topic that is not there."""
+PROBLEMS_MAX = 5
 REREAD_MS = 600_000
 """A replica that could not be judged is read again after this long."""
 HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
@@ -170,6 +176,9 @@ class Watcher:
         if not leads:
             done = [Done(topic=topic, action=action, outcome=None) for topic, action in _actions(decided)]
         self._note(decided, done, leads, began_ms, whole=only is None)
+        if leads and only is None:
+            unseen = [KeptAlarm(kind=UNSEEN, detail="; ".join(look.problems[:PROBLEMS_MAX]))] if look.problems else []
+            self._journal.set_alarms("", unseen, now_ms=self._clock())
         self.looks += 1
         self.calls_failed += len(look.problems)
         return self._result(began_ms, lease, leads, tuple(done), tuple(problems), whole=only is None)
@@ -232,6 +241,9 @@ class Watcher:
             for topic, (before, decision) in decided.items()
         }  # fmt: skip
         self._journal.remember_all(kept, holder=self.settings.name, now_ms=self._clock())
+        margins = json.dumps(plain(self.settings.margins))
+        if self._journal.fact(MARGINS) != margins:
+            self._journal.note_fact(MARGINS, margins)
         for topic in self._gone:
             self._journal.forget(topic)
         for topic in self._journal.released():
@@ -268,6 +280,7 @@ class Watcher:
     ) -> None:  # fmt: skip
         """What stands now, for status and metrics."""
         now_ms = self._clock()
+        lent = {loan.topic for loan in loans(self._journal)}
         if whole:
             self._looked_ms = began_ms
             for topic in (*self._gone, *decided):
@@ -286,9 +299,10 @@ class Watcher:
             if leads:
                 known = self._journal.alarms(topic)
                 refused = [one for one in done if one.topic == topic and one.outcome and one.outcome.why is not None]
-                self._journal.set_alarms(topic, standing(topic, decision, refused, known), now_ms=now_ms)
-        if leads:
-            self._journal.set_alarms("", [], now_ms=now_ms)
+                alarms = standing(topic, decision, refused, known)
+                # A readmission by hand holds the topic for a while, and says so in the journal.
+                alarms = [a for a in alarms if a.kind != AlarmKind.FOREIGN_HOLD or topic not in lent]
+                self._journal.set_alarms(topic, alarms, now_ms=now_ms)
         if whole:
             self._measure()
 

@@ -1,0 +1,155 @@
+"""`headstone guard` where there is no cluster: what it refuses, what it still knows, how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headstone.brokers.ports import HOST, free_ports
+from headstone.cli.main import main, parser
+from headstone.coordination.danger import Margins
+from headstone.coordination.guard_values import HOLD, Hold, Memory, State, Status
+from headstone.guard.journal import Change, Journal, KeptAlarm, Remembered
+
+FOUND = tuple((name, None) for name, _ in HOLD)
+HELD = Memory(
+    hold=Hold(asked_ms=1_700_000_000_000, found=FOUND, seen_ms=1, confirmed=(1, 2), confirmed_ms=1_700_000_001_000)
+)
+
+
+@pytest.fixture
+def nowhere() -> str:
+    (port,) = free_ports(1)
+    return f"{HOST}:{port}"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Of a guard that held a topic and died."""
+    path = tmp_path / "journal.sqlite"
+    statuses = (
+        Status(partition=0, state=State.HELD, blockers=(3,), since_ms=1_700_000_000_000, unsafe_ms=1_700_000_900_000),
+    )
+    with Journal.open(path, cluster_id="dead-cluster") as made:
+        kept = Remembered(memory=HELD, statuses=statuses, looked_ms=1_700_000_002_000)
+        made.remember_all({"orders": kept}, holder=None, now_ms=0)
+        change = Change(
+            resource="topic orders", topic="orders", old=FOUND, new=HOLD, reason="behind: partition 0: broker 3",
+            evidence="", began_ms=1,
+        )  # fmt: skip
+        made.end(made.begin(change), "done")
+        made.set_alarms("orders", [KeptAlarm(kind="a change was refused", topic="orders", detail="why")], now_ms=5)
+    return path
+
+
+@pytest.mark.parametrize("action", [[], ["status"], ["release"]])
+def test_no_cluster_is_wrong_usage(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["guard", *action]) == 2
+    assert "name a cluster with --bootstrap HOSTS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--once"], ["--once", "--apply"], ["status"], ["release", "--apply"]])
+def test_a_cluster_that_does_not_answer_is_named_and_nothing_is_begun(
+    words: list[str], nowhere: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert main(["guard", *words, "--bootstrap", nowhere]) == 3
+    assert nowhere in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_the_cluster_status_tells_what_the_journal_knows(
+    nowhere: str, journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["guard", "status", "--bootstrap", nowhere, "--journal", str(journal)]
+    assert main(words) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("cluster dead-cluster: by the journal of 2023-11-14T22:13:22Z, ")
+    assert said[1] == "no guard is running"
+    assert "  why: behind: partition 0: broker 3" in said
+    assert said[-1].startswith("ALARM orders: a change was refused: why; give the guard the permission")
+    assert main([*words, "--output", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["fresh"], document["looked_ms"], document["partitions"]) == (
+        False,
+        1_700_000_002_000,
+        {"unknown": 1},
+    )
+    assert document["topics"][0]["held"]["brokers"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--metrics", "9464"], "'9464' is not HOST:PORT, such as 127.0.0.1:9464"),
+        (["--metrics", "localhost:70000"], "is not HOST:PORT"),
+        (["--allow", "everything"], "invalid choice: 'everything'"),
+        (["--poll-ms", "0"], "0 is not between 1 and"),
+        (["--slack-share", "1.1"], "1.1 is not between 0 and 1"),
+    ],
+)
+def test_wrong_options_are_told(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["guard", "--bootstrap", "kafka:9092", *words])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_margins_are_those_of_the_decision_unless_told_otherwise() -> None:
+    from headstone.cli.guard_watch import _settings
+
+    assert _settings(parser("guard").parse_args(["guard", "--bootstrap", "kafka:9092"])).margins == Margins()
+    words = "guard --poll-ms 1 --metadata-age-ms 2 --clock-skew-ms 3 --effect-ms 4 --pass-start-ms 5 --slack-share 0.25"
+    told = _settings(parser("guard").parse_args([*words.split(), "--allow", "readmission"]))
+    assert told.margins == Margins(
+        poll_ms=1, metadata_age_ms=2, skew_ms=3, effect_ms=4, pass_start_ms=5, slack_share=0.25
+    )
+    assert (told.allowed.readmission, told.allowed.cluster_default, told.applies) == (True, False, False)
+    assert parser("guard").parse_args(["guard", "--metrics", "[::1]:0"]).metrics == ("::1", 0)
+
+
+def test_the_help_of_the_guard_itself_has_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["guard", "--help"])
+    text = capsys.readouterr().out
+    examples = [line.split()[1:] for line in text.splitlines() if line.startswith("  headstone guard")]
+    assert len(examples) == 3
+    for words in examples:
+        assert parser("guard").parse_args(words).action is None
+
+
+WATCH = """
+import sys
+from headstone.cli import guard_watch
+from headstone.guard.journal import Journal
+from headstone.guard.watching import Settings, Watcher
+from tests.guard.world import CLUSTER_ID, ClusterTwin
+from pathlib import Path
+
+twin = ClusterTwin()
+
+def look(topics):
+    print("looking", flush=True)
+    sys.stdin.read()  # a broker that does not answer
+
+with Journal.open(Path(sys.argv[1]), cluster_id=CLUSTER_ID) as journal:
+    watcher = Watcher(Settings(name="a"), admin=twin, look=look, journal=journal, clock=twin.clock, readings=None)
+    guard_watch._run(watcher, print)
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_look_that_waits(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WATCH, str(tmp_path / "journal.sqlite")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "looking\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "ended\n"
+        assert process.wait(30) == 0

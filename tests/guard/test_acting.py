@@ -1,0 +1,94 @@
+"""What is done to a cluster and what the journal says of it: threads restarted, values put back, nothing overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from headstone.coordination.guard_values import HOLD, LAG_MIN, RATIO, AskBrokers, EndPasses, Release
+from headstone.errors import Unfinished
+from headstone.guard.acting import Outcome, carry_out, put_back
+from headstone.guard.journal import Journal
+from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
+
+BACKOFF = "log.cleaner.backoff.ms"
+END = EndPasses(topic="orders")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
+        yield opened
+
+
+def test_cleaner_threads_are_restarted_by_a_change_that_every_broker_shows_and_that_goes_back(journal: Journal) -> None:
+    twin = ClusterTwin()
+    twin.broker_own[2] = {BACKOFF: "20000"}
+    assert carry_out(END, twin, journal, now_ms=5) == Outcome()  # type: ignore[arg-type]
+    assert twin.changes == [
+        ("default", {BACKOFF: "20001"}), ("broker 2", {BACKOFF: "20001"}),
+        ("default", {BACKOFF: None}), ("broker 2", {BACKOFF: "20000"}),
+    ]  # fmt: skip
+    assert [(c.resource, c.old, c.new, c.outcome) for c in journal.changes()] == [
+        ("cluster default", ((BACKOFF, None),), ((BACKOFF, "20001"),), "done, and put back"),
+        ("broker 2", ((BACKOFF, "20000"),), ((BACKOFF, "20001"),), "done, and put back"),
+    ]
+
+
+def test_a_broker_that_does_not_take_the_restart_is_named(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstone.guard.acting.SEEN_SECONDS_MAX", 0.01)
+    twin = ClusterTwin()
+    twin.deaf = {3}
+    outcome = carry_out(END, twin, journal, now_ms=5)  # type: ignore[arg-type]
+    assert outcome.why == f"brokers [3] did not take the change of {BACKOFF}: passes may go on there"
+    assert twin.default == {}
+
+
+def test_what_an_interrupted_guard_had_changed_for_a_moment_is_put_back_unless_somebody_changed_it(
+    journal: Journal,
+) -> None:
+    class Dies(ClusterTwin):
+        def broker_configs(self, broker: int | None) -> Mapping:
+            if self.changes and broker is not None:
+                raise KeyboardInterrupt
+            return super().broker_configs(broker)
+
+    twin = Dies()
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(END, twin, journal, now_ms=5)  # type: ignore[arg-type]
+    assert (twin.default, len(journal.unfinished())) == ({BACKOFF: "15001"}, 1)
+    assert put_back(twin, journal) == [f"cluster default: {BACKOFF} put back to no override"]  # type: ignore[arg-type]
+    assert (twin.default, journal.unfinished()) == ({}, [])
+    twin.changes.clear()
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(END, twin, journal, now_ms=6)  # type: ignore[arg-type]
+    twin.default[BACKOFF] = "30000"
+    assert (put_back(twin, journal), twin.default) == ([], {BACKOFF: "30000"})  # type: ignore[arg-type]
+
+
+def test_a_release_restores_only_where_the_hold_still_stands(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(overrides={**dict(HOLD), RATIO: "0.9"}))
+    release = Release(topic="orders", restore=((RATIO, "0.1"), (LAG_MIN, None)))
+    assert carry_out(release, twin, journal, now_ms=5) == Outcome()  # type: ignore[arg-type]
+    assert twin.changes == [("topic orders", {LAG_MIN: None})]
+    assert carry_out(release, twin, journal, now_ms=6) == Outcome()  # type: ignore[arg-type]
+    assert len(twin.changes) == len(journal.changes()) == 1
+
+
+def test_each_broker_is_asked_itself(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(overrides=dict(HOLD)))
+    twin.deaf, twin.alive = {2}, {1, 2}
+    asked = carry_out(AskBrokers(topic="orders", brokers=(1, 2, 3)), twin, journal, now_ms=5)  # type: ignore[arg-type]
+    assert asked == Outcome(held_on=(1,))
+
+
+def test_a_failure_is_an_outcome_and_is_in_the_journal(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(overrides=dict(HOLD)))
+    twin.refuses = "not allowed"
+    release = Release(topic="orders", restore=((RATIO, None),))
+    assert carry_out(release, twin, journal, now_ms=5) == Outcome(why="not allowed")  # type: ignore[arg-type]
+    assert [change.outcome for change in journal.changes()] == ["failed: not allowed"]
+    with pytest.raises(Unfinished):
+        twin.alter_topic("orders", {})
