@@ -13,9 +13,10 @@ from headstone.cluster.connection import Connection, Host
 from headstone.guard.agent import Agent
 from headstone.guard.authentication import Authentication
 from headstone.guard.looks import look
+from headstone.guard.partition_truth import PartitionTruth
 from headstone.guard.report_client import GuardAddress, GuardClient
 from headstone.guard.report_server import serve_reports
-from headstone.guard.truth import PartitionTruth, Truth
+from headstone.guard.truth import Truth
 from headstone.log.directory import as_partition
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.planning import replica_watermarks, survey_directory

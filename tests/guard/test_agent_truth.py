@@ -9,8 +9,9 @@ import pytest
 from headstone.coordination.watermarks import ReplicaWatermarks
 from headstone.guard.authentication import CHALLENGE_AGE_MS_MAX, Refusal, Refused
 from headstone.guard.clocks import Reading, largest_difference_ms
+from headstone.guard.partition_truth import PartitionTruth
 from headstone.guard.reports import Answered, Hello, Question, Receipt
-from headstone.guard.truth import NOT_A_MEMBER, NOT_WATCHED, PartitionTruth, Truth
+from headstone.guard.truth import NOT_A_MEMBER, NOT_WATCHED, Truth
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.broker_directory import CLUSTER
 from tests.guard.reporting import (
@@ -175,6 +176,14 @@ def test_a_replica_that_is_added_counts_from_then_on_and_a_removed_one_no_more(
     looked(truth, topic_seen(partition_seen(brokers=(1, 2))))
     rounds(agents, dict.fromkeys((1, 2), (80, 80)))
     assert marks(truth) == (80, 80)
+
+
+def test_a_look_at_some_topics_leaves_the_others_as_they_are(truth: Truth, agents: dict[int, Beside]) -> None:
+    rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
+    truth.learn(CLUSTER, BROKERS, (topic_seen(topic="others"),), whole=False)
+    assert [(str(found.partition), found.mtro) for found in truth.partitions()] == [("orders-0", 50), ("others-0", 0)]
+    truth.learn(CLUSTER, BROKERS, (topic_seen(topic="others"),))
+    assert [str(found.partition) for found in truth.partitions()] == ["others-0"]
 
 
 def test_what_is_not_watched_or_not_its_own_is_left(truth: Truth, agents: dict[int, Beside]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from headstone.coordination.messages import Poll, Report, Send
 from headstone.coordination.replica import Replica, Started, Truncated
 from headstone.errors import HeadstoneError, UsageError
+from headstone.guard.partition_truth import GUARD
 from headstone.guard.replica_files import HEADERS_MAX, ReplicaFacts, ReplicaReader
 from headstone.guard.report_client import GuardClient
 from headstone.guard.reports import (
@@ -27,7 +28,6 @@ from headstone.guard.reports import (
     ReplicaReport,
     Welcome,
 )
-from headstone.guard.truth import GUARD
 from headstone.log import checkpoints
 from headstone.log.cluster_metadata import meta_properties, node_id_of
 from headstone.log.directory import METADATA_TOPIC, PartitionDir, as_partition
