@@ -56,7 +56,7 @@ class ClusterTwin:
     def start(self, broker: int) -> None:
         self.alive.add(broker)
         for topic in self.topics.values():
-            topic.isr = tuple(sorted({*topic.isr, broker}))
+            topic.isr = tuple(sorted({*topic.isr, broker} & set(topic.replicas)))
 
     def look(self, topics: Sequence[str] | None) -> Look:
         if self.lost is not None:

@@ -34,6 +34,7 @@ from headstone.coordination.guard_values import (
 from headstone.errors import Unfinished
 from headstone.guard.journal import Change, Journal
 from headstone.guard.looks import held_brokers
+from headstone.guard.old_copies import refuse_old_copy
 from headstone.log.topic_partition import TopicPartition
 
 BACKOFF = "log.cleaner.backoff.ms"
@@ -84,6 +85,7 @@ def _carry_out(action: Action, admin: Admin, journal: Journal, now_ms: int, topi
             return _reassign(action, action.remaining, reason, admin, journal, now_ms, evidence)
         case AddAgain():
             reason = f"broker {action.broker} copies afresh, under the hold"
+            refuse_old_copy(admin, TopicPartition(action.topic, action.partition), action.broker)
             return _reassign(action, action.order, reason, admin, journal, now_ms, evidence)
         case Verify() | Alarm():
             raise AssertionError("readings and alarms are whose loop it is")

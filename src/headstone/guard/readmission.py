@@ -16,12 +16,12 @@ from typing import assert_never
 
 from headstone.cluster.admin import Admin, MayHaveArrived
 from headstone.cluster.connection import Connection
-from headstone.cluster.refusals import NoAnswer
 from headstone.coordination.guard_values import Verdict
 from headstone.errors import Unfinished
 from headstone.guard.journal import Change, Journal, Reading
 from headstone.guard.loans import is_braked, lend_brake, lend_hold, loans, put_back
 from headstone.guard.looks import held_brokers
+from headstone.guard.old_copies import NO_COPY, copy_bytes
 from headstone.guard.readmission_plan import (
     Limits,
     ReadmissionPlan,
@@ -59,9 +59,6 @@ ASKED_MAX = 20
 """A hold, or an election, that was asked for so often and does not come."""
 READINGS_MAX = 10
 """A new copy hears a moment later of what is committed: until then it is not judged."""
-
-
-NO_COPY = -1
 
 
 class Ended(StrEnum):
@@ -194,30 +191,12 @@ def _look(means: Means, course: _Course) -> PartitionNow:
         return replace(now, verdict=course.verdict if broker in now.isr else None)
     alive = sorted(state.brokers)
     outside = broker not in now.replicas
-    size = _size(admin, partition, broker) if broker in state.brokers else None
-    has_copy = None if size is None else size >= 0
+    size = copy_bytes(admin, partition, broker) if broker in state.brokers else None
+    has_copy = None if size is None else size != NO_COPY
     return replace(
         now, has_copy=has_copy, copied_bytes=size, held=set(alive) <= set(held_brokers(admin, partition.topic, alive)),
         braked=outside and has_copy is False and is_braked(admin, partition, broker),
     )  # fmt: skip
-
-
-def _size(admin: Admin, partition: TopicPartition, broker: int) -> int | None:
-    """By its own word; None: it does not answer."""
-    try:
-        replicas = admin.log_dirs(broker)
-    except NoAnswer:
-        return None
-    return replicas[partition].size if partition in replicas else NO_COPY
-
-
-def refuse_old_copy(admin: Admin, partition: TopicPartition, broker: int) -> None:
-    """Before a replica is added again: as long as its broker has the old copy, it would go on with that one."""
-    size = _size(admin, partition, broker)
-    if size is None:
-        raise Unfinished(f"{partition}: broker {broker} does not answer: it is added again when its old copy is gone")
-    if size != NO_COPY:
-        raise Unfinished(f"{partition}: broker {broker} still has its old copy: it is added again when that is gone")
 
 
 def _watch(course: _Course, step: Step, now: PartitionNow) -> None:
