@@ -12,7 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headstone.cli.connections import add_cluster_arguments
-from headstone.cli.options import HostPort, Share, duration_ms, interval_ms
+from headstone.cli.options import (
+    HostPort,
+    Share,
+    broker_number,
+    deadline_ms,
+    duration_ms,
+    interval_ms,
+    partition_count,
+    partition_number,
+    positive,
+)
 from headstone.cli.output import Output
 from headstone.cli.parsing import FINDINGS, add_output_arguments, explain
 from headstone.coordination.danger import Margins
@@ -105,6 +115,46 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
     _add_topics(undo, "only the hold of this topic")
     undo.add_argument("--apply", action="store_true", help="do it (default: only show it)")
     _add_journal(undo)
+    _add_readmit(actions)
+    check = _action(
+        actions, "check", "settings that widen the danger, each with the figure, the reason and the fix", "guard_check.check",
+        "--bootstrap kafka-1:9092 --outage-max 36h",
+        exit_codes={FINDINGS: "a setting widens the danger"},
+    )  # fmt: skip
+    _add_topics(check, "only this compacted topic")
+    check.add_argument(
+        "--outage-max", type=deadline_ms, metavar="T",
+        help="the longest outage of a broker that you plan for, such as 36h (default: the longest that the journal knows)",
+    )  # fmt: skip
+    _add_journal(check)
+
+
+def _add_readmit(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    readmit = _action(
+        actions, "readmit", "read replicas that may be wrong, show how they copy afresh; with --apply, do it",
+        "guard_readmit.readmit", "--bootstrap kafka-1:9092", "--bootstrap kafka-1:9092 --topic orders --broker 3 --apply",
+        exit_codes={FINDINGS: "a replica needs readmission, or is not readmitted yet"},
+    )  # fmt: skip
+    _add_topics(readmit, "replicas of this topic (default: those that the journal calls too late)")
+    readmit.add_argument(
+        "--partition", type=partition_number, metavar="N", help="only this one of the topic (default: all)"
+    )
+    readmit.add_argument(
+        "--broker", type=broker_number, metavar="N", help="only replicas on this broker (default: on any)"
+    )
+    readmit.add_argument("--apply", action="store_true", help="do it (default: only show it)")
+    readmit.add_argument(
+        "--partitions-at-once", type=partition_count, default=1, metavar="N", help="of one topic; the others wait"
+    )
+    readmit.add_argument(
+        "--throttle", type=positive, default=50 << 20, metavar="N",
+        help="bytes a second that a broker copies afresh (default 52428800: 50 MiB)",
+    )  # fmt: skip
+    readmit.add_argument(
+        "--bytes-per-second", type=positive, default=50 << 20, metavar="N",
+        help="to read replicas at, over all brokers (default 52428800: 50 MiB)",
+    )  # fmt: skip
+    _add_journal(readmit)
 
 
 def _action(

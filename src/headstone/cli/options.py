@@ -102,6 +102,7 @@ class HostPort:
 offset = Whole(0, NO_LIMIT)
 positive = Whole(1, NO_LIMIT)
 partition_number = Whole(0, INT_MAX)
+broker_number = Whole(0, INT_MAX)
 moment_ms = Moment(0, TIME_MS_MAX)
 duration_ms = Whole(0, NO_LIMIT)
 """Kafka's longs: the largest means for ever."""
