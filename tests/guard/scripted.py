@@ -1,0 +1,166 @@
+"""Three brokers on sockets that answer what a look asks, from a model: for clusters that no test can start, and for failures.
+
+What real brokers answer is tests/brokers/test_admin.py's; here the same encoding is written the other way round.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from typing import IO
+
+from headstone.cluster.encoding import Reader, Writer
+
+LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM = 2, 3, 18, 32, 46, 55
+BROKERS = (1, 2, 3)
+NOT_LEADER, DENIED, CLUSTER_DENIED, UNKNOWN_TOPIC = 6, 29, 31, 3
+TOPIC_OVERRIDE, DEFAULT = 1, 5
+DEBUGGER, MAX_TIMESTAMP = -2, -3
+
+
+@dataclass(slots=True)
+class Model:
+    """Partition n of any topic is led by broker 1 + n % 3 and has a replica on each, which ends at 10 times the broker."""
+
+    topics: dict[str, int]
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Overrides by topic."""
+    retention_ms: dict[int, str] = field(default_factory=dict)
+    """By broker, of topics without an override."""
+    silent: set[int] = field(default_factory=set)
+    refused: dict[int, int] = field(default_factory=dict)
+    """Errors by the request's key."""
+    deleted: set[str] = field(default_factory=set)
+    """Topics that metadata still shows."""
+    newest_ms: int = -1
+    controller_ms: int = -1
+    asked: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Requests by broker and key."""
+    ports: dict[int, int] = field(default_factory=dict)
+
+    def leader(self, number: int) -> int:
+        return BROKERS[number % len(BROKERS)]
+
+
+@contextmanager
+def running(model: Model) -> Iterator[str]:
+    """The address of broker 1."""
+    with ExitStack() as stack:
+        for broker in BROKERS:
+            server = stack.enter_context(ThreadingTCPServer(("127.0.0.1", 0), handler(model, broker)))
+            model.ports[broker] = server.server_address[1]
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+        yield f"127.0.0.1:{model.ports[1]}"
+
+
+def handler(model: Model, broker: int) -> type[StreamRequestHandler]:
+    class Conversation(StreamRequestHandler):
+        def handle(self) -> None:
+            converse(model, broker, self.connection, self.rfile)
+
+    return Conversation
+
+
+def converse(model: Model, broker: int, connection: socket.socket, stream: IO[bytes]) -> None:
+    while prefix := stream.read(4):
+        data = stream.read(struct.unpack(">i", prefix)[0])
+        head = Reader(data)
+        key, version, correlation = head.take("hhi")
+        client = head.text() or ""
+        flexible = key in (API_VERSIONS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM) or (key, version) == (LIST_OFFSETS, 7)
+        model.asked[broker, key] += 1
+        if broker in model.silent:
+            continue
+        body = data[10 + len(client) + flexible :]
+        answer = Writer(flexible=flexible)
+        if flexible and key != API_VERSIONS:
+            answer.tags()
+        ANSWERS[key](model, broker, Reader(body, flexible=flexible), answer)
+        connection.sendall(struct.pack(">ii", len(answer.data) + 4, correlation) + answer.data)
+
+
+def metadata(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+    count = question.one("i")
+    names = sorted(model.topics) if count < 0 else [question.name() for _ in range(count)]
+    answer.put("i", 0).array(len(BROKERS))
+    for number in BROKERS:
+        answer.put("i", number).text("127.0.0.1").put("i", model.ports[number]).text(None)
+    answer.text("scripted").put("i", 1).array(len(names))
+    for name in names:
+        known = name in model.topics and METADATA not in model.refused
+        error = 0 if known else model.refused.get(METADATA, UNKNOWN_TOPIC)
+        answer.put("h", error).text(name).put("b", 0).array(model.topics[name] if known else 0)
+        for number in range(model.topics[name] if known else 0):
+            answer.put("hiii", 0, number, model.leader(number), 5)
+            answer.numbers(BROKERS).numbers(BROKERS).numbers(())
+
+
+def configs(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+    resources = []
+    for _ in question.array():
+        kind, name = question.one("b"), question.name()
+        resources.append((kind, name, [question.name() for _ in question.array()]))
+    answer.put("i", 0).array(len(resources))
+    for kind, name, keys in resources:
+        error = UNKNOWN_TOPIC if name in model.deleted else model.refused.get(DESCRIBE_CONFIGS, 0)
+        defaults = {
+            "cleanup.policy": "delete", "delete.retention.ms": model.retention_ms.get(broker, "86400000"),
+            "min.insync.replicas": "1", "min.cleanable.dirty.ratio": "0.5", "min.compaction.lag.ms": "0",
+            "max.compaction.lag.ms": str(2**63 - 1),
+        }  # fmt: skip
+        own = model.configs.get(name, {})
+        shown = {key: (own | defaults)[key] if key not in own else own[key] for key in keys if kind == 2 and not error}
+        answer.put("h", error).text(None).put("b", kind).text(name).array(len(shown))
+        for key, value in shown.items():
+            answer.text(key).text(value).put("bbb", 0, TOPIC_OVERRIDE if key in own else DEFAULT, 0).array(0)
+
+
+def offsets(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+    replica, _ = question.take("ib")
+    topics = []
+    for _ in question.array():
+        name, asked = question.name(), []
+        for _ in question.array():
+            asked.append(question.take("iiq"))
+            question.tags()
+        question.tags()
+        topics.append((name, asked))
+    answer.put("i", 0).array(len(topics))
+    for name, asked in topics:
+        answer.text(name).array(len(asked))
+        for number, _, timestamp in asked:
+            led = replica == DEBUGGER or model.leader(number) == broker
+            error = model.refused.get(LIST_OFFSETS, 0 if led else NOT_LEADER)
+            time_ms = model.newest_ms if timestamp == MAX_TIMESTAMP else -1
+            answer.put("ihqqi", number, error, time_ms, 10 * broker if led else -1, 5).tags()
+        answer.tags()
+    answer.tags()
+
+
+def reassignments(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+    answer.put("ih", 0, model.refused.get(LIST_REASSIGNMENTS, 0)).text(None).array(0).tags()
+
+
+def features(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+    answer.put("h", 0).array(0).put("i", 0).tags()
+
+
+def quorum(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+    answer.put("h", 0).array(1).text("__cluster_metadata").array(1).put("ihiiq", 0, 0, 2, 1, 0)
+    answer.array(1).put("iqqq", 2, 0, model.controller_ms, model.controller_ms).tags()
+    answer.array(0).tags().tags().tags()
+
+
+ANSWERS = {
+    METADATA: metadata, DESCRIBE_CONFIGS: configs, LIST_OFFSETS: offsets, LIST_REASSIGNMENTS: reassignments,
+    API_VERSIONS: features, DESCRIBE_QUORUM: quorum,
+}  # fmt: skip

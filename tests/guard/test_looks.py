@@ -1,0 +1,117 @@
+"""A look: what it costs, whose word counts, and what becomes of it when brokers do not answer or refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstone.cluster.admin import Admin
+from headstone.cluster.connection import Connection
+from headstone.coordination.guard_values import HOLD, PartitionSeen, ReplicaSeen, TopicSeen
+from headstone.guard.looks import Look, held_brokers, look
+from tests.guard import scripted
+from tests.guard.scripted import Model
+
+COMPACTED = {"cleanup.policy": "compact,delete"}
+NOW_MS = 1_000_000
+
+
+def looked(model: Model, topics: list[str] | None = None, *, seconds_max: float = 5) -> Look:
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=seconds_max) as admin:
+        return look(admin, topics, lambda: NOW_MS)
+
+
+def test_every_compacted_topic_is_told_whole() -> None:
+    model = Model(topics={"orders": 1, "logs": 1}, configs={"orders": {**COMPACTED, "min.insync.replicas": "2"}})
+    replicas = tuple(ReplicaSeen(broker=broker, log_end=10 * broker) for broker in (1, 2, 3))
+    assert looked(model) == Look(
+        cluster_id="scripted", asked_ms=NOW_MS, brokers=(1, 2, 3), problems=(), transaction_version=None,
+        topics=(
+            TopicSeen(
+                topic="orders", asked_ms=NOW_MS, compacted=True, delete_retention_ms=86_400_000,
+                overrides=tuple((name, None) for name, _ in HOLD), alive=(1, 2, 3), in_sync_min=2,
+                default_overrides=(
+                    ("log.cleaner.min.cleanable.ratio", None), ("log.cleaner.min.compaction.lag.ms", None),
+                    ("log.cleaner.max.compaction.lag.ms", None),
+                ),
+                partitions=(
+                    PartitionSeen(partition=0, leader=1, replicas=replicas, isr=(1, 2, 3), committed_end=10),
+                ),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def test_ten_thousand_partitions_cost_a_handful_of_questions_per_broker() -> None:
+    topics = {f"topic-{number}": 10 for number in range(1000)}
+    model = Model(topics=topics, configs=dict.fromkeys(topics, COMPACTED))
+    seen = looked(model, seconds_max=60)
+    assert (sum(len(topic.partitions) for topic in seen.topics), seen.problems) == (10_000, ())
+    assert {topic.partitions[9].replicas[2].log_end for topic in seen.topics} == {30}
+    counts = {broker: sum(n for (asked, _), n in model.asked.items() if asked == broker) for broker in (1, 2, 3)}
+    assert counts == {1: 9, 2: 3, 3: 3}
+
+
+def test_the_smallest_default_of_any_broker_counts_and_only_without_an_override() -> None:
+    model = Model(
+        topics={"own": 1, "orders": 1}, retention_ms={3: "5000"},
+        configs={"orders": COMPACTED, "own": {**COMPACTED, "delete.retention.ms": "70000"}},
+    )  # fmt: skip
+    assert {topic.topic: topic.delete_retention_ms for topic in looked(model).topics} == {"orders": 5000, "own": 70_000}
+
+
+def test_who_says_nothing_costs_one_deadline_and_has_no_log_end() -> None:
+    model = Model(topics={"orders": 1}, configs={"orders": {**COMPACTED, **dict(HOLD)}}, silent={3})
+    seen = looked(model, seconds_max=0.5)
+    (topic,) = seen.topics
+    assert [replica.log_end for replica in topic.partitions[0].replicas] == [10, 20, None]
+    assert (topic.held_on, topic.alive) == ((1, 2), (1, 2, 3))
+    assert [problem.endswith("it said nothing for 0.5 s") for problem in seen.problems] == [True]
+    assert sum(n for (asked, _), n in model.asked.items() if asked == 3) == 1
+
+
+def test_a_topic_that_goes_away_meanwhile_is_left_out() -> None:
+    model = Model(topics={"gone": 1, "orders": 1}, configs={"orders": COMPACTED}, deleted={"gone"})
+    seen = looked(model)
+    assert [topic.topic for topic in seen.topics] == ["orders"]
+    assert [problem.split(": ", 1)[1] for problem in seen.problems] == ["configs of gone: UNKNOWN_TOPIC_OR_PARTITION"]
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "said", "topics"),
+    [
+        (scripted.METADATA, scripted.DENIED, "this user lacks DESCRIBE on the topic", 0),
+        (scripted.DESCRIBE_CONFIGS, scripted.DENIED, "this user lacks DESCRIBE_CONFIGS on the topic", 0),
+        (scripted.LIST_OFFSETS, scripted.DENIED, "this user lacks DESCRIBE on the topic", 1),
+        (scripted.LIST_REASSIGNMENTS, scripted.CLUSTER_DENIED, "this user lacks DESCRIBE on the cluster", 1),
+    ],
+)
+def test_what_is_refused_is_a_problem_and_not_the_end(key: int, error: int, said: str, topics: int) -> None:
+    seen = looked(Model(topics={"orders": 1}, configs={"orders": COMPACTED}, refused={key: error}), ["orders"])
+    assert len(seen.topics) == topics
+    assert {said in problem for problem in seen.problems} == {True}
+
+
+def test_a_named_topic_is_told_though_it_is_not_compacted_and_one_that_is_not_there_is_a_problem() -> None:
+    seen = looked(Model(topics={"logs": 1}), ["logs", "nope"])
+    assert [(topic.topic, topic.compacted) for topic in seen.topics] == [("logs", False)]
+    assert [problem.split(": ", 1)[1] for problem in seen.problems] == ["topic nope: UNKNOWN_TOPIC_OR_PARTITION"]
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "controller_ms", "skew_ms"),
+    [(-1, -1, 0), (NOW_MS - 7000, NOW_MS, 0), (NOW_MS + 7000, NOW_MS - 500, 7500), (-1, NOW_MS + 900, 900)],
+)
+def test_clocks_differ_by_what_is_proved(newest_ms: int, controller_ms: int, skew_ms: int) -> None:
+    topics = {"__consumer_offsets": 3}
+    model = Model(
+        topics=topics, configs=dict.fromkeys(topics, COMPACTED), newest_ms=newest_ms, controller_ms=controller_ms
+    )  # fmt: skip
+    assert [topic.skew_ms for topic in looked(model).topics] == [skew_ms]
+
+
+def test_each_broker_is_asked_itself_whether_it_holds() -> None:
+    model = Model(topics={"orders": 1}, configs={"orders": {**COMPACTED, **dict(HOLD)}}, silent={2})
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=0.5) as admin:
+        assert held_brokers(admin, "orders", (1, 2, 3)) == (1, 3)
+        model.configs["orders"]["max.compaction.lag.ms"] = "5"
+        assert held_brokers(admin, "orders", (1, 3)) == ()
