@@ -65,16 +65,16 @@ def batches_of(table: pa.RecordBatch, *, codec: int = codecs.NONE) -> Iterator[W
         start = end
 
 
-def _batch_end(at: int, offsets: Ints, stamps: Ints, appended: Any, room: Ints) -> int:
+def _batch_end(first: int, offsets: Ints, stamps: Ints, appended: Any, room: Ints) -> int:
     """A batch has one kind of timestamp, and one timestamp if the broker set it; its deltas are 32 bits wide."""
-    used = int(room[at - 1]) if at else 0
+    used = int(room[first - 1]) if first else 0
     by_size = int(np.searchsorted(room, used + BYTES_MAX, side="right"))
-    by_delta = int(np.searchsorted(offsets, offsets[at] + (1 << 31), side="left"))
-    end = max(at + 1, min(at + RECORDS_MAX, by_size, by_delta))
-    other = appended[at:end] != appended[at]
-    if appended[at]:
-        other |= stamps[at:end] != stamps[at]
-    return at + int(np.argmax(other)) if other.any() else end
+    by_delta = int(np.searchsorted(offsets, offsets[first] + (1 << 31), side="left"))
+    end = max(first + 1, min(first + RECORDS_MAX, by_size, by_delta))
+    differs = appended[first:end] != appended[first]
+    if appended[first]:
+        differs |= stamps[first:end] != stamps[first]
+    return first + int(np.argmax(differs)) if differs.any() else end
 
 
 def binary_spans(column: Any) -> tuple[Bytes, Ints, Ints]:
@@ -121,16 +121,16 @@ def _header_sizes(counts: Any, name_sizes: Any, value_sizes: Any, sizes: Any) ->
 @kernel
 def _put_headers(counts: Any, names: Any, name_starts: Any, name_sizes: Any, values: Any, value_starts: Any, value_sizes: Any,
                  out: Any) -> None:  # fmt: skip
-    at, h = 0, 0
+    position, h = 0, 0
     for r in range(counts.size):
-        at = write_varint(out, at, counts[r])
+        position = write_varint(out, position, counts[r])
         for _ in range(counts[r]):
-            at = write_varint(out, at, name_sizes[h])
+            position = write_varint(out, position, name_sizes[h])
             if name_sizes[h] > 0:
-                copy_bytes(out, at, names, name_starts[h], name_sizes[h])
-                at += name_sizes[h]
-            at = write_varint(out, at, value_sizes[h])
+                copy_bytes(out, position, names, name_starts[h], name_sizes[h])
+                position += name_sizes[h]
+            position = write_varint(out, position, value_sizes[h])
             if value_sizes[h] > 0:
-                copy_bytes(out, at, values, value_starts[h], value_sizes[h])
-                at += value_sizes[h]
+                copy_bytes(out, position, values, value_starts[h], value_sizes[h])
+                position += value_sizes[h]
             h += 1

@@ -153,5 +153,5 @@ def _integer(path: Place, line: int, text: str) -> int:
     return int(text)
 
 
-def _malformed(path: Place, line: int, found: str) -> UsageError:
-    return UsageError(f"{path}, line {line}: {found}; restore the file from a backup: what it says protects records")
+def _malformed(path: Place, line: int, problem: str) -> UsageError:
+    return UsageError(f"{path}, line {line}: {problem}; restore the file from a backup: what it says protects records")

@@ -151,8 +151,8 @@ def _apply(values: Iterator[_Value], metadata: ClusterMetadata) -> None:
         if kind == BEGIN_TRANSACTION:
             waiting = []
         elif kind in (END_TRANSACTION, ABORT_TRANSACTION):
-            for one in waiting or () if kind == END_TRANSACTION else ():
-                one.apply(metadata)
+            for held_back in waiting or () if kind == END_TRANSACTION else ():
+                held_back.apply(metadata)
             waiting = None
         elif waiting is not None:
             waiting.append(value)
@@ -162,16 +162,16 @@ def _apply(values: Iterator[_Value], metadata: ClusterMetadata) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Value:
-    """A record's value and where it was found; `_at` is what was read of it so far."""
+    """A record's value and where it was found; `_consumed` is what was read of it so far."""
 
     data: bytes
     file: str
     position: int
     offset: int
-    _at: int = 0
+    _consumed: int = 0
 
     def kind(self) -> int:
-        self._at = 0
+        self._consumed = 0
         frame = self._varint()
         if frame != FRAME_VERSION:
             raise self._unknown(f"frame version {frame}")
@@ -219,13 +219,13 @@ class _Value:
         return base64.urlsafe_b64encode(self._take(UUID_BYTES)).decode().rstrip("=")
 
     def _take(self, size: int) -> bytes:
-        taken = self.data[self._at : self._at + size]
+        taken = self.data[self._consumed : self._consumed + size]
         if len(taken) != size:
             raise self._unknown("a record that is too short")
-        self._at += size
+        self._consumed += size
         return taken
 
-    def _unknown(self, found: str) -> CorruptLog:
+    def _unknown(self, problem: str) -> CorruptLog:
         return CorruptLog(
-            file=self.file, position=self.position, offset=self.offset, found=f"{found} in the metadata log"
+            file=self.file, position=self.position, offset=self.offset, found=f"{problem} in the metadata log"
         )

@@ -50,13 +50,13 @@ def _decode(data: Any, starts: Any, ends: Any, batches: Any, chosen: Any, spans:
 
 @kernel
 def _gather(data: Any, starts: Any, sizes: Any, offsets: Any, out: Any) -> None:
-    at = 0
+    position = 0
     for i in range(starts.size):
-        offsets[i] = at
+        offsets[i] = position
         if sizes[i] > 0:
-            copy_bytes(out, at, data, starts[i], sizes[i])
-            at += sizes[i]
-    offsets[starts.size] = at
+            copy_bytes(out, position, data, starts[i], sizes[i])
+            position += sizes[i]
+    offsets[starts.size] = position
 
 
 @kernel
@@ -75,13 +75,13 @@ def _header_spans(data: Any, spans: Any, offsets: Any, out: Any) -> None:
     for i in range(spans.shape[0]):
         offsets[i] = n
         end = spans[i, HEADERS_END]
-        count, at = read_varint(data, spans[i, HEADERS_AT], end)
+        count, position = read_varint(data, spans[i, HEADERS_AT], end)
         for _ in range(count):
             for k in range(2):
-                size, at = read_varint(data, at, end)
-                out[n, 2 * k] = at
+                size, position = read_varint(data, position, end)
+                out[n, 2 * k] = position
                 out[n, 2 * k + 1] = size
-                at += max(size, 0)
+                position += max(size, 0)
             n += 1
     offsets[spans.shape[0]] = n
 

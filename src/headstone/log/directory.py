@@ -159,7 +159,7 @@ def _link_places(path: Path) -> list[Path]:
 
 def find_partitions(paths: Sequence[str | Place], access: Access = FROM_ENVIRONMENT) -> list[PartitionDir]:
     """The partitions that each path is (a partition directory) or holds (a log directory), local or in an object store."""
-    found: dict[Place, PartitionDir] = {}
+    by_path: dict[Place, PartitionDir] = {}
     for given in paths:
         path = place(given, access)
         if not str(given) or not path.is_dir():
@@ -173,10 +173,10 @@ def find_partitions(paths: Sequence[str | Place], access: Access = FROM_ENVIRONM
         partitions = [partition for partition in inside if partition is not None]
         if not partitions and not future_copies(path):
             raise UsageError(f"{given}: no partition found; {_what_is_there(path)}")
-        found.update({partition.path: partition for partition in partitions})
-    if not found:
+        by_path.update({partition.path: partition for partition in partitions})
+    if not by_path:
         raise UsageError(f"{', '.join(map(str, paths))}: nothing but copies of partitions that are being moved")
-    return list(found.values())
+    return list(by_path.values())
 
 
 def _has_segments(path: Place) -> bool:

@@ -62,34 +62,34 @@ class BatchHead:
 
 
 @kernel
-def _sized(out: Any, at: int, pool: Any, start: Any, size: Any) -> Any:
-    at = write_varint(out, at, size)
+def _sized(out: Any, position: int, pool: Any, start: Any, size: Any) -> Any:
+    position = write_varint(out, position, size)
     if size > 0:
-        copy_bytes(out, at, pool, start, size)
-        at += size
-    return at
+        copy_bytes(out, position, pool, start, size)
+        position += size
+    return position
 
 
 @kernel
 def _encode(timestamps: Any, offsets: Any, key_pool: Any, key_starts: Any, key_sizes: Any, value_pool: Any,
             value_starts: Any, value_sizes: Any, header_pool: Any, header_starts: Any, header_sizes: Any,
             out: Any) -> Any:  # fmt: skip
-    at = 0
+    position = 0
     for r in range(timestamps.size):
         key_size, value_size = key_sizes[r], value_sizes[r]
         size = (
             1 + varint_size(timestamps[r]) + varint_size(offsets[r]) + varint_size(key_size) + varint_size(value_size)
         )
         size += max(key_size, 0) + max(value_size, 0) + header_sizes[r]
-        at = write_varint(out, at, size)
-        out[at] = 0
-        at = write_varint(out, at + 1, timestamps[r])
-        at = write_varint(out, at, offsets[r])
-        at = _sized(out, at, key_pool, key_starts[r], key_size)
-        at = _sized(out, at, value_pool, value_starts[r], value_size)
-        copy_bytes(out, at, header_pool, header_starts[r], header_sizes[r])
-        at += header_sizes[r]
-    return at
+        position = write_varint(out, position, size)
+        out[position] = 0
+        position = write_varint(out, position + 1, timestamps[r])
+        position = write_varint(out, position, offsets[r])
+        position = _sized(out, position, key_pool, key_starts[r], key_size)
+        position = _sized(out, position, value_pool, value_starts[r], value_size)
+        copy_bytes(out, position, header_pool, header_starts[r], header_sizes[r])
+        position += header_sizes[r]
+    return position
 
 
 def encode_section(columns: Columns) -> Bytes:

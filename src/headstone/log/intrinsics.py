@@ -79,7 +79,7 @@ def load_u64(typingctx: Any, data: Any, index: Any) -> Any:
 
 
 @intrinsic
-def copy_bytes(typingctx: Any, target: Any, at: Any, source: Any, start: Any, size: Any) -> Any:
+def copy_bytes(typingctx: Any, target: Any, position: Any, source: Any, start: Any, size: Any) -> Any:
     """memcpy between two byte arrays; the caller has checked the bounds."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -59,6 +59,6 @@ def kept_apart() -> Iterator[None]:
 
 def forget_others() -> None:
     """Kernels of other states of the sources, which nobody will ask for again."""
-    for other in folder().parent.glob(PREFIX + "*"):
-        if other != folder():
-            shutil.rmtree(other, ignore_errors=True)
+    for cached in folder().parent.glob(PREFIX + "*"):
+        if cached != folder():
+            shutil.rmtree(cached, ignore_errors=True)

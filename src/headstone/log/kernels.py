@@ -201,12 +201,12 @@ def _control_records(data: Any, i: Any, end: Any, count: Any, last_delta: Any) -
 
 
 @kernel
-def _check_header(data: Any, at: int, end: int, previous_last: Any, payload_max: Any) -> Any:
-    left = end - at
+def _check_header(data: Any, position: int, end: int, previous_last: Any, payload_max: Any) -> Any:
+    left = end - position
     if left < MAGIC_SEEN_BYTES:
         return TORN
-    magic = np.int64(np.int8(data[at + MAGIC_AT]))
-    size = np.int64(be32(data, at + LENGTH_AT)) + LOG_OVERHEAD
+    magic = np.int64(np.int8(data[position + MAGIC_AT]))
+    size = np.int64(be32(data, position + LENGTH_AT)) + LOG_OVERHEAD
     if size < LENGTH_MIN + LOG_OVERHEAD:
         return BAD_LENGTH
     if magic != 2:
@@ -215,10 +215,10 @@ def _check_header(data: Any, at: int, end: int, previous_last: Any, payload_max:
         return BAD_LENGTH
     if size > left:
         return TORN
-    delta = np.int64(be32(data, at + LAST_OFFSET_DELTA_AT))
-    count = np.int64(be32(data, at + COUNT_AT))
-    base = be64(data, at)
-    codec = np.int64(data[at + ATTRIBUTES_AT + 1]) & CODEC_MASK
+    delta = np.int64(be32(data, position + LAST_OFFSET_DELTA_AT))
+    count = np.int64(be32(data, position + COUNT_AT))
+    base = be64(data, position)
+    codec = np.int64(data[position + ATTRIBUTES_AT + 1]) & CODEC_MASK
     if base <= previous_last:
         return BACKWARDS
     if delta < 0 or count < 0 or count > delta + 1 or base > np.int64(0x7FFFFFFFFFFFFFFF) - delta:
@@ -234,30 +234,32 @@ def _check_header(data: Any, at: int, end: int, previous_last: Any, payload_max:
 
 
 @kernel
-def walk(data: Any, at: Any, end: int, previous_last: Any, with_crc: bool, payload_max: Any, out: Any) -> Any:
-    """Batches from `at` until `end` or until `out` is full: (batches, next position, error code)."""
+def walk(data: Any, position: Any, end: int, previous_last: Any, with_crc: bool, payload_max: Any, out: Any) -> Any:
+    """Batches from `position` until `end` or until `out` is full: (batches, next position, error code)."""
     n = 0
-    while at < end and n < out.size:
-        error = _check_header(data, at, end, previous_last, payload_max)
+    while position < end and n < out.size:
+        error = _check_header(data, position, end, previous_last, payload_max)
         if error != OK:
-            return n, at, error
-        size = np.int64(be32(data, at + LENGTH_AT)) + LOG_OVERHEAD
-        if with_crc and crc32c(data, at + ATTRIBUTES_AT, at + size) != np.uint32(be32(data, at + CRC_AT)):
-            return n, at, BAD_CRC
+            return n, position, error
+        size = np.int64(be32(data, position + LENGTH_AT)) + LOG_OVERHEAD
+        if with_crc and crc32c(data, position + ATTRIBUTES_AT, position + size) != np.uint32(
+            be32(data, position + CRC_AT)
+        ):
+            return n, position, BAD_CRC
         row = out[n]
-        row.position = at
+        row.position = position
         row.size = size
-        row.crc = np.int64(np.uint32(be32(data, at + CRC_AT)))
-        row.base_offset = be64(data, at)
-        row.last_offset = row.base_offset + np.int64(be32(data, at + LAST_OFFSET_DELTA_AT))
-        row.base_timestamp = be64(data, at + BASE_TIMESTAMP_AT)
-        row.max_timestamp = be64(data, at + MAX_TIMESTAMP_AT)
-        row.producer_id = be64(data, at + PRODUCER_ID_AT)
-        row.producer_epoch = be16(data, at + PRODUCER_EPOCH_AT)
-        row.base_sequence = be32(data, at + BASE_SEQUENCE_AT)
-        row.leader_epoch = be32(data, at + LEADER_EPOCH_AT)
-        row.count = be32(data, at + COUNT_AT)
-        row.attributes = be16(data, at + ATTRIBUTES_AT)
+        row.crc = np.int64(np.uint32(be32(data, position + CRC_AT)))
+        row.base_offset = be64(data, position)
+        row.last_offset = row.base_offset + np.int64(be32(data, position + LAST_OFFSET_DELTA_AT))
+        row.base_timestamp = be64(data, position + BASE_TIMESTAMP_AT)
+        row.max_timestamp = be64(data, position + MAX_TIMESTAMP_AT)
+        row.producer_id = be64(data, position + PRODUCER_ID_AT)
+        row.producer_epoch = be16(data, position + PRODUCER_EPOCH_AT)
+        row.base_sequence = be32(data, position + BASE_SEQUENCE_AT)
+        row.leader_epoch = be32(data, position + LEADER_EPOCH_AT)
+        row.count = be32(data, position + COUNT_AT)
+        row.attributes = be16(data, position + ATTRIBUTES_AT)
         row.codec = row.attributes & CODEC_MASK
         row.coordinator_epoch = -1
         row.control_type = NOT_CONTROL
@@ -266,32 +268,32 @@ def walk(data: Any, at: Any, end: int, previous_last: Any, with_crc: bool, paylo
                 row.control_type = EMPTIED
             else:
                 last_delta = row.last_offset - row.base_offset
-                kind, epoch = _control_records(data, at + HEADER_BYTES, at + size, row.count, last_delta)
+                kind, epoch = _control_records(data, position + HEADER_BYTES, position + size, row.count, last_delta)
                 if kind < 0 or row.codec != 0:
-                    return n, at, BAD_CONTROL
+                    return n, position, BAD_CONTROL
                 row.control_type = kind
                 row.coordinator_epoch = epoch
         previous_last = row.last_offset
-        at += size
+        position += size
         n += 1
-    return n, at, OK
+    return n, position, OK
 
 
 @kernel
 def put_header(
-    out: Any, at: int, batch: Any, size: int, attributes: Any, base_timestamp: Any, max_timestamp: Any, count: int
+    out: Any, position: int, batch: Any, size: int, attributes: Any, base_timestamp: Any, max_timestamp: Any, count: int
 ) -> None:
-    """Header of a rebuilt batch at out[at:], records already behind it; CRC last."""
-    put_be(out, at, batch.base_offset, 8)
-    put_be(out, at + LENGTH_AT, size - LOG_OVERHEAD, 4)
-    put_be(out, at + LEADER_EPOCH_AT, batch.leader_epoch, 4)
-    out[at + MAGIC_AT] = 2
-    put_be(out, at + ATTRIBUTES_AT, attributes, 2)
-    put_be(out, at + LAST_OFFSET_DELTA_AT, batch.last_offset - batch.base_offset, 4)
-    put_be(out, at + BASE_TIMESTAMP_AT, base_timestamp, 8)
-    put_be(out, at + MAX_TIMESTAMP_AT, max_timestamp, 8)
-    put_be(out, at + PRODUCER_ID_AT, batch.producer_id, 8)
-    put_be(out, at + PRODUCER_EPOCH_AT, batch.producer_epoch, 2)
-    put_be(out, at + BASE_SEQUENCE_AT, batch.base_sequence, 4)
-    put_be(out, at + COUNT_AT, count, 4)
-    put_be(out, at + CRC_AT, crc32c(out, at + ATTRIBUTES_AT, at + size), 4)
+    """Header of a rebuilt batch at out[position:], records already behind it; CRC last."""
+    put_be(out, position, batch.base_offset, 8)
+    put_be(out, position + LENGTH_AT, size - LOG_OVERHEAD, 4)
+    put_be(out, position + LEADER_EPOCH_AT, batch.leader_epoch, 4)
+    out[position + MAGIC_AT] = 2
+    put_be(out, position + ATTRIBUTES_AT, attributes, 2)
+    put_be(out, position + LAST_OFFSET_DELTA_AT, batch.last_offset - batch.base_offset, 4)
+    put_be(out, position + BASE_TIMESTAMP_AT, base_timestamp, 8)
+    put_be(out, position + MAX_TIMESTAMP_AT, max_timestamp, 8)
+    put_be(out, position + PRODUCER_ID_AT, batch.producer_id, 8)
+    put_be(out, position + PRODUCER_EPOCH_AT, batch.producer_epoch, 2)
+    put_be(out, position + BASE_SEQUENCE_AT, batch.base_sequence, 4)
+    put_be(out, position + COUNT_AT, count, 4)
+    put_be(out, position + CRC_AT, crc32c(out, position + ATTRIBUTES_AT, position + size), 4)

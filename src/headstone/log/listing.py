@@ -146,6 +146,6 @@ def record_entries(batches: Batches, data: Bytes, spans: Ints) -> Iterator[Recor
         )
 
 
-def _bytes(data: Bytes, span: Ints, at: int, size: int) -> bytes | None:
-    length = int(span[size])
-    return None if length < 0 else bytes(data[int(span[at]) : int(span[at]) + length])
+def _bytes(data: Bytes, span: Ints, start_column: int, size_column: int) -> bytes | None:
+    length = int(span[size_column])
+    return None if length < 0 else bytes(data[int(span[start_column]) : int(span[start_column]) + length])

@@ -74,21 +74,25 @@ class SegmentFile:
     access: Access = FROM_ENVIRONMENT
 
 
-def corrupt(path: str, data: Bytes, at: int, end: int, code: int, *, file_position: int, previous: int) -> CorruptLog:
-    """What the header at data[at:] shows, as a message."""
-    header = np.frombuffer(bytes(data[at : min(at + HEADER_BYTES, end)]).ljust(HEADER_BYTES, b"\0"), dtype=WIRE)[0]
+def corrupt(
+    path: str, data: Bytes, position: int, end: int, code: int, *, file_position: int, previous: int
+) -> CorruptLog:
+    """What the header at data[position:] shows, as a message."""
+    header = np.frombuffer(
+        bytes(data[position : min(position + HEADER_BYTES, end)]).ljust(HEADER_BYTES, b"\0"), dtype=WIRE
+    )[0]
     base = int(header["base_offset"])
     text, advice = FOUND[code]
-    found = text.format(
+    problem = text.format(
         size=int(header["length"]) + LOG_OVERHEAD,
-        left=end - at,
+        left=end - position,
         magic=int(header["magic"]),
         base=base,
         previous=previous,
         codec=int(header["attributes"]) & CODEC_MASK,
     )
-    offset = base if code != kernels.TORN or end - at >= kernels.MAGIC_SEEN_BYTES else previous + 1
-    return CorruptLog(file=path, position=file_position, offset=offset, found=found, advice=advice)
+    offset = base if code != kernels.TORN or end - position >= kernels.MAGIC_SEEN_BYTES else previous + 1
+    return CorruptLog(file=path, position=file_position, offset=offset, found=problem, advice=advice)
 
 
 def corrupt_record(path: str, batch: Any, code: int, record: int) -> CorruptLog:
@@ -105,10 +109,10 @@ def corrupt_record(path: str, batch: Any, code: int, record: int) -> CorruptLog:
 
 def with_loss(error: CorruptLog, files: Sequence[SegmentFile]) -> CorruptLog:
     """The error with what recovery would cost: a broker cuts the log at the first bad batch, and what is behind is gone."""
-    found = [number for number, file in enumerate(files) if file.path == error.file]
-    if error.advice != RECOVER or not found:
+    numbers = [number for number, file in enumerate(files) if file.path == error.file]
+    if error.advice != RECOVER or not numbers:
         return error
-    file, behind = files[found[0]], files[found[0] + 1 :]
+    file, behind = files[numbers[0]], files[numbers[0] + 1 :]
     if behind:
         lost = f"{len(behind)} segments behind it, offsets from {behind[0].base} on"
         advice = f"restore the file from a replica: a broker that recovers the log cuts it here and deletes the {lost}"
@@ -150,14 +154,14 @@ def _walk_file(path: str, previous: int, with_crc: bool) -> Iterator[Batches]:
             return
         mapped = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
     data = np.frombuffer(mapped, dtype=np.uint8)
-    at = 0
-    while at < end:
-        n, at, error = kernels.walk(data, at, end, previous, with_crc, PAYLOAD_BYTES_MAX, table)
+    position = 0
+    while position < end:
+        n, position, error = kernels.walk(data, position, end, previous, with_crc, PAYLOAD_BYTES_MAX, table)
         if n:
             previous = int(table[n - 1]["last_offset"])
             yield table[:n]
         if error != kernels.OK:
-            raise corrupt(path, data, at, end, error, file_position=at, previous=previous)
+            raise corrupt(path, data, position, end, error, file_position=position, previous=previous)
 
 
 def _walk_object(opened: Ranges, previous: int, with_crc: bool) -> Iterator[Batches]:
@@ -186,17 +190,19 @@ def _windows(ranges: Ranges, previous: int, with_crc: bool) -> Iterator[Chunk]:
             buffer = np.zeros(size, dtype=np.uint8)
         data = buffer[:size]
         read_exactly(ranges, start, data)
-        n, at, error = kernels.walk(data, 0, size, previous, with_crc, PAYLOAD_BYTES_MAX, table)
+        n, walked, error = kernels.walk(data, 0, size, previous, with_crc, PAYLOAD_BYTES_MAX, table)
         if n:
             previous = int(table[n - 1]["last_offset"])
             yield Chunk(path=ranges.path, position=start, data=data, batches=table[:n])
-        left = ranges.size - start - at
-        needed = _batch_bytes(data[at:])
+        left = ranges.size - start - walked
+        needed = _batch_bytes(data[walked:])
         if error == kernels.TORN and start + size < ranges.size and needed <= left:
             size = max(needed, WINDOW_BYTES)
         elif error != kernels.OK:
-            raise corrupt(ranges.path, data, at, at + left, error, file_position=start + at, previous=previous)
-        start += at
+            raise corrupt(
+                ranges.path, data, walked, walked + left, error, file_position=start + walked, previous=previous
+            )
+        start += walked
 
 
 def _batch_bytes(data: Bytes) -> int:
@@ -258,9 +264,9 @@ class ChunkReader:
             self._table = np.zeros(batches + batches // 4, dtype=BATCH)
         data = self._buffer[:size]
         read_exactly(ranges, start, data)
-        n, at, error = kernels.walk(data, 0, size, previous, with_crc, PAYLOAD_BYTES_MAX, self._table[:batches])
+        n, walked, error = kernels.walk(data, 0, size, previous, with_crc, PAYLOAD_BYTES_MAX, self._table[:batches])
         if error != kernels.OK:
-            raise corrupt(path, data, at, size, error, file_position=start + at, previous=previous)
+            raise corrupt(path, data, walked, size, error, file_position=start + walked, previous=previous)
         return Chunk(path=path, position=start, data=data, batches=self._table[:n])
 
 
@@ -277,9 +283,9 @@ def chunk_of(path: str, content: bytes) -> Chunk:
     """Whole batches that are in memory already, checksums verified."""
     data = np.frombuffer(content, dtype=np.uint8)
     batches = np.zeros(data.size // HEADER_BYTES + 1, dtype=BATCH)
-    count, at, error = kernels.walk(data, 0, data.size, -1, True, PAYLOAD_BYTES_MAX, batches)
-    if error != kernels.OK or at != data.size:
-        raise corrupt(path, data, at, data.size, error, file_position=at, previous=-1)
+    count, walked, error = kernels.walk(data, 0, data.size, -1, True, PAYLOAD_BYTES_MAX, batches)
+    if error != kernels.OK or walked != data.size:
+        raise corrupt(path, data, walked, data.size, error, file_position=walked, previous=-1)
     return Chunk(path=path, position=0, data=data, batches=batches[:count])
 
 

@@ -79,7 +79,7 @@ def write_snapshot(path: Path, entries: list[ProducerEntry]) -> None:
         os.fsync(file.fileno())
 
 
-def _corrupt(path: Place, found: str) -> CorruptLog:
+def _corrupt(path: Place, problem: str) -> CorruptLog:
     return CorruptLog(
-        file=str(path), position=0, offset=-1, found=found, advice="an older snapshot will be used instead"
+        file=str(path), position=0, offset=-1, found=problem, advice="an older snapshot will be used instead"
     )

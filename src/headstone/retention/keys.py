@@ -182,30 +182,30 @@ def _slot(low: Any, slots: Any) -> Any:
 @kernel
 def put(table: Any, low: Any, high: Any) -> Any:
     """True if the digest was not there yet. The table never fills: it is made for the number of entries."""
-    at = _slot(low, table.size // 2)
+    slot = _slot(low, table.size // 2)
     while True:
-        if table[at] == low and table[at + 1] == high:
+        if table[slot] == low and table[slot + 1] == high:
             return False
-        if table[at] == np.uint64(0) and table[at + 1] == np.uint64(0):
-            table[at] = low
-            table[at + 1] = high
+        if table[slot] == np.uint64(0) and table[slot + 1] == np.uint64(0):
+            table[slot] = low
+            table[slot + 1] = high
             return True
-        at += 2
-        if at == table.size:
-            at = 0
+        slot += 2
+        if slot == table.size:
+            slot = 0
 
 
 @kernel
 def has(table: Any, low: Any, high: Any) -> Any:
-    at = _slot(low, table.size // 2)
+    slot = _slot(low, table.size // 2)
     while True:
-        if table[at] == low and table[at + 1] == high:
+        if table[slot] == low and table[slot + 1] == high:
             return True
-        if table[at] == np.uint64(0) and table[at + 1] == np.uint64(0):
+        if table[slot] == np.uint64(0) and table[slot + 1] == np.uint64(0):
             return False
-        at += 2
-        if at == table.size:
-            at = 0
+        slot += 2
+        if slot == table.size:
+            slot = 0
 
 
 @kernel

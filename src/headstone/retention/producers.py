@@ -56,8 +56,8 @@ def _replay(batches: Any, slots: Any, producers: Any, high_watermark: Any, compl
                 row.first = producer.txn_first_offset
                 row.last = batch.last_offset
                 row.aborted = kind == ABORT
-                other = _first_open(producers, slots[i]) if kind == ABORT else np.int64(-1)
-                row.lso = other if other >= 0 else batch.last_offset + 1
+                open_first = _first_open(producers, slots[i]) if kind == ABORT else np.int64(-1)
+                row.lso = open_first if open_first >= 0 else batch.last_offset + 1
                 n += 1
             producer.txn_first_offset = NONE
             producer.coordinator_epoch = batch.coordinator_epoch
@@ -126,8 +126,8 @@ class ProducerState:
 
     def entries(self) -> list[ProducerEntry]:
         """For a snapshot; producers of whom only emptied markers are left have no state to keep."""
-        known = self.rows[self.rows["epoch"] >= 0]
-        return [ProducerEntry(**{name: int(row[name]) for name in PRODUCER.names or ()}) for row in known]
+        producers = self.rows[self.rows["epoch"] >= 0]
+        return [ProducerEntry(**{name: int(row[name]) for name in PRODUCER.names or ()}) for row in producers]
 
 
 def with_producers(rows: npt.NDArray[Any], producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -158,8 +158,8 @@ def active_producers(rows: npt.NDArray[Any], *, now_ms: int, expiration_ms: int)
     The idle time wraps like a Java long, so that a clock at the end of time behaves as it does in a broker.
     """
     idle = np.array([_wrapped(now_ms - int(ts)) for ts in rows["timestamp"]], dtype=np.int64)
-    known = (rows["epoch"] >= 0) | (rows["last_offset"] >= 0)
-    result: npt.NDArray[Any] = rows[known & ((idle < expiration_ms) | (rows["txn_first_offset"] >= 0))]
+    with_state = (rows["epoch"] >= 0) | (rows["last_offset"] >= 0)
+    result: npt.NDArray[Any] = rows[with_state & ((idle < expiration_ms) | (rows["txn_first_offset"] >= 0))]
     return result
 
 

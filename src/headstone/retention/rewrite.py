@@ -54,8 +54,8 @@ GROWTH_PER_RECORD = 20
 # section mean that the file has changed since, and the answer is -1.
 @kernel
 def _squeeze(data: Any, start: int, end: int, batch: Any, states: Any, ordinal: int, keep_all: Any, expired: Any,
-             horizon: Any, out: Any, at: int) -> Any:  # fmt: skip
-    """Survivors of one record section to out[at:]: (end, records, base timestamp, max timestamp).
+             horizon: Any, out: Any, written: int) -> Any:  # fmt: skip
+    """Survivors of one record section to out[written:]: (end, records, base timestamp, max timestamp).
 
     end is -1 if the section is not the one that was indexed: the file changed in between.
     """
@@ -71,8 +71,8 @@ def _squeeze(data: Any, start: int, end: int, batch: Any, states: Any, ordinal: 
             return -1, 0, base, latest
         stop = i + size
         if not keep_all and not survives(states[ordinal + r], expired):
-            copy_bytes(out, at, data, pending, record_at - pending)
-            at += record_at - pending
+            copy_bytes(out, written, data, pending, record_at - pending)
+            written += record_at - pending
             pending = stop
             i = stop
             continue
@@ -84,17 +84,17 @@ def _squeeze(data: Any, start: int, end: int, batch: Any, states: Any, ordinal: 
             latest = timestamp
         kept += 1
         if timestamp - base != delta:
-            copy_bytes(out, at, data, pending, record_at - pending)
-            at += record_at - pending
-            at = write_varint(out, at, 1 + varint_size(timestamp - base) + (stop - rest))
-            out[at] = data[i]
-            at = write_varint(out, at + 1, timestamp - base)
-            copy_bytes(out, at, data, rest, stop - rest)
-            at += stop - rest
+            copy_bytes(out, written, data, pending, record_at - pending)
+            written += record_at - pending
+            written = write_varint(out, written, 1 + varint_size(timestamp - base) + (stop - rest))
+            out[written] = data[i]
+            written = write_varint(out, written + 1, timestamp - base)
+            copy_bytes(out, written, data, rest, stop - rest)
+            written += stop - rest
             pending = stop
         i = stop
-    copy_bytes(out, at, data, pending, i - pending)
-    return at + (i - pending), kept, base, latest
+    copy_bytes(out, written, data, pending, i - pending)
+    return written + (i - pending), kept, base, latest
 
 
 @kernel
@@ -116,19 +116,19 @@ def _max_timestamp(batch: Any, latest: Any) -> Any:
 def squeeze_sections(data: Any, starts: Any, ends: Any, chosen: Any, batches: Any, states: Any, ordinals: Any,
                      horizons: Any, now_ms: Any, out: Any, spans: Any, heads: Any) -> Any:  # fmt: skip
     """Survivors of decompressed sections, back to back in out; spans are (start, end), heads (count, base, max)."""
-    at = 0
+    written = 0
     for k in range(chosen.size):
         i = chosen[k]
         batch = batches[i]
         expired = batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp <= now_ms
         control = batch.attributes & CONTROL != 0
-        spans[k, 0] = at
-        at, heads[k, 0], heads[k, 1], heads[k, 2] = _squeeze(
-            data, starts[k], ends[k], batch, states, ordinals[i], control, expired, horizons[i], out, at
+        spans[k, 0] = written
+        written, heads[k, 0], heads[k, 1], heads[k, 2] = _squeeze(
+            data, starts[k], ends[k], batch, states, ordinals[i], control, expired, horizons[i], out, written
         )
-        if at < 0:
+        if written < 0:
             return False
-        spans[k, 1] = at
+        spans[k, 1] = written
     return True
 
 
@@ -137,55 +137,55 @@ def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, state
          plain_below: Any, packed: Any, packed_spans: Any, packed_heads: Any, out: Any, sizes: Any, lasts: Any,
          stamps: Any, counts: Any) -> Any:  # fmt: skip
     """Writes the new chunk: (bytes, batches written). sizes, lasts, stamps, counts describe each batch."""
-    at = 0
+    written = 0
     n = 0
     next_packed = 0
     for i in range(batches.size):
         batch = batches[i]
         action = actions[i]
-        start = at
+        start = written
         latest = batch.max_timestamp
         count = np.int64(0)
         plain = roles[i] == COMMITTED and batch.last_offset < plain_below
         if action == COPY or action == COPY_AS_PLAIN:
-            copy_bytes(out, at, data, batch.position, batch.size)
-            at += batch.size
+            copy_bytes(out, written, data, batch.position, batch.size)
+            written += batch.size
             count = np.int64(batch.count)
             if action == COPY_AS_PLAIN:
                 out[start + ATTRIBUTES_AT + 1] &= np.uint8(0xFF & ~TRANSACTIONAL)
-                put_be(out, start + CRC_AT, crc32c(out, start + ATTRIBUTES_AT, at), 4)
+                put_be(out, start + CRC_AT, crc32c(out, start + ATTRIBUTES_AT, written), 4)
         elif action == EMPTY:
             attributes = batch.attributes & (LOG_APPEND_TIME | CONTROL | (0 if plain else TRANSACTIONAL))
-            at += HEADER_BYTES
+            written += HEADER_BYTES
             put_header(out, start, batch, HEADER_BYTES, attributes, -1, batch.max_timestamp, 0)
         elif action == REBUILD:
             if batch.codec == 0:
                 expired = batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp <= now_ms
                 control = batch.attributes & CONTROL != 0
-                at, count, base, latest = _squeeze(
+                written, count, base, latest = _squeeze(
                     data, batch.position + HEADER_BYTES, batch.position + batch.size, batch, states, ordinals[i],
-                    control, expired, horizons[i], out, at + HEADER_BYTES,
+                    control, expired, horizons[i], out, written + HEADER_BYTES,
                 )  # fmt: skip
-                if at < 0:
+                if written < 0:
                     return -1, n
             else:
                 span = packed_spans[next_packed]
-                copy_bytes(out, at + HEADER_BYTES, packed, span[0], span[1] - span[0])
-                at += HEADER_BYTES + span[1] - span[0]
+                copy_bytes(out, written + HEADER_BYTES, packed, span[0], span[1] - span[0])
+                written += HEADER_BYTES + span[1] - span[0]
                 count = packed_heads[next_packed, 0]
                 base = packed_heads[next_packed, 1]
                 latest = packed_heads[next_packed, 2]
                 next_packed += 1
             latest = _max_timestamp(batch, latest)
             attributes = _rebuilt_attributes(batch, horizons[i], plain)
-            put_header(out, start, batch, at - start, attributes, base, latest, count)
-        if at > start:
-            sizes[n] = at - start
+            put_header(out, start, batch, written - start, attributes, base, latest, count)
+        if written > start:
+            sizes[n] = written - start
             lasts[n] = batch.last_offset
             stamps[n] = latest
             counts[n] = count
             n += 1
-    return at, n
+    return written, n
 
 
 @dataclass(slots=True, kw_only=True)
@@ -258,9 +258,9 @@ class Rewriter:
         view = self._scratch.data
         for k in range(some.size):
             codec = int(chunk.batches[some[k]]["attributes"]) & CODEC_MASK
-            at = len(packed)
+            start = len(packed)
             packed += codecs.compress(codec, view[int(spans[k, 0]) : int(spans[k, 1])])
-            spans[k] = at, len(packed)
+            spans[k] = start, len(packed)
 
 
 def _with_room(buffer: Bytes, size: int) -> Bytes:

@@ -124,12 +124,12 @@ class _Tally:
             self.first_batch_timestamp = int(table[0]["max_timestamp"])
         before = np.cumsum(table["count"], dtype=np.int64) - table["count"]
         sealed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(seals(table))]) + np.uint64(self.seal)
-        at = self._next_cut(table, before)
-        while at < table.size:
-            position, record = int(table[at]["position"]), self.records + int(before[at])
-            offset = int(table[at]["base_offset"])
-            self.cuts.append((position, record, self.batches + at, int(sealed[at]), offset))
-            at = self._next_cut(table, before)
+        cut = self._next_cut(table, before)
+        while cut < table.size:
+            position, record = int(table[cut]["position"]), self.records + int(before[cut])
+            offset = int(table[cut]["base_offset"])
+            self.cuts.append((position, record, self.batches + cut, int(sealed[cut]), offset))
+            cut = self._next_cut(table, before)
         self.seal = int(sealed[-1])
         self.records += int(before[-1]) + int(table[-1]["count"])
         self.batches += table.size

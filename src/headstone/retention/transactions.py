@@ -104,8 +104,8 @@ class Tracker:
         self, aborted: Sequence[AbortedTxn], open_txns: Sequence[OpenTxn], producer_ids: Iterable[int]
     ) -> None:
         self._entries = sorted(aborted, key=lambda entry: (entry.first_offset, entry.last_offset))
-        known = {*producer_ids, *(e.producer_id for e in self._entries), *(o.producer_id for o in open_txns)}
-        self._ids = np.array(sorted(known), dtype=np.int64)
+        ids = {*producer_ids, *(e.producer_id for e in self._entries), *(o.producer_id for o in open_txns)}
+        self._ids = np.array(sorted(ids), dtype=np.int64)
         self._firsts = np.array([entry.first_offset for entry in self._entries], dtype=np.int64)
         self._lasts = np.array([entry.last_offset for entry in self._entries], dtype=np.int64)
         entry_ids = np.array([entry.producer_id for entry in self._entries], dtype=np.int64)

@@ -81,14 +81,14 @@ def kept_headers(batches: Batches, active: npt.NDArray[Any], *, uncleanable: int
     kept = np.zeros(batches.size, dtype=np.uint8)
     kept[batches["last_offset"] + 1 == uncleanable] = END_OF_RANGE
     slots = slots_of(active["producer_id"], batches["producer_id"])
-    theirs = np.flatnonzero((slots >= 0) & (batches["producer_id"] >= 0))
-    if theirs.size:
-        producer = active[slots[theirs]]
-        mine = batches[theirs]
-        by_offset = (producer["last_offset"] >= 0) & (mine["last_offset"] == producer["last_offset"])
-        is_control = mine["attributes"] & CONTROL != 0
-        by_epoch = (producer["last_offset"] < 0) & is_control & (mine["producer_epoch"] == producer["epoch"])
-        kept[theirs[by_offset | by_epoch]] = LAST_OF_PRODUCER
+    indices = np.flatnonzero((slots >= 0) & (batches["producer_id"] >= 0))
+    if indices.size:
+        producer = active[slots[indices]]
+        by_active = batches[indices]
+        by_offset = (producer["last_offset"] >= 0) & (by_active["last_offset"] == producer["last_offset"])
+        is_control = by_active["attributes"] & CONTROL != 0
+        by_epoch = (producer["last_offset"] < 0) & is_control & (by_active["producer_epoch"] == producer["epoch"])
+        kept[indices[by_offset | by_epoch]] = LAST_OF_PRODUCER
     return kept
 
 

@@ -60,13 +60,13 @@ class _Tree:
 
         Some tools put an empty object where a folder is: that of the root itself tells nothing."""
         self.folders.setdefault(root, {})
-        known = {root}
+        folders_seen = {root}
         for entry in (entry for entry in entries if entry.path != root):
             parent, _, name = entry.path.rpartition("/")
             status = None if entry.is_folder else Status(entry.size, entry.modified_ns, entry.tag)
             self.folders.setdefault(parent, {})[name] = status
-            while parent not in known:
-                known.add(parent)
+            while parent not in folders_seen:
+                folders_seen.add(parent)
                 above, _, folder = parent.rpartition("/")
                 self.folders.setdefault(above, {})[folder] = None
                 parent = above
@@ -158,9 +158,9 @@ def place(given: str | Place, access: Access = FROM_ENVIRONMENT) -> Place:
     """By its path or URL. What is in an object store is listed now, everything below it."""
     if isinstance(given, Path) or not is_remote(str(given)):
         return Path(str(given).removeprefix("file://"))
-    found = object_place(str(given), given.access if isinstance(given, ObjectPlace) else access)
-    found._tree.list_below(found.key)
-    return found
+    root = object_place(str(given), given.access if isinstance(given, ObjectPlace) else access)
+    root._tree.list_below(root.key)
+    return root
 
 
 def children(place: Place) -> list[Place]:

@@ -119,6 +119,6 @@ def open_ranges(
     if not is_remote(path):
         return FileRanges(path)
     place = object_place(path, access)
-    known = store_of(place.bucket, place.access).size(place.key) if size is None else size
-    first, last = within or (0, known)
-    return ObjectRanges(place, size=known, first=first, last=last, backwards=backwards)
+    object_bytes = store_of(place.bucket, place.access).size(place.key) if size is None else size
+    first, last = within or (0, object_bytes)
+    return ObjectRanges(place, size=object_bytes, first=first, last=last, backwards=backwards)

@@ -25,8 +25,8 @@ def hide(secret: str) -> str:
 
 def password_of(url: str) -> str | None:
     """Of USER:PASSWORD@ in a URL."""
-    found = _USER_INFO.search(url)
-    return None if found is None else found.group(3) or None
+    match = _USER_INFO.search(url)
+    return None if match is None else match.group(3) or None
 
 
 def without_secrets(text: str) -> str:

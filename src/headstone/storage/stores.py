@@ -135,14 +135,14 @@ class Store:
         if length == 0:
             return b""
         with self._translated(path):
-            found = bytes(obstore.get_range(self._store, path, start=position, length=length))
-        if len(found) != length:
+            content = bytes(obstore.get_range(self._store, path, start=position, length=length))
+        if len(content) != length:
             raise Unfinished(
-                f"{self.url}/{path}: {len(found)} bytes at {position}, {length} expected: the object is cut off"
+                f"{self.url}/{path}: {len(content)} bytes at {position}, {length} expected: the object is cut off"
             )
         self.traffic.reads += 1
         self.traffic.bytes_read += length
-        return found
+        return content
 
     def size(self, path: str) -> int:
         with self._translated(path):
@@ -231,8 +231,8 @@ class Store:
     def staged(self) -> tuple[str, ...]:
         """What uploads have written and not published; object stores show no such thing."""
         scheme, _, root = self.url.partition("://")
-        found = Path(root).rglob("*#*") if scheme == "file" else ()
-        return tuple(sorted(path.relative_to(root).as_posix() for path in found if path.is_file()))
+        parts = Path(root).rglob("*#*") if scheme == "file" else ()
+        return tuple(sorted(path.relative_to(root).as_posix() for path in parts if path.is_file()))
 
     def _staged(self, path: str) -> tuple[Path, ...]:
         """Local uploads are written beside their place, as `name#1`, and then renamed."""
