@@ -49,37 +49,37 @@ def end_of(*replicas: ReplicaFacts, offset: int, epoch: int) -> RealEnd:
 
 def test_the_first_ending_that_any_replica_knows_decides() -> None:
     wrong, right = facts("x", markers="C9e0", data="2e0 8e0"), facts("y", markers="A4e0 C9e0", data="8e0")
-    assert end_of(wrong, right, offset=2, epoch=0) == RealEnd(at=4, kind=ABORT, linked=False)
-    assert end_of(wrong, right, offset=5, epoch=0) == RealEnd(at=9, kind=COMMIT, linked=False)
+    assert end_of(wrong, right, offset=2, epoch=0) == RealEnd(marker=4, kind=ABORT, linked=False)
+    assert end_of(wrong, right, offset=5, epoch=0) == RealEnd(marker=9, kind=COMMIT, linked=False)
 
 
 def test_a_marker_beyond_what_is_trusted_decides_nothing() -> None:
     wrong, behind = facts("x", markers="C9e0", data="2e0"), facts("y", markers="A4e0", high_watermark=4)
-    assert end_of(wrong, behind, offset=2, epoch=0) == RealEnd(at=9, kind=COMMIT, linked=False)
+    assert end_of(wrong, behind, offset=2, epoch=0) == RealEnd(marker=9, kind=COMMIT, linked=False)
     assert behind.decision(1, 2) is None
     assert not Decisions([wrong, behind]).contradicted(record(2, 0)).any()
     assert Decisions([wrong, facts("y", markers="A4e0")]).contradicted(record(2, 0)).all()
     unsure = facts("y", bare="4e0", aborted=((2, 4),), high_watermark=4)
-    assert end_of(wrong, unsure, offset=2, epoch=0) == RealEnd(at=9, kind=COMMIT, linked=False)
+    assert end_of(wrong, unsure, offset=2, epoch=0) == RealEnd(marker=9, kind=COMMIT, linked=False)
 
 
 def test_a_bare_header_ends_a_transaction_and_does_not_say_how() -> None:
     wrong = facts("x", markers="C9e0", bare="4e0", data="2e0")
-    assert end_of(wrong, facts("y"), offset=2, epoch=0) == RealEnd(at=4, kind=UNKNOWN, linked=False)
-    assert end_of(wrong, facts("y", markers="A4e0"), offset=2, epoch=0) == RealEnd(at=4, kind=ABORT, linked=False)
+    assert end_of(wrong, facts("y"), offset=2, epoch=0) == RealEnd(marker=4, kind=UNKNOWN, linked=False)
+    assert end_of(wrong, facts("y", markers="A4e0"), offset=2, epoch=0) == RealEnd(marker=4, kind=ABORT, linked=False)
 
 
 def test_an_abort_index_outlives_its_marker_and_says_where_the_transaction_began() -> None:
     wrong = facts("x", markers="C9e0", data="2e0", aborted=((1, 4),))
-    assert end_of(wrong, facts("y", aborted=((2, 4),)), offset=2, epoch=0) == RealEnd(at=4, kind=ABORT, linked=True)
+    assert end_of(wrong, facts("y", aborted=((2, 4),)), offset=2, epoch=0) == RealEnd(marker=4, kind=ABORT, linked=True)
     began_behind = end_of(wrong, facts("y", aborted=((3, 4),)), offset=2, epoch=0)
-    assert began_behind == RealEnd(at=None, kind=UNKNOWN, linked=False)
+    assert began_behind == RealEnd(marker=None, kind=UNKNOWN, linked=False)
 
 
 def test_the_epoch_of_a_fence_does_not_end_what_version_1_ended_before() -> None:
     """A producer of version 1 ends transactions in their own epoch; the next epoch is that of whoever fenced it."""
     fenced = facts("x", markers="C3e0 A9e1", data="2e0 5e0 8e0")
-    assert end_of(fenced, facts("y"), offset=5, epoch=0) == RealEnd(at=9, kind=ABORT, linked=False)
+    assert end_of(fenced, facts("y"), offset=5, epoch=0) == RealEnd(marker=9, kind=ABORT, linked=False)
     assert end_of(facts("x", markers="A9e1", data="5e0 8e0"), facts("y"), offset=5, epoch=0).linked
 
 
@@ -91,10 +91,10 @@ def test_an_abort_index_tells_where_the_transaction_began() -> None:
 
 
 def test_the_next_epoch_names_its_transaction_and_a_later_one_shows_that_a_marker_is_lost() -> None:
-    assert end_of(facts("x", markers="C9e1"), offset=2, epoch=0) == RealEnd(at=9, kind=COMMIT, linked=True)
-    assert end_of(facts("x", markers="C9e2"), offset=2, epoch=0) == RealEnd(at=None, kind=UNKNOWN, linked=False)
+    assert end_of(facts("x", markers="C9e1"), offset=2, epoch=0) == RealEnd(marker=9, kind=COMMIT, linked=True)
+    assert end_of(facts("x", markers="C9e2"), offset=2, epoch=0) == RealEnd(marker=None, kind=UNKNOWN, linked=False)
     between = facts("x", markers="C9e1", data="2e0 7e1")
-    assert end_of(between, offset=2, epoch=0) == RealEnd(at=None, kind=UNKNOWN, linked=False)
+    assert end_of(between, offset=2, epoch=0) == RealEnd(marker=None, kind=UNKNOWN, linked=False)
 
 
 def test_another_replica_with_the_same_batch_links_it_to_its_marker() -> None:

@@ -55,11 +55,11 @@ def commands(partition: TopicPartition, brokers: Sequence[int], wrong: int, doub
     BOOTSTRAP stands for the cluster. Each reassignment is verified before the next one: run that until it says complete.
     Nothing if no replica is beyond doubt: whichever led would be copied."""
     sources = [broker for broker in brokers if broker != wrong and broker not in doubtful]
-    others = [*sources, *(broker for broker in brokers if broker != wrong and broker in doubtful)]
+    remaining = [*sources, *(broker for broker in brokers if broker != wrong and broker in doubtful)]
     if not sources:
         return ()
     steps: list[str] = []
-    for name, replicas in (("prefer", [*others, wrong]), ("without", others), ("again", [*others, wrong])):
+    for name, replicas in (("prefer", [*remaining, wrong]), ("without", remaining), ("again", [*remaining, wrong])):
         steps += reassign({partition: replicas}, f"{name}.json")
         if name == "prefer":
             steps.append(elect_preferred(partition))

@@ -172,8 +172,8 @@ def _compare_below(
 
 
 def _distinct(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    found = np.sort(keys)
-    return found[np.append(found[1:] != found[:-1], True)] if found.size else found
+    ordered = np.sort(keys)
+    return ordered[np.append(ordered[1:] != ordered[:-1], True)] if ordered.size else ordered
 
 
 def _rows_of(rows: Rows, key: Any) -> Rows:

@@ -58,19 +58,19 @@ class Endings:
             self._ranks, self._rank(producer_ids, np.searchsorted(self._offsets, offsets, side="right"))
         )
         places = np.minimum(places, self.rows.size - 1)
-        ours = (self.rows["producer_id"][places] == producer_ids) & (self.rows["offset"][places] > offsets)
-        return np.where(ours, places, -1)
+        is_behind = (self.rows["producer_id"][places] == producer_ids) & (self.rows["offset"][places] > offsets)
+        return np.where(is_behind, places, -1)
 
     def after(self, producer_id: int, offset: int) -> Any | None:
-        (at,) = self.behind(np.array([producer_id]), np.array([offset]))
-        return None if at < 0 else self.rows[at]
+        (index,) = self.behind(np.array([producer_id]), np.array([offset]))
+        return None if index < 0 else self.rows[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealEnd:
-    """Of one record's transaction. `at` None: no replica has anything left of its marker."""
+    """Of one record's transaction. `marker`: its offset; None: no replica has anything left of it."""
 
-    at: int | None
+    marker: int | None
     kind: int
     linked: bool
     """More than the order of markers says that this is the one: epochs, an abort index, another replica with the record."""
@@ -81,7 +81,7 @@ class Doubt:
     """Whether a replica may have misread a record's transaction, and the ending that speaks for it, if one does."""
 
     grade: int
-    at: int | None
+    marker: int | None
 
 
 class Decisions:
@@ -97,9 +97,9 @@ class Decisions:
         """Rows that their replica takes for committed where the first ending known anywhere is an ABORT, and the reverse."""
         wrong = np.zeros(rows.size, dtype=np.bool_)
         decided = np.flatnonzero((rows["role"] == COMMITTED) | (rows["role"] == ABORTED))
-        at = self.everywhere.behind(rows["producer_id"][decided], rows["offset"][decided])
-        decided, at = decided[at >= 0], at[at >= 0]
-        kinds = self.everywhere.rows["kind"][at]
+        indices = self.everywhere.behind(rows["producer_id"][decided], rows["offset"][decided])
+        decided, indices = decided[indices >= 0], indices[indices >= 0]
+        kinds = self.everywhere.rows["kind"][indices]
         committed = rows["role"][decided] == COMMITTED
         wrong[decided] = committed & (kinds == ABORT) | ~committed & (kinds == COMMIT)
         return wrong
@@ -109,39 +109,39 @@ class Decisions:
         producer, offset, epoch = int(row["producer_id"]), int(row["offset"]), int(row["producer_epoch"])
         end = self.everywhere.after(producer, offset)
         if end is None or self._lost_between(producer, offset, int(end["offset"]), epoch, int(end["epoch"])):
-            return RealEnd(at=None, kind=UNKNOWN, linked=False)
+            return RealEnd(marker=None, kind=UNKNOWN, linked=False)
         ending, kind = int(end["offset"]), int(end["kind"])
         entries = self._indexed.get((producer, ending), {})
         begun = set().union(*(names for first, names in entries.items() if first <= offset))
         later = set().union(*(names for first, names in entries.items() if first > offset))
         if len(later - {judged}) > len(begun - {judged}):
             # By those who saw it, that transaction began behind the record, whose own marker is gone then.
-            return RealEnd(at=None, kind=UNKNOWN, linked=False)
+            return RealEnd(marker=None, kind=UNKNOWN, linked=False)
         having = (name for name, facts in self._replicas.items() if name in holders or facts.has_data(producer, offset))
         agreeing = {name for name in having if self._ends(name, producer, offset) == ending} | begun
         # One that reads it so itself proves nothing, and others may have lost the same: then it takes a majority.
         enough = len(self._replicas) // 2 + 1 if judged in agreeing else 1
         exact = int(end["epoch"]) == epoch + 1 and not self._ends_in_own_epoch(producer, epoch)
         linked = exact or len(agreeing) >= enough
-        return RealEnd(at=ending, kind=kind, linked=linked)
+        return RealEnd(marker=ending, kind=kind, linked=linked)
 
     def doubt(self, name: str, row: Any, kind: int, *, holders: Sequence[str]) -> Doubt:
         """May the transaction of this record really have ended with `kind`, though replica `name` reads the other one?"""
         if row["role"] not in (COMMITTED, ABORTED):
-            return Doubt(grade=IMPOSSIBLE, at=None)
+            return Doubt(grade=IMPOSSIBLE, marker=None)
         real = self.real_end(row, judged=name, holders=holders)
         producer, offset = int(row["producer_id"]), int(row["offset"])
         own = self._ends(name, producer, offset)
-        if real.at is None:
+        if real.marker is None:
             lost = self.everywhere.after(producer, offset) is not None
-            return Doubt(grade=EVIDENT if lost else POSSIBLE, at=None)
+            return Doubt(grade=EVIDENT if lost else POSSIBLE, marker=None)
         if real.kind == UNKNOWN:
-            return Doubt(grade=EVIDENT, at=real.at)
+            return Doubt(grade=EVIDENT, marker=real.marker)
         if real.kind == kind:
-            return Doubt(grade=SURE if real.linked else EVIDENT, at=real.at)
-        if real.linked or not self.unseen(offset, real.at):
-            return Doubt(grade=IMPOSSIBLE, at=None)
-        return Doubt(grade=POSSIBLE, at=None if own is None else own)
+            return Doubt(grade=SURE if real.linked else EVIDENT, marker=real.marker)
+        if real.linked or not self.unseen(offset, real.marker):
+            return Doubt(grade=IMPOSSIBLE, marker=None)
+        return Doubt(grade=POSSIBLE, marker=None if own is None else own)
 
     def _ends(self, name: str, producer_id: int, offset: int) -> int | None:
         end = self.own[name].after(producer_id, offset)
@@ -153,17 +153,17 @@ class Decisions:
             return True
         data = self._data
         first, last = (np.searchsorted(data["producer_id"], producer_id, side=side) for side in ("left", "right"))
-        mine = data[first:last]
-        between = mine[(mine["base"] > offset) & (mine["base"] < end)]
+        of_producer = data[first:last]
+        between = of_producer[(of_producer["base"] > offset) & (of_producer["base"] < end)]
         return bool((between["epoch"] > epoch).any())
 
     def _ends_in_own_epoch(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer ended a transaction of this epoch in the same epoch, as version 1 does: then a marker of the
         next one is that of a fence, and not the end of everything before it."""
         data, rows = self._data, self.everywhere.rows
-        mine = data[(data["producer_id"] == producer_id) & (data["epoch"] == epoch)]
+        of_epoch = data[(data["producer_id"] == producer_id) & (data["epoch"] == epoch)]
         same = rows[(rows["producer_id"] == producer_id) & (rows["epoch"] == epoch)]
-        return bool(mine.size and same.size and same["offset"].max() > mine["base"].min())
+        return bool(of_epoch.size and same.size and same["offset"].max() > of_epoch["base"].min())
 
     def began_behind(self, name: str, producer_id: int, offset: int, end: int) -> bool:
         """Whether the replica's abort index says that the transaction that ended at `end` began behind the offset."""
@@ -265,8 +265,8 @@ class Decisions:
     def unseen(self, first: int, last: int) -> bool:
         """Whether there is an offset in (first, last) that no replica has a batch over: room for a marker lost everywhere."""
         starts, ends = self._covered
-        at = int(np.searchsorted(ends, first, side="right"))
-        return not (at < starts.size and starts[at] <= first + 1 and ends[at] >= last - 1) and last > first + 1
+        run = int(np.searchsorted(ends, first, side="right"))
+        return not (run < starts.size and starts[run] <= first + 1 and ends[run] >= last - 1) and last > first + 1
 
     @cached_property
     def _covered(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -277,16 +277,16 @@ class Decisions:
         """Whether the replica has every record behind `first`: nothing was cleaned away there, nothing never came."""
         last = max(facts.trusted_end for facts in self._replicas.values())
         starts, ends = self._whole[name]
-        at = int(np.searchsorted(ends, first, side="right"))
-        return last <= first + 1 or (at < starts.size and starts[at] <= first + 1 and ends[at] >= last - 1)
+        run = int(np.searchsorted(ends, first, side="right"))
+        return last <= first + 1 or (run < starts.size and starts[run] <= first + 1 and ends[run] >= last - 1)
 
     @cached_property
     def _whole(self) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        found = {}
+        runs = {}
         for name, facts in self._replicas.items():
             whole = facts.spans[facts.spans["complete"] == 1]
-            found[name] = _runs([(whole["base"], whole["last"])])
-        return found
+            runs[name] = _runs([(whole["base"], whole["last"])])
+        return runs
 
 
 def _previous(rows: Rows, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

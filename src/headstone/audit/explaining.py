@@ -97,17 +97,17 @@ class Case:
             if doubt.grade < SURE and not (not served and self._plain_elsewhere(row)):
                 continue
             what, later = ("ABORT", "COMMIT") if served else ("COMMIT", "ABORT")
-            where = f" at {doubt.at}" if doubt.at is not None else ""
+            where = f" at {doubt.marker}" if doubt.marker is not None else ""
             self._misread.setdefault(name, []).append(Way(
-                kind=ABORTED_SERVED if served else HIDDEN, grade=SURE, row=row.copy(), marker=doubt.at,
+                kind=ABORTED_SERVED if served else HIDDEN, grade=SURE, row=row.copy(), marker=doubt.marker,
                 why=f"its {what}{where} never came here; a later {later} of the producer took it along",
             ))  # fmt: skip
             rows["role"][rows["offset"] == row["offset"]] = ABORTED if served else COMMITTED
 
     def _plain_elsewhere(self, row: Any) -> bool:
         """Coordinated cleaning takes the transactional bit away from committed data: then that is what it is."""
-        at = int(row["offset"])
-        return any(_at(self.rows[name], at)["role"] == DATA for name in self._holders[at])
+        offset = int(row["offset"])
+        return any(_at(self.rows[name], offset)["role"] == DATA for name in self._holders[offset])
 
     def _doubt(self, name: str, row: Any, kind: int) -> Any:
         return self._decisions.doubt(name, row, kind, holders=self._holders[int(row["offset"])])
@@ -153,21 +153,21 @@ class Case:
             for way in {way.kind: way for way in self._misread[name]}.values()
         ]
 
-    def torn(self, name: str, other: str, row: Any) -> Difference:
+    def torn(self, name: str, other_name: str, row: Any) -> Difference:
         """Two replicas have different records at the same offset."""
         offset = int(row["offset"])
-        way = Way(kind=OTHER, grade=SURE, row=row, marker=None, why=f"{other} has another record at this offset")
-        difference = self._difference(name, way, CERTAIN, tuple(sorted((name, other))))
+        way = Way(kind=OTHER, grade=SURE, row=row, marker=None, why=f"{other_name} has another record at this offset")
+        difference = self._difference(name, way, CERTAIN, tuple(sorted((name, other_name))))
         notes = {
-            name: f"; its record at {offset} is not that of {other}",
-            other: f"; its record at {offset} is not that of {name}",
+            name: f"; its record at {offset} is not that of {other_name}",
+            other_name: f"; its record at {offset} is not that of {name}",
         }
         served = tuple(replace(one, note=notes.get(one.replica, "")) for one in difference.served)
         return replace(difference, served=served)
 
-    def _as_good(self, best: Reading, other: Reading) -> bool:
+    def _as_good(self, best: Reading, rival: Reading) -> bool:
         """A majority decides, unless all that speaks for it is that nothing excludes it."""
-        if len(other.wrong) == len(best.wrong):
+        if len(rival.wrong) == len(best.wrong):
             return True
         return all(ways[0].grade <= POSSIBLE for ways in best.wrong.values()) and best.truth != ABSENT
 
@@ -185,8 +185,8 @@ class Case:
         if first.grade < SURE and len(ways) > 1:
             return self._difference(name, first, UNDECIDED, doubtful, instead=[(name, way) for way in ways[1:]])
         if rival is not None:
-            other, instead = next(iter(rival.wrong.items()))
-            return self._difference(name, first, UNDECIDED, doubtful, instead=[(other, instead[0])])
+            other_name, instead = next(iter(rival.wrong.items()))
+            return self._difference(name, first, UNDECIDED, doubtful, instead=[(other_name, instead[0])])
         alone = first.grade == SURE and not any(way.grade > IMPOSSIBLE for way in ways[1:])
         sure = CERTAIN if alone and not any(one.possible for one in readings if one is not best) else LIKELY
         return self._difference(name, first, sure, doubtful)
@@ -222,9 +222,9 @@ class Case:
         newer = rows[visible(rows, self._below) & (rows["offset"] > truth)]
         if newer.size:
             return [self._served_aborted(name, newer)]
-        mine = _at(rows, truth)
-        if mine is not None:
-            return [self._hidden(name, mine)]
+        own_row = _at(rows, truth)
+        if own_row is not None:
+            return [self._hidden(name, own_row)]
         record = self._any_row(truth)
         ways = [self._dropped(name, record)] if record["role"] != DATA else []
         if newest is None or newest["tombstone"]:
@@ -235,15 +235,18 @@ class Case:
         """The key is deleted, by the tombstone at `deletion` if one is left; this replica serves a value."""
         rows, value = self._corrected[name], int(newest["offset"])
         if deletion > value:
-            mine = _at(rows, deletion)
-            if mine is not None:
-                return [self._hidden(name, mine)]
+            own_row = _at(rows, deletion)
+            if own_row is not None:
+                return [self._hidden(name, own_row)]
             record = self._any_row(deletion)
             dropped = [self._dropped(name, record)] if record["role"] != DATA else []
             owner = next(other for other in self._holders[deletion] if other != name)
             why = f"it lacks the tombstone at {deletion}, which {owner} has"
-            other = any(way.grade > IMPOSSIBLE for way in dropped)
-            return [Way(kind=REAPPEARS, grade=LIKELIER if other else SURE, row=newest, marker=None, why=why), *dropped]
+            or_dropped = any(way.grade > IMPOSSIBLE for way in dropped)
+            return [
+                Way(kind=REAPPEARS, grade=LIKELIER if or_dropped else SURE, row=newest, marker=None, why=why),
+                *dropped,
+            ]
         shown = rows[visible(rows, self._below)]
         deleted = np.flatnonzero(shown["tombstone"])
         shown = shown[deleted[-1] + 1 :] if deleted.size else shown
@@ -253,7 +256,7 @@ class Case:
         """All of `shown` would have to be aborted."""
         doubts = [self._doubt(name, row, ABORT) for row in shown]
         grade = min(doubt.grade for doubt in doubts)
-        ending = doubts[-1].at
+        ending = doubts[-1].marker
         why = "others have cleaned it away; the COMMIT that counts here may be that of a later transaction of the producer"
         if grade >= EVIDENT:
             ended = "before that, by the epochs" if ending is None else f"at {ending}, which is no marker here"
@@ -265,15 +268,15 @@ class Case:
         why = (
             "it was committed, but is taken for aborted here: the ABORT that counts here is that of a later transaction"
         )
-        return Way(kind=HIDDEN, grade=doubt.grade, row=row, marker=doubt.at, why=why)
+        return Way(kind=HIDDEN, grade=doubt.grade, row=row, marker=doubt.marker, why=why)
 
     def _dropped(self, name: str, record: Any) -> Way:
         """The replica has cleaned the record away because it took it for aborted."""
         producer, offset = int(record["producer_id"]), int(record["offset"])
         end = self._decisions.everywhere.after(producer, offset)
         own = self._decisions.own[name].after(producer, offset)
-        known = end is not None and own is not None and int(own["offset"]) == int(end["offset"])
-        missed = not known and self._decisions.misread_before(name, ABORT) > offset
+        has_marker = end is not None and own is not None and int(own["offset"]) == int(end["offset"])
+        missed = not has_marker and self._decisions.misread_before(name, ABORT) > offset
         took = (
             own is not None
             and own["kind"] == ABORT
@@ -305,13 +308,13 @@ class Case:
         best = max(doubts, key=lambda pair: pair[0].grade, default=None)
         why = "others have deleted the key: the tombstone was committed, but is taken for aborted here"
         if best is not None and best[0].grade > IMPOSSIBLE:
-            return Way(kind=HIDDEN, grade=max(best[0].grade, LIKELIER), row=best[1], marker=best[0].at, why=why)
+            return Way(kind=HIDDEN, grade=max(best[0].grade, LIKELIER), row=best[1], marker=best[0].marker, why=why)
         row = _at(rows, value)
         missed = self._decisions.misread_before(name, ABORT) > value
-        told = self._decisions.misread_before(name, ABORT, others_only=True) > value
+        missed_others = self._decisions.misread_before(name, ABORT, others_only=True) > value
         # A marker that others have speaks louder than an offset that nobody has.
         early = missed and self._decisions.began_too_early(name, value)
-        grade = EVIDENT if early else LIKELIER if told else REMOTE if missed else IMPOSSIBLE
+        grade = EVIDENT if early else LIKELIER if missed_others else REMOTE if missed else IMPOSSIBLE
         return Way(kind=HIDDEN, grade=grade, row=row, marker=None, why=why)
 
     def _any_row(self, offset: int) -> Any:
@@ -366,5 +369,5 @@ def _live(row: Any | None) -> int:
 
 def _at(rows: Rows, offset: int) -> Any:
     """The record at an offset, or None."""
-    mine = rows[rows["offset"] == offset]
-    return mine[0] if mine.size else None
+    matches = rows[rows["offset"] == offset]
+    return matches[0] if matches.size else None

@@ -33,19 +33,19 @@ def frozen_transactions(replicas: Sequence[ReplicaFacts]) -> list[Frozen]:
     ]
 
 
-def _frozen(facts: ReplicaFacts, txn: OpenTxn, others: Sequence[ReplicaFacts]) -> Frozen | None:
-    for other in others:
-        if other.trusted_end < facts.trusted_end or other.log_start > txn.first_offset:
+def _frozen(facts: ReplicaFacts, txn: OpenTxn, peers: Sequence[ReplicaFacts]) -> Frozen | None:
+    for peer in peers:
+        if peer.trusted_end < facts.trusted_end or peer.log_start > txn.first_offset:
             continue  # it may not have got so far, or have forgotten
-        if any(known.producer_id == txn.producer_id for known in other.open_txns):
+        if any(known.producer_id == txn.producer_id for known in peer.open_txns):
             continue
-        marker = other.decision(txn.producer_id, txn.first_offset)
+        marker = peer.decision(txn.producer_id, txn.first_offset)
         if marker is not None and int(marker["offset"]) >= facts.trusted_end:
             continue  # it will get it
         where = None if marker is None else int(marker["offset"])
-        if where is None and other.has(txn.first_offset):
+        if where is None and peer.has(txn.first_offset):
             continue  # no marker, not open, but the first batch is there: it knows no more than we do
         return Frozen(
-            replica=facts.name, offset=txn.first_offset, producer_id=txn.producer_id, marker=where, ended_on=other.name
+            replica=facts.name, offset=txn.first_offset, producer_id=txn.producer_id, marker=where, ended_on=peer.name
         )
     return None

@@ -91,10 +91,10 @@ def of_frozen(frozen: Frozen, states: Sequence[ProducerSaid] | None) -> Finding:
     """states: what the replica's own broker says of its producers, if it was asked."""
     cleaned = "and everything of it is cleaned away there"
     end = cleaned if frozen.marker is None else f"at {frozen.marker}, which never came here"
-    said, epoch = _said(frozen, states)
+    word, epoch = _said(frozen, states)
     return Finding(
         kind=FROZEN, replica=frozen.replica, key=None, offset=frozen.offset, sure=CERTAIN,
-        why=f"the transaction of producer {frozen.producer_id} never ends here; it has ended on {frozen.ended_on} {end}{said}",
+        why=f"the transaction of producer {frozen.producer_id} never ends here; it has ended on {frozen.ended_on} {end}{word}",
         file=None, position=None, producer_id=frozen.producer_id, producer_epoch=epoch, marker=frozen.marker, served={},
         isolation="read_committed", misleads=True, or_kind=None, or_replica=None,
     )  # fmt: skip
@@ -130,10 +130,10 @@ def with_repairs(findings: Sequence[Finding], doubtful: set[str], placement: Pla
 def grouped(findings: Sequence[Finding]) -> list[Group]:
     """By cause, in the order of the first of each."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for one in findings:
-        cause = (one.kind, one.replica, one.producer_id, one.marker, one.or_kind, one.else_kind, one.sure,
-                 one.isolation, one.misleads)  # fmt: skip
-        groups.setdefault(cause, []).append(one)
+    for finding in findings:
+        cause = (finding.kind, finding.replica, finding.producer_id, finding.marker, finding.or_kind, finding.else_kind,
+                 finding.sure, finding.isolation, finding.misleads)  # fmt: skip
+        groups.setdefault(cause, []).append(finding)
     return [
         Group(
             kind=some[0].kind, replica=some[0].replica, producer_id=some[0].producer_id, marker=some[0].marker,

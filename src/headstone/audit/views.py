@@ -93,30 +93,32 @@ class ReplicaFacts:
             return np.zeros(len(offsets), dtype=np.bool_)
         trusted = self.markers[~behind]
         last = np.full(producers.size, -1, dtype=np.int64)
-        theirs = np.isin(trusted["producer_id"], producers)
-        np.maximum.at(last, np.searchsorted(producers, trusted["producer_id"][theirs]), trusted["offset"][theirs])
+        of_producers = np.isin(trusted["producer_id"], producers)
+        np.maximum.at(
+            last, np.searchsorted(producers, trusted["producer_id"][of_producers]), trusted["offset"][of_producers]
+        )
         slots = np.minimum(np.searchsorted(producers, producer_ids), producers.size - 1)
         after = (producers[slots] == producer_ids) & (offsets > last[slots])
         return np.asarray(after & (offsets < self.trusted_end))
 
     def has(self, offset: int) -> bool:
         """Whether some batch covers it, also one that has lost its records."""
-        at = int(np.searchsorted(self.spans["last"], offset))
-        return at < self.spans.size and int(self.spans[at]["base"]) <= offset
+        index = int(np.searchsorted(self.spans["last"], offset))
+        return index < self.spans.size and int(self.spans[index]["base"]) <= offset
 
     def has_data(self, producer_id: int, offset: int) -> bool:
         """Whether a batch of transactional data of the producer covers it, also one that has lost its records."""
-        at = int(np.searchsorted(self.spans["last"], offset))
-        if at >= self.spans.size:
+        index = int(np.searchsorted(self.spans["last"], offset))
+        if index >= self.spans.size:
             return False
-        span = self.spans[at]
+        span = self.spans[index]
         return bool(span["base"] <= offset and span["producer_id"] == producer_id and span["transactional"])
 
     def decision(self, producer_id: int, offset: int) -> Any | None:
         """The first marker of the producer behind `offset` in this log, as far as it is trusted."""
-        known = self.markers[self.markers["offset"] < self.trusted_end]
-        mine = known[(known["producer_id"] == producer_id) & (known["offset"] > offset)]
-        return mine[int(np.argmin(mine["offset"]))] if mine.size else None
+        trusted = self.markers[self.markers["offset"] < self.trusted_end]
+        behind = trusted[(trusted["producer_id"] == producer_id) & (trusted["offset"] > offset)]
+        return behind[int(np.argmin(behind["offset"]))] if behind.size else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +142,8 @@ class ReplicaRows:
 
     def of_key(self, key: int, key_high: int) -> Rows:
         first, last = (int(np.searchsorted(self.rows["key"], np.uint64(key), side=side)) for side in ("left", "right"))
-        mine: Rows = self.rows[first:last]
-        return mine[mine["key_high"] == np.uint64(key_high)]  # type: ignore[no-any-return]
+        rows: Rows = self.rows[first:last]
+        return rows[rows["key_high"] == np.uint64(key_high)]  # type: ignore[no-any-return]
 
 
 @kernel
