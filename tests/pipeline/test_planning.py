@@ -10,7 +10,7 @@ import pytest
 from headstone.log.directory import PartitionDir, as_partition
 from headstone.log.snapshots import ProducerEntry, write_snapshot
 from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.planning import Candidate, candidate, survey_directory, survey_peers
+from headstone.pipeline.planning import Candidate, as_candidate, survey_directory, survey_peers
 from headstone.retention.policy import Policy
 from tests.oracle.files import write_checkpoint
 from tests.oracle.notation import History
@@ -39,7 +39,7 @@ def directory(root: Path) -> PartitionDir:
 def planned(mine: Path, *peers: Path) -> Candidate:
     partition = directory(mine)
     theirs = survey_peers([partition], peers, InProcess()).get(partition.path, ())
-    return candidate(partition, survey_directory(partition), POLICY, dirty_from=None, peers=theirs)
+    return as_candidate(partition, survey_directory(partition), POLICY, dirty_from=None, peers=theirs)
 
 
 def policy(*, mtro: int, mxro: int, plain: int) -> Policy:

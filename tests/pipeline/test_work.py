@@ -11,7 +11,7 @@ import pytest
 
 from headstone.errors import CorruptLog
 from headstone.log.directory import as_partition
-from headstone.pipeline.planning import candidate, partition_work, pass_over, survey_directory
+from headstone.pipeline.planning import as_candidate, partition_work, pass_over, survey_directory
 from headstone.pipeline.progress import Meter
 from headstone.pipeline.work import PartitionWork, mark_all, write_group
 from headstone.retention.keys import HashKey
@@ -30,7 +30,7 @@ def planned(root: Path) -> PartitionWork:
     directory = as_partition(history.write_partition(root, "t-0"))
     assert directory is not None
     policy = Policy(now_ms=9000, plain_below=NO_LIMIT)
-    found = candidate(directory, survey_directory(directory), policy, dirty_from=None, peers=())
+    found = as_candidate(directory, survey_directory(directory), policy, dirty_from=None, peers=())
     (root / "work").mkdir()
     return partition_work(found, pass_over(found, HashKey(1, 2)), root / "work")
 

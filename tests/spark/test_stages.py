@@ -17,7 +17,7 @@ from headstone.errors import Unfinished
 from headstone.log import codecs
 from headstone.log.directory import find_partitions
 from headstone.pipeline import work as bodies
-from headstone.pipeline.planning import candidate, partition_work, pass_over, survey_directory
+from headstone.pipeline.planning import as_candidate, partition_work, pass_over, survey_directory
 from headstone.pipeline.progress import BoardAddress, Meter
 from headstone.pipeline.splitting import SplitWorks, split_works
 from headstone.pipeline.work import PartitionWork, compact_whole
@@ -41,7 +41,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PartitionWork:
     write_sample(tmp_path / "logs", settings)
     (directory,) = find_partitions([str(tmp_path / "logs")])
     policy = kafka_rules(Policy(now_ms=1_800_000_000_000, segment_bytes=80_000))
-    found = candidate(directory, survey_directory(directory), policy, dirty_from=0, peers=())
+    found = as_candidate(directory, survey_directory(directory), policy, dirty_from=0, peers=())
     (tmp_path / "work").mkdir()
     return partition_work(found, pass_over(found, HashKey(1, 2)), tmp_path / "work")
 

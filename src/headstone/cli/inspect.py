@@ -84,7 +84,7 @@ def of_topics(directories: Sequence[PartitionDir], topics: Sequence[str], paths:
 def _document(arguments: argparse.Namespace, fact: PartitionFacts) -> dict[str, Any]:
     partition = fact.as_json()
     if _lists(arguments):
-        partition["batch_list"] = [batch_as_json(batch) for batch in _batches(arguments, fact.found.directory)]
+        partition["batch_list"] = [batch_as_json(batch) for batch in _batches(arguments, fact.candidate.directory)]
     return partition
 
 
@@ -92,7 +92,7 @@ def _lines(arguments: argparse.Namespace, output: Output, facts: Sequence[Partit
     for fact in facts:
         heading, *rest = as_text(fact.as_json()).splitlines()
         yield from (output.painted(heading, HEADING), *rest)
-        for batch in _batches(arguments, fact.found.directory) if _lists(arguments) else ():
+        for batch in _batches(arguments, fact.candidate.directory) if _lists(arguments) else ():
             yield from batch_as_text(batch)
 
 

@@ -124,7 +124,7 @@ def audit(
     board: Board | None = None,
 ) -> list[PartitionAudit]:
     """groups: partition name to its replicas, (name, directory) each."""
-    found: list[PartitionAudit] = []
+    audits: list[PartitionAudit] = []
     works: list[AuditWork] = []
     hash_key = HashKey.random()
     directories = [directory for _, members in sorted(groups.items()) for _, directory in members]
@@ -139,7 +139,7 @@ def audit(
             works.append(AuditWork(replicas=replicas, hash_key=hash_key, shares=shares, wanted=tuple(wanted)))
         elif len(members) > 1:
             problems.append("nothing could be compared: fewer than two replicas could be read")
-        found.append(
+        audits.append(
             PartitionAudit(
                 partition=partition,
                 replicas=replicas,
@@ -149,36 +149,37 @@ def audit(
                 brokers={name: int(name) if name.isdigit() else _broker(directory) for name, directory in members},
             )
         )
-    by_name = {one.partition: one for one in found}
+    by_name = {one.partition: one for one in audits}
     if board is not None:
         board.expect(sum(s.size for work in works for replica in work.replicas for s in replica.survey.segments))
     for work, result in zip(works, engine.each(audit_partition, works, board), strict=True):
-        mine = by_name[work.replicas[0].directory.name]
-        mine.problems += [f"{name}: {why}" for name, why in result.unread.items()]
-        mine.unread += result.unread
-        mine.results.extend(result.shares)
-        mine.problems += _not_compared(result.shares[0].facts) if result.shares else [
+        audited = by_name[work.replicas[0].directory.name]
+        audited.problems += [f"{name}: {why}" for name, why in result.unread.items()]
+        audited.unread += result.unread
+        audited.results.extend(result.shares)
+        audited.problems += _not_compared(result.shares[0].facts) if result.shares else [
             "nothing could be compared: fewer than two replicas could be read"
         ]  # fmt: skip
-    return found
+    return audits
 
 
 def findings_of(audited: PartitionAudit) -> list[Finding]:
     """Everything that was found about a partition, with what to do about it."""
     places = {replica.name: replica.survey.segments for replica in audited.replicas}
-    found: list[Finding] = []
+    findings: list[Finding] = []
     doubtful: set[str] = set()
     for result in audited.results:
-        found += [of_frozen(one, audited.producers.get(one.replica)) for one in result.frozen]
-        for one in result.compared.differences:
-            holder, file, _ = one.place
-            found.append(of_difference(one, result.keys[one.key, one.key_high], str(places[holder][file].file.path)))
-            doubtful.update(one.doubtful)
-    if not found:
+        findings += [of_frozen(one, audited.producers.get(one.replica)) for one in result.frozen]
+        for difference in result.compared.differences:
+            holder, file, _ = difference.place
+            key = result.keys[difference.key, difference.key_high]
+            findings.append(of_difference(difference, key, str(places[holder][file].file.path)))
+            doubtful.update(difference.doubtful)
+    if not findings:
         return []
     partition = audited.replicas[0].directory.topic_partition
     placement = Placement(partition=partition, brokers=audited.brokers, unread=tuple(audited.unread))
-    return with_repairs(found, doubtful, placement)
+    return with_repairs(findings, doubtful, placement)
 
 
 def _not_compared(facts: Sequence[ReplicaFacts]) -> list[str]:
@@ -282,22 +283,22 @@ def _digest(key: bytes, hash_key: HashKey) -> Any:
 def _state(replica: ReplicaRows, low: int, high: int) -> str:
     """By its own last stable offset, as a consumer of this replica sees it."""
     rows = replica.of_key(low, high)
-    mine = rows[(rows["role"] != ABORTED) & (rows["role"] != OPEN) & (rows["offset"] < replica.facts.lso)]
-    if not mine.size:
+    shown = rows[(rows["role"] != ABORTED) & (rows["role"] != OPEN) & (rows["offset"] < replica.facts.lso)]
+    if not shown.size:
         return (
             "absent" if not rows.size else f"not visible, on disk at {', '.join(str(int(o)) for o in rows['offset'])}"
         )
     older = f"; {rows.size - 1} more on disk" if rows.size > 1 else ""
-    return f"{'deleted' if mine[-1]['tombstone'] else 'present'} at {int(mine[-1]['offset'])}{older}"
+    return f"{'deleted' if shown[-1]['tombstone'] else 'present'} at {int(shown[-1]['offset'])}{older}"
 
 
-def _key_of(replicas: dict[str, Replica], found: Difference) -> bytes:
+def _key_of(replicas: dict[str, Replica], difference: Difference) -> bytes:
     """Read again from where it was found."""
-    name, file, position = found.place
+    name, file, position = difference.place
     segment = replicas[name].survey.segments[file].file
     chunk = batch_at(segment, position)
     for content, spans in decode(chunk, np.arange(chunk.batches.size), Payloads()):
-        for span in spans[spans[:, OFFSET] == found.offset]:
+        for span in spans[spans[:, OFFSET] == difference.offset]:
             return bytes(content[span[KEY_AT] : span[KEY_AT] + span[KEY_SIZE]])
     raise AssertionError(f"{segment.path} has changed while it was read")
 
@@ -325,9 +326,9 @@ def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) ->
             stamp = np.zeros(stamped.size, dtype=STAMP)
             stamp["offset"], stamp["horizon_ms"] = stamped["last_offset"], stamped["base_timestamp"]
             stamps.append(stamp)
-            for content, found in decode(piece.chunk, np.flatnonzero(data & (counts > 0)), payloads):
-                tally["tombstones"] += int((found[:, VALUE_SIZE] < 0).sum())
-                spool.add(_rows(number, piece, content, found, hash_key))
+            for content, record_spans in decode(piece.chunk, np.flatnonzero(data & (counts > 0)), payloads):
+                tally["tombstones"] += int((record_spans[:, VALUE_SIZE] < 0).sum())
+                spool.add(_rows(number, piece, content, record_spans, hash_key))
             meter.add(piece.chunk.data.size, piece.records)
     survey = replica.survey
     facts = ReplicaFacts(
@@ -358,19 +359,19 @@ def _spans(batches: Any, data: Any) -> Any:
 
 def _live(replica: ReplicaRows) -> int:
     rows = replica.rows
-    mine = np.flatnonzero(visible(rows, replica.facts.lso))
-    if not mine.size:
+    shown = np.flatnonzero(visible(rows, replica.facts.lso))
+    if not shown.size:
         return 0
-    key, high = rows["key"][mine], rows["key_high"][mine]
+    key, high = rows["key"][shown], rows["key_high"][shown]
     last = np.append((key[1:] != key[:-1]) | (high[1:] != high[:-1]), True)
-    return int((rows["tombstone"][mine[last]] == 0).sum())
+    return int((rows["tombstone"][shown[last]] == 0).sum())
 
 
-def _rows(number: int, piece: Any, content: Any, found: Any, hash_key: HashKey) -> Any:
+def _rows(number: int, piece: Any, content: Any, spans: Any, hash_key: HashKey) -> Any:
     """The keyed records of one run."""
-    rows = np.empty(len(found), dtype=ROW)
+    rows = np.empty(len(spans), dtype=ROW)
     filled = fill_rows(
-        content, found, piece.chunk.batches, piece.roles, number, piece.chunk.position, np.uint64(hash_key.k0),
+        content, spans, piece.chunk.batches, piece.roles, number, piece.chunk.position, np.uint64(hash_key.k0),
         np.uint64(hash_key.k1), rows,
     )  # fmt: skip
     return rows[:filled]
@@ -379,8 +380,8 @@ def _rows(number: int, piece: Any, content: Any, found: Any, hash_key: HashKey) 
 def replicas_of(directories: Sequence[tuple[str, Sequence[PartitionDir]]]) -> dict[str, list[tuple[str, PartitionDir]]]:
     """Partitions by name, with the replicas that have them."""
     groups: dict[str, list[tuple[str, PartitionDir]]] = {}
-    for name, found in directories:
-        for directory in found:
+    for name, partitions in directories:
+        for directory in partitions:
             if directory.topic != METADATA_TOPIC and list_segments(directory):
                 groups.setdefault(directory.name, []).append((name, directory))
     return groups

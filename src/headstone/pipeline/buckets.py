@@ -63,11 +63,11 @@ def _bucket(digest: Any, count: Any) -> Any:
 def _scatter(rows: Any, count: Any, ends: Any, out: Any) -> None:
     for i in range(rows.shape[0]):
         ends[_bucket(rows[i, 1], count)] += 1
-    at = 0
+    start = 0
     for b in range(count):
         size = ends[b]
-        ends[b] = at
-        at += size
+        ends[b] = start
+        start += size
     for i in range(rows.shape[0]):
         b = _bucket(rows[i, 1], count)
         for k in range(3):

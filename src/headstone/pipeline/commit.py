@@ -55,7 +55,7 @@ REMOVALS_MAX = 8
 class Finished:
     """One partition with all its outputs written. `work` is None if nothing had to be rewritten."""
 
-    found: Candidate
+    candidate: Candidate
     work: PartitionWork | None
     groups: tuple[GroupResult, ...]
     dirty_end: int
@@ -63,8 +63,8 @@ class Finished:
     @property
     def first_dirty(self) -> int:
         """For the cleaner checkpoint, which is this replica's MCCO: it rises only over what was cleaned without a gap."""
-        before = self.found.first_dirty
-        return before if self.work is None or self.found.range.dirty_start > before else self.dirty_end
+        before = self.candidate.first_dirty
+        return before if self.work is None or self.candidate.range.dirty_start > before else self.dirty_end
 
     @property
     def outputs(self) -> list[OutputSegment]:
@@ -89,7 +89,7 @@ class Finished:
     @property
     def carried(self) -> list[SegmentSurvey]:
         """The segments that stay as they are: rewritten are the oldest."""
-        return list(self.found.survey.segments[len(self.rewritten_bases) :])
+        return list(self.candidate.survey.segments[len(self.rewritten_bases) :])
 
     @property
     def bases(self) -> list[int]:
@@ -99,7 +99,7 @@ class Finished:
 
 def deleted_by_retention(done: Finished) -> list[int]:
     """Bases that compact,delete or the log start offset take away after the rewrite."""
-    survey = done.found.survey
+    survey = done.candidate.survey
     segments = [
         RetainedSegment(
             base=output.base,
@@ -113,7 +113,7 @@ def deleted_by_retention(done: Finished) -> list[int]:
     ]
     return deletable(
         segments,
-        done.found.policy,
+        done.candidate.policy,
         log_start=survey.log_start,
         log_end=survey.log_end,
         high_watermark=survey.high_watermark,
@@ -122,34 +122,36 @@ def deleted_by_retention(done: Finished) -> list[int]:
 
 def changes(done: Finished) -> bool:
     """Whether there is anything to commit in place: new segments, segments to delete, or a checkpoint to reset."""
-    return done.work is not None or bool(done.found.range.reset) or bool(deleted_by_retention(done))
+    return done.work is not None or bool(done.candidate.range.reset) or bool(deleted_by_retention(done))
 
 
 def commit_in_place(done: Finished) -> int:
     """Swaps the outputs in; returns the log start offset afterwards. The checkpoints are the caller's next step."""
-    directory = local(done.found.directory.path)
+    directory = local(done.candidate.directory.path)
     if done.work is not None and done.groups:
         _snapshot_at_end(done, directory)
         _stage_cleaned(done, directory)
         new = [output.base for output in done.outputs]
         extra = uncovered_base([(o.base, o.next_offset) for o in done.outputs], done.rewritten_bases)
         if extra is not None:
-            _empty_segment(directory, extra, CLEANED, done.found.survey.active.file.path)
+            _empty_segment(directory, extra, CLEANED, done.candidate.survey.active.file.path)
             new.append(extra)
         replace_segments(directory, new_bases=new, old_bases=done.rewritten_bases, stale_snapshots=done.rewritten)
     gone = deleted_by_retention(done)
     if gone:
         if len(gone) == len(done.bases):
             # By a swap of its own: after a crash, indexes alone would tell of a segment that was lost.
-            _empty_segment(directory, done.found.survey.log_end, CLEANED, done.found.survey.active.file.path)
-            replace_segments(directory, new_bases=[done.found.survey.log_end], old_bases=[], stale_snapshots=range(0))
+            _empty_segment(directory, done.candidate.survey.log_end, CLEANED, done.candidate.survey.active.file.path)
+            replace_segments(
+                directory, new_bases=[done.candidate.survey.log_end], old_bases=[], stale_snapshots=range(0)
+            )
         remove_segments(directory, gone)
     return start_after(done, gone)
 
 
 def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     """Completes the partition's folder in the work directory and renames it into `out`: it appears whole or not at all."""
-    directory = done.found.directory
+    directory = done.candidate.directory
     for output, base in done.outputs_with_source:
         for suffix in output.suffixes:
             source = local(attempt_path(work_dir, output.base, suffix, output.attempt))
@@ -163,7 +165,7 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     _snapshot_at_end(done, work_dir)
     gone = deleted_by_retention(done)
     if gone and len(gone) == len(done.bases):
-        _empty_segment(work_dir, done.found.survey.log_end, "", done.found.survey.active.file.path)
+        _empty_segment(work_dir, done.candidate.survey.log_end, "", done.candidate.survey.active.file.path)
     remove_segments(work_dir, gone)
     own_as(work_dir, directory.path)
     sync_directory(work_dir)
@@ -202,16 +204,16 @@ class CheckpointBook:
 
 def note_cleaned(book: CheckpointBook, done: Finished, start: int) -> None:
     """First dirty offset and log start of a partition."""
-    name = done.found.directory.topic_partition
+    name = done.candidate.directory.topic_partition
     book.put(checkpoints.CLEANER, name, max(done.first_dirty, start))
     book.put(checkpoints.LOG_START, name, _log_start_entry(done, start))
 
 
 def note_new(book: CheckpointBook, done: Finished, start: int) -> None:
     """Also its recovery point (every file of the output is on disk) and the high watermark that the input had."""
-    directory = done.found.directory
+    directory = done.candidate.directory
     note_cleaned(book, done, start)
-    book.put(checkpoints.RECOVERY_POINT, directory.topic_partition, done.found.survey.log_end)
+    book.put(checkpoints.RECOVERY_POINT, directory.topic_partition, done.candidate.survey.log_end)
     highs = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK)
     if directory.topic_partition in highs:
         book.put(checkpoints.HIGH_WATERMARK, directory.topic_partition, highs[directory.topic_partition])
@@ -220,18 +222,18 @@ def note_new(book: CheckpointBook, done: Finished, start: int) -> None:
 def _log_start_entry(done: Finished, start: int) -> int | None:
     """As a broker has it: an entry where log start is not the first segment's base. It lies above where records of that
     segment were deleted, and below where older segments are in remote storage."""
-    entry = done.found.log_start_entry
-    if entry is not None and entry < done.found.survey.segments[0].base:
+    entry = done.candidate.log_start_entry
+    if entry is not None and entry < done.candidate.survey.segments[0].base:
         return entry
     return start if start > _first_base(done, deleted_by_retention(done)) else None
 
 
 def _first_base(done: Finished, gone: Sequence[int]) -> int:
-    return min(set(done.bases) - set(gone), default=done.found.survey.log_end)
+    return min(set(done.bases) - set(gone), default=done.candidate.survey.log_end)
 
 
 def start_after(done: Finished, gone: Sequence[int]) -> int:
-    return max(done.found.survey.log_start, _first_base(done, gone))
+    return max(done.candidate.survey.log_start, _first_base(done, gone))
 
 
 def _stage_cleaned(done: Finished, directory: Path) -> None:
@@ -247,7 +249,7 @@ def _stage_cleaned(done: Finished, directory: Path) -> None:
 
 def _snapshot_at_end(done: Finished, directory: Path) -> None:
     """What a broker writes when it stops: without it, a clean start would forget open transactions and epochs."""
-    survey = done.found.survey
+    survey = done.candidate.survey
     target = directory / numbered(survey.log_end, SNAPSHOT)
     entries = survey.producers.entries()
     if target.exists() or not entries:
@@ -272,16 +274,16 @@ def _empty_segment(directory: Path, base: int, stage: str, model: str) -> None:
 def carried_files(done: Finished) -> list[Place]:
     """Of the segments that stay as they are."""
     names = [numbered(segment.base, suffix) for segment in done.carried for suffix in SEGMENT_SUFFIXES]
-    files = (done.found.directory.path / name for name in names)
+    files = (done.candidate.directory.path / name for name in names)
     return [file for file in files if file.exists()]
 
 
 def accompanying_files(done: Finished) -> list[Place]:
     """What else belongs to the partition afterwards: epochs, its topic's id, and the snapshots of what was not rewritten."""
-    snapshots = {*(segment.base for segment in done.carried), done.found.survey.log_end}
+    snapshots = {*(segment.base for segment in done.carried), done.candidate.survey.log_end}
     names = [checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA]
     names += [numbered(offset, SNAPSHOT) for offset in sorted(snapshots)]
-    files = (done.found.directory.path / name for name in names)
+    files = (done.candidate.directory.path / name for name in names)
     return [file for file in files if file.exists()]
 
 
@@ -324,9 +326,9 @@ def is_clean_with(out: Path, sources: Sequence[Place]) -> bool:
 def refuse_keyless(done: Finished) -> None:
     """Compaction drops records without a key; brokers take none on compacted topics, so this topic is probably not one."""
     lost = sum(group.reasons[verdicts.BY_KEYLESS] for group in done.groups)
-    if lost and is_broker_directory(done.found.directory.log_dir):
+    if lost and is_broker_directory(done.candidate.directory.log_dir):
         raise UsageError(
-            f"{done.found.directory.path}: {lost} records without a key would be dropped; if the topic's cleanup.policy is "
+            f"{done.candidate.directory.path}: {lost} records without a key would be dropped; if the topic's cleanup.policy is "
             "compact pass --drop-keyless, else name only compacted topics with --topic"
         )
 

@@ -19,7 +19,7 @@ from headstone.pipeline.commit import Finished
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.memory import TASK_MEMORY_BYTES
 from headstone.pipeline.new_objects import NewObjects
-from headstone.pipeline.planning import Candidate, candidate, partition_work, pass_over, survey_each, survey_peers
+from headstone.pipeline.planning import Candidate, as_candidate, partition_work, pass_over, survey_each, survey_peers
 from headstone.pipeline.progress import Board, ProgressLine
 from headstone.pipeline.report import PartitionReport, partition_report
 from headstone.pipeline.selection import Selection, refuse_wrong_clock, select
@@ -105,16 +105,16 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
         if not request.dry_run:
             sink.hold(selection.wanted, everything, stack, tell)
             engine.begin()
-        found = _candidates(selection, request, engine, result.failed)
-        for c in found:
+        candidates = _candidates(selection, request, engine, result.failed)
+        for c in candidates:
             tell_choice(c, request, tell)
-        chosen = {c.directory.path for c in found if not request.eligible_only or c.eligibility.eligible}
+        chosen = {c.directory.path for c in candidates if not request.eligible_only or c.eligibility.eligible}
         if request.dry_run:
             result.partitions = [
-                partition_report(c, None, (), c.survey.log_start, chosen=c.directory.path in chosen) for c in found
+                partition_report(c, None, (), c.survey.log_start, chosen=c.directory.path in chosen) for c in candidates
             ]
         else:
-            _run(found, _Run(request, engine, sink, HashKey.random(), chosen), result, tell)
+            _run(candidates, _Run(request, engine, sink, HashKey.random(), chosen), result, tell)
             sink.complete(selection.left, everything, engine, failed=bool(result.failed))
     if result.failed and not result.partitions:
         raise result.failed[0].error
@@ -130,18 +130,18 @@ def sink_of(request: CompactionRequest) -> Sink:
     return NewDirectory(request.out)
 
 
-def tell_choice(found: Candidate, request: CompactionRequest, tell: Tell) -> None:
-    name = found.directory.name
-    for note in found.notes:
+def tell_choice(candidate: Candidate, request: CompactionRequest, tell: Tell) -> None:
+    name = candidate.directory.name
+    for note in candidate.notes:
         tell(f"{name}: {note}")
     if request.eligible_only or request.dry_run:
-        tell(f"{name}: {'chosen' if found.eligibility.eligible else 'not chosen'}: {found.eligibility.reason}")
+        tell(f"{name}: {'chosen' if candidate.eligibility.eligible else 'not chosen'}: {candidate.eligibility.reason}")
 
 
 def _candidates(
     selection: Selection, request: CompactionRequest, engine: Engine, failed: list[FailedPartition]
 ) -> list[Candidate]:
-    found = []
+    candidates = []
     peers = survey_peers(selection.wanted, request.peers, engine)
     for directory, surveyed in zip(selection.wanted, survey_each(selection.wanted, engine), strict=True):
         if isinstance(surveyed, Exception):
@@ -151,11 +151,11 @@ def _candidates(
                 refuse_wrong_clock(directory, surveyed[0], request.policy.now_ms)
             settings = selection.settings.get(directory.path, {})
             policy = with_settings(request.policy, settings, request.settings_from_cluster)
-            theirs = peers.get(directory.path, ())
-            found.append(candidate(directory, surveyed, policy, dirty_from=request.dirty_from, peers=theirs))
+            own_peers = peers.get(directory.path, ())
+            candidates.append(as_candidate(directory, surveyed, policy, dirty_from=request.dirty_from, peers=own_peers))
     if request.eligible_only:
-        found.sort(key=lambda c: (not c.eligibility.eligible, -c.eligibility.dirty_ratio))
-    return found
+        candidates.sort(key=lambda c: (not c.eligibility.eligible, -c.eligibility.dirty_ratio))
+    return candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,27 +169,27 @@ class _Run:
     chosen: set[Place]
 
 
-def _run(found: Sequence[Candidate], run: _Run, result: CompactionResult, tell: Tell) -> None:
+def _run(candidates: Sequence[Candidate], run: _Run, result: CompactionResult, tell: Tell) -> None:
     """Adds to the result, wave by wave; what is in it is committed."""
-    total = 2 * sum(size_of(c) for c in found if c.directory.path in run.chosen and not c.range.empty)
+    total = 2 * sum(size_of(c) for c in candidates if c.directory.path in run.chosen and not c.range.empty)
     with ProgressLine(enabled=run.request.progress) as line:
         line.expect(total)
-        left = len(found)
+        left = len(candidates)
         try:
-            for wave in waves(found, run.request.parallelism):
+            for wave in waves(candidates, run.request.parallelism):
                 _run_wave(wave, run, result, line.board)
                 line.settle(2 * sum(size_of(c) for c in wave if c.directory.path in run.chosen and not c.range.empty))
                 left -= len(wave)
         finally:
             if left and result.partitions:
-                tell(f"{len(result.partitions)} of {len(found)} partitions are done, the others are as they were")
+                tell(f"{len(result.partitions)} of {len(candidates)} partitions are done, the others are as they were")
 
 
-def waves(found: Sequence[Candidate], parallelism: int) -> Iterator[list[Candidate]]:
+def waves(candidates: Sequence[Candidate], parallelism: int) -> Iterator[list[Candidate]]:
     """Runs of candidates, in their order, that are worked on and committed together."""
     wave: list[Candidate] = []
     size = 0
-    for c in found:
+    for c in candidates:
         if wave and (len(wave) == WAVE_PARTITIONS or size + size_of(c) > WAVE_BYTES * parallelism):
             yield wave
             wave, size = [], 0
@@ -199,8 +199,8 @@ def waves(found: Sequence[Candidate], parallelism: int) -> Iterator[list[Candida
         yield wave
 
 
-def size_of(found: Candidate) -> int:
-    return sum(segment.size for segment in found.survey.segments)
+def size_of(candidate: Candidate) -> int:
+    return sum(segment.size for segment in candidate.survey.segments)
 
 
 def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, board: Board | None) -> None:
@@ -215,7 +215,7 @@ def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, bo
         errors |= _transferred(finished, run, work_dirs)
         try:
             for done in finished:
-                path = done.found.directory.path
+                path = done.candidate.directory.path
                 try:
                     if path not in errors:
                         result.partitions.append(_committed(done, run, work_dirs[path], answers.get(path)))
@@ -233,9 +233,9 @@ def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, bo
 def _transferred(finished: Sequence[Finished], run: _Run, work_dirs: WorkDirs) -> dict[Place, Exception]:
     """What is not rewritten is checked, and brought where the sink wants it; by partition, what went wrong first."""
     named = [
-        (done.found.directory.path, task)
+        (done.candidate.directory.path, task)
         for done in finished
-        for task in run.sink.transfers(done, work_dirs[done.found.directory.path])
+        for task in run.sink.transfers(done, work_dirs[done.candidate.directory.path])
     ]
     outcomes = run_transfers([task for _, task in named], run.engine)
     errors: dict[Place, Exception] = {}
@@ -253,10 +253,10 @@ def _stops_the_run(error: Exception) -> bool:
 def _committed(
     done: Finished, run: _Run, work_dir: Place, tasks: Sequence[TaskResult] | Exception | None
 ) -> PartitionReport:
-    chosen = done.found.directory.path in run.chosen
+    chosen = done.candidate.directory.path in run.chosen
     assert not isinstance(tasks, Exception)
     start = run.sink.commit(done, work_dir, chosen=chosen)
-    return partition_report(done.found, done, tuple(tasks or ()), start, chosen=chosen)
+    return partition_report(done.candidate, done, tuple(tasks or ()), start, chosen=chosen)
 
 
 def _works(
@@ -305,19 +305,21 @@ def _run_stages(
         answers[path] = outcome if isinstance(outcome, Exception) else [outcome]
     started = time.monotonic()
     for number, answer in run.engine.split([works[path] for path in split], board) if split else ():
-        mine = answers.setdefault(split[number], [])
+        so_far = answers.setdefault(split[number], [])
         if isinstance(answer, Exception):
-            answers[split[number]] = answer if not isinstance(mine, Exception) else mine
-        elif not isinstance(mine, Exception):
-            mine.append(replace(answer, seconds=0.0 if mine else time.monotonic() - started))
+            answers[split[number]] = answer if not isinstance(so_far, Exception) else so_far
+        elif not isinstance(so_far, Exception):
+            so_far.append(replace(answer, seconds=0.0 if so_far else time.monotonic() - started))
     return answers
 
 
-def _finished(found: Candidate, work: PartitionWork | None, tasks: Sequence[TaskResult] | Exception | None) -> Finished:
+def _finished(
+    candidate: Candidate, work: PartitionWork | None, tasks: Sequence[TaskResult] | Exception | None
+) -> Finished:
     if work is None:
-        return Finished(found=found, work=None, groups=(), dirty_end=found.range.dirty_start)
+        return Finished(candidate=candidate, work=None, groups=(), dirty_end=candidate.range.dirty_start)
     assert tasks is not None
     assert not isinstance(tasks, Exception)
     groups = sorted((group for task in tasks for group in task.groups), key=lambda group: group.outputs[0].base)
     assert [group.outputs[0].base for group in groups] == [group.base for group in work.groups]
-    return Finished(found=found, work=work, groups=tuple(groups), dirty_end=work.cleaning.dirty_end)
+    return Finished(candidate=candidate, work=work, groups=tuple(groups), dirty_end=work.cleaning.dirty_end)

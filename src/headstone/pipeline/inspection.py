@@ -16,7 +16,7 @@ from headstone.log.directory import PartitionDir
 from headstone.log.layout import DELETE_HORIZON
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.memory import TASK_MEMORY_BYTES
-from headstone.pipeline.planning import Candidate, candidate, survey_all
+from headstone.pipeline.planning import Candidate, as_candidate, survey_all
 from headstone.pipeline.progress import Board, Meter
 from headstone.retention import keys
 from headstone.retention.keys import CODE_MASK, KEYLESS, NEWEST, TOMBSTONE, HashKey
@@ -53,15 +53,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    found: Candidate
+    candidate: Candidate
     counts: Counts
 
     def as_json(self) -> dict[str, Any]:
-        survey, counts = self.found.survey, self.counts
+        survey, counts = self.candidate.survey, self.counts
         used = sorted({codec for segment in survey.segments for codec in segment.codecs})
         return {
-            "partition": self.found.directory.name,
-            "directory": str(self.found.directory.path),
+            "partition": self.candidate.directory.name,
+            "directory": str(self.candidate.directory.path),
             "log_start": survey.log_start,
             "log_end": survey.log_end,
             "high_watermark": survey.high_watermark,
@@ -84,38 +84,40 @@ class PartitionFacts:
             ],
             "aborted_transactions": len(survey.aborted),
             "producers": int(survey.producers.rows.size),
-            "first_dirty": self.found.range.dirty_start,
-            "cleanable_to": self.found.range.uncleanable,
-            "dirty_ratio": round(self.found.eligibility.dirty_ratio, 6),
+            "first_dirty": self.candidate.range.dirty_start,
+            "cleanable_to": self.candidate.range.uncleanable,
+            "dirty_ratio": round(self.candidate.eligibility.dirty_ratio, 6),
             "horizons": {"batches": counts.horizons, "first_ms": counts.horizon_min, "last_ms": counts.horizon_max},
-            "notes": list(self.found.notes),
+            "notes": list(self.candidate.notes),
         }
 
 
 def inspect(
     directories: Sequence[PartitionDir], policy: Policy, engine: Engine, board: Board | None
 ) -> list[PartitionFacts]:
-    found = [
-        candidate(directory, surveyed, policy, dirty_from=None, peers=())
+    candidates = [
+        as_candidate(directory, surveyed, policy, dirty_from=None, peers=())
         for directory, surveyed in zip(directories, survey_all(directories, engine), strict=True)
     ]
     hash_key = HashKey.random()
-    works = [work for c in found for work in inspect_works(c, hash_key)]
+    works = [work for c in candidates for work in inspect_works(c, hash_key)]
     if board is not None:
         board.expect(sum(segment.size for work in works for segment in work.segments))
     counted = iter(engine.each(count_partition, works, board))
     facts = []
-    for c in found:
-        mine = [next(counted) for _ in inspect_works(c, hash_key)]
-        facts.append(PartitionFacts(found=c, counts=_with_keys(mine)))
+    for c in candidates:
+        shares = [next(counted) for _ in inspect_works(c, hash_key)]
+        facts.append(PartitionFacts(candidate=c, counts=_with_keys(shares)))
     return facts
 
 
-def inspect_works(found: Candidate, hash_key: HashKey) -> list[InspectWork]:
-    records = sum(segment.records for segment in found.survey.segments)
+def inspect_works(candidate: Candidate, hash_key: HashKey) -> list[InspectWork]:
+    records = sum(segment.records for segment in candidate.survey.segments)
     shares = max(1, -(-keys.table_bytes(records) // TASK_MEMORY_BYTES))
     return [
-        InspectWork(segments=found.survey.segments, lso=found.survey.lso, hash_key=hash_key, share=share, shares=shares)
+        InspectWork(
+            segments=candidate.survey.segments, lso=candidate.survey.lso, hash_key=hash_key, share=share, shares=shares
+        )
         for share in range(shares)
     ]
 
@@ -143,10 +145,10 @@ def count_partition(work: InspectWork, meter: Meter) -> Counts:
             entries = indexer.index(
                 piece, states, chosen=np.flatnonzero((piece.roles == DATA) | (piece.roles == COMMITTED))
             )
-            mine = entries.offsets < work.lso
+            counted = entries.offsets < work.lso
             if work.shares > 1:
-                mine &= (entries.digests[:, 1] % np.uint64(work.shares)) == work.share
-            digests, ordinals = entries.digests[mine], entries.ordinals[mine]
+                counted &= (entries.digests[:, 1] % np.uint64(work.shares)) == work.share
+            digests, ordinals = entries.digests[counted], entries.ordinals[counted]
             keys.mark_newest(table, digests, np.ones(ordinals.size, dtype=np.bool_), ordinals, states)
             tally.add(piece, states)
             meter.add(piece.chunk.data.size, piece.records)

@@ -97,9 +97,11 @@ class NewObjects:
             self._store.delete([(self._out / LOCK).key])
 
     def _lock(self, tell: Tell) -> None:
-        mine = json.dumps({"host": socket.gethostname(), "process": os.getpid(), "run": secrets.token_hex(8)}).encode()
+        own_lock = json.dumps(
+            {"host": socket.gethostname(), "process": os.getpid(), "run": secrets.token_hex(8)}
+        ).encode()
         key = (self._out / LOCK).key
-        if self._store.put(key, mine, create=True):
+        if self._store.put(key, own_lock, create=True):
             return
         tag = self._store.tag(key)
         holder = _holder(self._store.read(key, 0, self._store.size(key)))
@@ -107,7 +109,7 @@ class NewObjects:
             raise UsageError(
                 f"{self._out}: {_named(holder)} is writing there; if it was killed, pass --clean, which removes what it left"
             )
-        if not self._store.replace(key, mine, tag=tag):
+        if not self._store.replace(key, own_lock, tag=tag):
             raise UsageError(f"{self._out}: another run was faster to go on in the place of {_named(holder)}")
         tell(f"{self._out}: {_named(holder)} was killed here; going on in its place")
 
@@ -149,7 +151,7 @@ class NewObjects:
 
     def commit(self, done: Finished, work_dir: Place, *, chosen: bool) -> int:
         del chosen
-        folder = self._out / done.found.directory.name
+        folder = self._out / done.candidate.directory.name
         gone = set(deleted_by_retention(done))
         copies: list[tuple[Place, ObjectPlace]] = [
             (attempt_path(work_dir, output.base, suffix, output.attempt), folder / numbered(output.base, suffix))
@@ -166,13 +168,13 @@ class NewObjects:
         copies += [(file, folder / file.name) for file in rest]
         with self.unfinished(folder):
             self.copy_all(copies)
-            snapshot = numbered(done.found.survey.log_end, SNAPSHOT)
-            entries = done.found.survey.producers.entries()
+            snapshot = numbered(done.candidate.survey.log_end, SNAPSHOT)
+            entries = done.candidate.survey.producers.entries()
             if entries and snapshot not in {file.name for file in rest}:
                 write_whole(folder / snapshot, snapshot_bytes(entries))
             if len(gone) == len(done.bases):
                 for suffix in (INDEX, TIME_INDEX, LOG):
-                    write_whole(folder / numbered(done.found.survey.log_end, suffix), b"")
+                    write_whole(folder / numbered(done.candidate.survey.log_end, suffix), b"")
         start = start_after(done, sorted(gone))
         note_new(self._book, done, start)
         return start

@@ -113,8 +113,8 @@ class OutputWriter:
         for i, segment in enumerate(self._segments):
             start = segment.base if i else -1
             end = self._segments[i + 1].base if i + 1 < len(self._segments) else None
-            mine = [e for e in aborted if e.last_offset >= start and (end is None or e.last_offset < end)]
-            done.append(segment.finish(mine, mtime_ms))
+            entries = [e for e in aborted if e.last_offset >= start and (end is None or e.last_offset < end)]
+            done.append(segment.finish(entries, mtime_ms))
         return done
 
     def __enter__(self) -> OutputWriter:

@@ -222,8 +222,8 @@ def replica_watermarks(directory: PartitionDir, survey: PartitionSurvey) -> Repl
 
 def _first_dirty(directory: PartitionDir, survey: PartitionSurvey) -> int:
     """The cleaner checkpoint, or log start if there is none, or none that fits the log."""
-    known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
-    return first_dirty_offset(survey, known)[0]
+    checkpoint = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
+    return first_dirty_offset(survey, checkpoint)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,12 +250,12 @@ def survey_peers(
 ) -> dict[Place, tuple[Peer, ...]]:
     """By partition: what each peer has of it."""
     pairs = [(directory, peer, as_partition(peer / directory.name)) for directory in directories for peer in peers]
-    having = [theirs for _, _, theirs in pairs if theirs is not None]
+    having = [copy for _, _, copy in pairs if copy is not None]
     surveys = dict(zip(having, (survey for survey, _ in survey_all(having, engine)), strict=True))
     answers: dict[Place, tuple[Peer, ...]] = {}
-    for directory, peer, theirs in pairs:
-        survey = None if theirs is None else surveys[theirs]
-        answer = Peer(place=peer, directory=theirs, survey=survey)
+    for directory, peer, copy in pairs:
+        survey = None if copy is None else surveys[copy]
+        answer = Peer(place=peer, directory=copy, survey=survey)
         answers[directory.path] = (*answers.get(directory.path, ()), answer)
     return answers
 
@@ -271,7 +271,7 @@ def allowed_by(policy: Policy, directory: PartitionDir, survey: PartitionSurvey,
     return replace(policy, tombstones_below=group.mtro, markers_below=group.mxro, plain_below=stable)
 
 
-def candidate(
+def as_candidate(
     directory: PartitionDir,
     surveyed: tuple[PartitionSurvey, tuple[str, ...]],
     policy: Policy,
@@ -284,10 +284,10 @@ def candidate(
         absent = [peer.place for peer in peers if peer.directory is None]
         notes += tuple(f"--peer {place} has no {directory.name}: it counts as 0, nothing may go" for place in absent)
         policy = allowed_by(policy, directory, survey, peers)
-    known = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
+    checkpoint = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
-    clean = clean_range(survey, policy, checkpoint=known if dirty_from is None else dirty_from)
-    first_dirty = first_dirty_offset(survey, known)[0]
+    clean = clean_range(survey, policy, checkpoint=checkpoint if dirty_from is None else dirty_from)
+    first_dirty = first_dirty_offset(survey, checkpoint)[0]
     if clean.dirty_start > first_dirty:
         notes += (
             f"--dirty-from {dirty_from} leaves out offsets {first_dirty} to {dirty_from}: nothing has checked that they are "
@@ -315,31 +315,31 @@ def _jumps(survey: PartitionSurvey, first_dirty: int) -> tuple[str, ...]:
     )
 
 
-def pass_over(found: Candidate, hash_key: HashKey, *, dirty_end: int | None = None) -> CleaningPass:
-    producers = found.survey.producers.rows
-    policy = found.policy
+def pass_over(candidate: Candidate, hash_key: HashKey, *, dirty_end: int | None = None) -> CleaningPass:
+    producers = candidate.survey.producers.rows
+    policy = candidate.policy
     return CleaningPass(
         policy=policy,
         hash_key=hash_key,
-        dirty_start=found.range.dirty_start,
-        dirty_end=found.range.uncleanable if dirty_end is None else dirty_end,
-        uncleanable=found.range.uncleanable,
+        dirty_start=candidate.range.dirty_start,
+        dirty_end=candidate.range.uncleanable if dirty_end is None else dirty_end,
+        uncleanable=candidate.range.uncleanable,
         active=active_producers(producers, now_ms=policy.now_ms, expiration_ms=policy.producer_id_expiration_ms),
     )
 
 
-def partition_work(found: Candidate, cleaning: CleaningPass, work_dir: Place) -> PartitionWork:
+def partition_work(candidate: Candidate, cleaning: CleaningPass, work_dir: Place) -> PartitionWork:
     """Every segment below dirty_end, from the start of the log, in groups."""
-    rewritten = [segment for segment in found.survey.segments[:-1] if segment.base < cleaning.dirty_end]
+    rewritten = [segment for segment in candidate.survey.segments[:-1] if segment.base < cleaning.dirty_end]
     groups = []
-    aborted = sorted(found.survey.aborted_seen, key=lambda entry: entry.last_offset)
+    aborted = sorted(candidate.survey.aborted_seen, key=lambda entry: entry.last_offset)
     ends = [entry.last_offset for entry in aborted]
-    for group in group_segments(rewritten, found.policy, uncleanable=cleaning.uncleanable):
-        mine = slice(bisect_left(ends, group[0].base), bisect_left(ends, group[-1].next_offset))
-        groups.append(GroupWork(segments=tuple(group), aborted=tuple(aborted[mine])))
-    dirty = [s for s in dirty_segments(found.survey, cleaning.dirty_start) if s.base < cleaning.dirty_end]
+    for group in group_segments(rewritten, candidate.policy, uncleanable=cleaning.uncleanable):
+        in_group = slice(bisect_left(ends, group[0].base), bisect_left(ends, group[-1].next_offset))
+        groups.append(GroupWork(segments=tuple(group), aborted=tuple(aborted[in_group])))
+    dirty = [s for s in dirty_segments(candidate.survey, cleaning.dirty_start) if s.base < cleaning.dirty_end]
     return PartitionWork(
-        path=str(found.directory.path),
+        path=str(candidate.directory.path),
         cleaning=cleaning,
         groups=tuple(groups),
         dirty_records=sum(segment.records for segment in dirty),

@@ -73,8 +73,8 @@ class _Sender:
         self._sent_s = -REPORT_S
         self._socket: socket.socket | None = None
         with suppress(OSError):
-            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
-            family, kind, protocol, _, target = found[0]
+            addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, target = addresses[0]
             made = socket.socket(family, kind, protocol)
             made.setblocking(False)
             self._socket, self._target = made, target

@@ -112,10 +112,10 @@ class PartitionReport:
 
 
 def partition_report(
-    found: Candidate, done: Finished | None, tasks: tuple[TaskResult, ...], log_start: int, *, chosen: bool
+    candidate: Candidate, done: Finished | None, tasks: tuple[TaskResult, ...], log_start: int, *, chosen: bool
 ) -> PartitionReport:
     """done is None for a dry run: then everything is as it was."""
-    survey = found.survey
+    survey = candidate.survey
     before = sum(segment.size for segment in survey.segments)
     records = sum(segment.records for segment in survey.segments)
     groups = done.groups if done else ()
@@ -124,15 +124,15 @@ def partition_report(
     sizes.update({output.base: (output.size, output.records) for output in (done.outputs if done else ())})
     left = [size for base, size in sizes.items() if base not in gone]
     found_keys = sum(task.keys for task in tasks)
-    room = found.policy.index_keys_max or (keys.slots_for(done.work.dirty_records) if done and done.work else 1)
+    room = candidate.policy.index_keys_max or (keys.slots_for(done.work.dirty_records) if done and done.work else 1)
     reasons = [sum(group.reasons[i] for group in groups) for i in range(len(verdicts.REASONS))] if groups else []
     return PartitionReport(
-        partition=found.directory.name,
+        partition=candidate.directory.name,
         chosen=chosen,
-        reason=found.eligibility.reason,
-        dirty_ratio=found.eligibility.dirty_ratio,
-        dirty_start=found.range.dirty_start,
-        dirty_end=max(done.dirty_end if done else found.range.dirty_start, log_start),
+        reason=candidate.eligibility.reason,
+        dirty_ratio=candidate.eligibility.dirty_ratio,
+        dirty_start=candidate.range.dirty_start,
+        dirty_end=max(done.dirty_end if done else candidate.range.dirty_start, log_start),
         log_start=log_start,
         bytes_before=before,
         bytes_after=sum(size for size, _ in left),
@@ -145,11 +145,11 @@ def partition_report(
         index_utilisation=found_keys / room,
         reasons=dict(zip(verdicts.REASONS, reasons, strict=False)),
         tombstones_lost=sum(task.tombstones_lost for task in tasks),
-        mtro=found.policy.tombstones_below,
-        mxro=found.policy.markers_below,
-        plain_below=found.policy.plain_below,
+        mtro=candidate.policy.tombstones_below,
+        mxro=candidate.policy.markers_below,
+        plain_below=candidate.policy.plain_below,
         seconds=sum(task.seconds for task in tasks),
-        dirty_planned=(found.range.dirty_start, found.range.uncleanable)
-        if done is None and not found.range.empty
+        dirty_planned=(candidate.range.dirty_start, candidate.range.uncleanable)
+        if done is None and not candidate.range.empty
         else None,
     )

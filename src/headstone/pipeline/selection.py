@@ -60,8 +60,8 @@ def select(
     if not wanted:
         raise UsageError(f"{', '.join(paths)}: nothing to compact")
     left = [d for d in asked if d.path in reasons or d.path in moving]
-    known = {path: found for path, found in settings.items() if found is not None}
-    return Selection(wanted=tuple(wanted), left=(*left, *metadata), settings=known)
+    by_path = {path: found for path, found in settings.items() if found is not None}
+    return Selection(wanted=tuple(wanted), left=(*left, *metadata), settings=by_path)
 
 
 def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms: int) -> None:
@@ -108,18 +108,18 @@ def _cluster_settings(
     """
     given = [directory for directory in everything if directory.topic == METADATA_TOPIC]
     read: dict[Place, ClusterMetadata | None] = {}
-    found: dict[Place, Mapping[str, str] | None] = {}
+    settings: dict[Place, Mapping[str, str] | None] = {}
     log_dirs = {directory.log_dir for directory in asked if is_broker_directory(directory.log_dir)}
     for log_dir in sorted(log_dirs, key=str):
         here = as_partition(log_dir / f"{METADATA_TOPIC}-0")
         logs = [here] if here is not None else given
         for log in (log for log in logs if log.path not in read):
             read[log.path] = _read(log, tell)
-        told = [metadata for metadata in (read[log.path] for log in logs) if metadata is not None]
-        if told:
+        readable = [metadata for metadata in (read[log.path] for log in logs) if metadata is not None]
+        if readable:
             broker = node_id(log_dir)
-            found.update({d.path: _settings_in(told[0], d, broker) for d in asked if d.log_dir == log_dir})
-    return found
+            settings.update({d.path: _settings_in(readable[0], d, broker) for d in asked if d.log_dir == log_dir})
+    return settings
 
 
 def _read(log: PartitionDir, tell: Tell) -> ClusterMetadata | None:
@@ -134,8 +134,8 @@ def _read(log: PartitionDir, tell: Tell) -> ClusterMetadata | None:
 
 def _settings_in(metadata: ClusterMetadata, directory: PartitionDir, broker: str | None) -> Mapping[str, str] | None:
     topic_id = checkpoints.read_topic_id(directory.path / checkpoints.PARTITION_METADATA)
-    known = metadata.topic_ids.get(directory.topic)
-    if known is None or (topic_id is not None and topic_id != known):
+    current_id = metadata.topic_ids.get(directory.topic)
+    if current_id is None or (topic_id is not None and topic_id != current_id):
         return None
     return metadata.topic_settings(directory.topic, broker=broker)
 

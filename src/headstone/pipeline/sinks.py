@@ -127,9 +127,9 @@ class InPlace:
         if not self._drop_keyless:
             refuse_keyless(done)
         if not chosen and not changes(done):
-            return done.found.survey.log_start
+            return done.candidate.survey.log_start
         start = commit_in_place(done)
-        note_cleaned(self._books[done.found.directory.log_dir], done, start)
+        note_cleaned(self._books[done.candidate.directory.log_dir], done, start)
         return start
 
     def settle(self) -> None:

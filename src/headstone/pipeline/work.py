@@ -127,13 +127,13 @@ def compact_whole(work: PartitionWork, meter: Meter) -> TaskResult:
     """Index, deduplicate and rewrite one partition whose keys fit into memory."""
     started = time.monotonic()
     states = np.zeros(work.records, dtype=np.uint8)
-    found = mark_all(work, states, meter)
+    key_count = mark_all(work, states, meter)
     rewriter, reader = PieceRewriter(work.cleaning), PieceReader()
     groups = []
     for group in work.groups:
-        mine = states[group.record : group.record + group.records]
-        groups.append(write_group(work, group, mine, rewriter, reader, meter))
-    return TaskResult(groups=tuple(groups), keys=found, seconds=time.monotonic() - started)
+        group_states = states[group.record : group.record + group.records]
+        groups.append(write_group(work, group, group_states, rewriter, reader, meter))
+    return TaskResult(groups=tuple(groups), keys=key_count, seconds=time.monotonic() - started)
 
 
 def bounded_map(task: tuple[list[SegmentSurvey], CleaningPass, int], meter: Meter) -> int:
@@ -146,16 +146,16 @@ def mark_all(work: PartitionWork, states: States, meter: Meter) -> int:
     """Indexes the whole partition, newest chunk first; returns the number of keys mapped."""
     table = keys.new_table(work.dirty_records)
     reader, indexer = PieceReader(), Indexer(work.cleaning)
-    found = 0
+    key_count = 0
     for segment in reversed(work.segments):
         for piece in reader.pieces(segment, backwards=True):
-            at = segment.record + piece.record
-            mine = states[at : at + piece.records]
-            entries = indexer.index(piece, mine)
+            first = segment.record + piece.record
+            piece_states = states[first : first + piece.records]
+            entries = indexer.index(piece, piece_states)
             dirty = entries.offsets >= work.cleaning.dirty_start
-            found += keys.mark_newest(table, entries.digests, dirty, entries.ordinals, mine)
+            key_count += keys.mark_newest(table, entries.digests, dirty, entries.ordinals, piece_states)
             meter.add(piece.chunk.data.size, 0)
-    return found
+    return key_count
 
 
 def write_group(
@@ -163,8 +163,8 @@ def write_group(
 ) -> GroupResult:
     before = rewriter.reasons.copy()
     with OutputWriter(work.work_dir, group.base, work.cleaning.policy.index_interval_bytes) as writer:
-        for piece, mine in _pieces_with_states(group, states, reader):
-            writer.append(rewriter.rewrite(piece, mine))
+        for piece, piece_states in _pieces_with_states(group, states, reader):
+            writer.append(rewriter.rewrite(piece, piece_states))
             meter.add(piece.chunk.data.size, piece.records)
         outputs = writer.finish(group.aborted, group.segments[-1].file.mtime_ms)
     return GroupResult(
@@ -176,8 +176,8 @@ def _pieces_with_states(group: GroupWork, states: States, reader: PieceReader) -
     for segment in group.segments:
         first = segment.record - group.record
         for piece in reader.pieces(segment, backwards=False):
-            at = first + piece.record
-            yield piece, states[at : at + piece.records]
+            start = first + piece.record
+            yield piece, states[start : start + piece.records]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,13 +242,13 @@ def newest_of_bucket(blobs: Sequence[bytes], edges: npt.NDArray[np.int64]) -> tu
     """All entries of one bucket, newest unit first: survivors per rewrite group, keys, tombstones lost."""
     rows = [np.frombuffer(blob, dtype=np.uint64).reshape(-1, 3) for blob in blobs]
     table = keys.new_table(sum(len(part) for part in rows))
-    words, found, lost = [], 0, 0
+    words, key_count, lost = [], 0, 0
     for part in rows:
         survivors = np.zeros(len(part), dtype=np.uint64)
         n, added, gone = buckets.race(table, part, survivors)
         words.append(survivors[:n])
-        found, lost = found + added, lost + gone
-    return buckets.by_group(np.concatenate([np.zeros(0, np.uint64), *words]), edges), found, lost
+        key_count, lost = key_count + added, lost + gone
+    return buckets.by_group(np.concatenate([np.zeros(0, np.uint64), *words]), edges), key_count, lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
