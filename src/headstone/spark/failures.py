@@ -17,13 +17,13 @@ SAID_MAX = 500
 
 def reason_in(lines: Iterable[str]) -> str:
     """The innermost cause that a stack trace names; without one, all that was said but for its frames."""
-    told = [line.strip() for line in lines if line.strip() and not re.match(r"\s*(at |\.\.\. \d+ more)", line)]
-    named = [line for line in told if REASON.search(line)]
+    texts = [line.strip() for line in lines if line.strip() and not re.match(r"\s*(at |\.\.\. \d+ more)", line)]
+    named = [line for line in texts if REASON.search(line)]
     if not named:
-        return "; ".join(dict.fromkeys(LOGGED.sub("", line) for line in told))[:SAID_MAX] or "it did not say why"
+        return "; ".join(dict.fromkeys(LOGGED.sub("", line) for line in texts))[:SAID_MAX] or "it did not say why"
     caused = [line for line in named if line.startswith("Caused by: ")] or named[:1]
-    found = REASON.search(caused[-1])
-    return ((found[1] if found else "") or caused[-1])[:SAID_MAX]
+    match = REASON.search(caused[-1])
+    return ((match[1] if match else "") or caused[-1])[:SAID_MAX]
 
 
 def reason_of(error: Exception) -> str:

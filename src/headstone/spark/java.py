@@ -53,10 +53,10 @@ def _executable() -> Path:
         if not path.is_file():
             raise UsageError(f"JAVA_HOME is {home}, which has no bin/java: {ADVICE}")
         return path
-    found = shutil.which("java")
-    if found is None:
+    java = shutil.which("java")
+    if java is None:
         raise UsageError(f"Spark needs Java, and there is none on PATH: {ADVICE}")
-    return Path(found)
+    return Path(java)
 
 
 def _released_version(path: Path) -> str | None:
@@ -65,8 +65,8 @@ def _released_version(path: Path) -> str | None:
         text = (path.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = dict(re.findall(r'^(JAVA_VERSION|JAVA_RUNTIME_VERSION)="?(\d[^"\n]*)', text, re.MULTILINE))
-    return found.get("JAVA_RUNTIME_VERSION") or found.get("JAVA_VERSION")
+    versions = dict(re.findall(r'^(JAVA_VERSION|JAVA_RUNTIME_VERSION)="?(\d[^"\n]*)', text, re.MULTILINE))
+    return versions.get("JAVA_RUNTIME_VERSION") or versions.get("JAVA_VERSION")
 
 
 def _asked_version(path: Path) -> str:
@@ -76,11 +76,11 @@ def _asked_version(path: Path) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{path} does not run ({error}): {ADVICE}") from error
-    found = re.search(r'version "(\d[^"]*)"', answer.stderr)
-    if answer.returncode != 0 or found is None:
+    match = re.search(r'version "(\d[^"]*)"', answer.stderr)
+    if answer.returncode != 0 or match is None:
         # macOS has a /usr/bin/java that only says that there is no Java.
         raise UsageError(f"{path} -version answered {answer.stderr.strip()!r}: {ADVICE}")
-    return found[1]
+    return match[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

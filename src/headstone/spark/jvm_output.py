@@ -69,8 +69,8 @@ class JvmOutput:
             return list(self._held or [])
 
     def _read(self) -> None:
-        with os.fdopen(self._reader, "rb") as said:
-            for line in said:
+        with os.fdopen(self._reader, "rb") as output:
+            for line in output:
                 if not self._stopped and not any(noise in line for noise in NOISE):
                     self._take(line.decode("utf-8", errors="replace"))
 

@@ -74,9 +74,9 @@ class LakeSelection:
             offset_start=start,
             offset_end=end,
             starting=offset_per_partition(
-                "startingOffsets", options.get("startingOffsets", "earliest"), others=EARLIEST
+                "startingOffsets", options.get("startingOffsets", "earliest"), default=EARLIEST
             ),
-            ending=offset_per_partition("endingOffsets", options.get("endingOffsets", "latest"), others=LATEST),
+            ending=offset_per_partition("endingOffsets", options.get("endingOffsets", "latest"), default=LATEST),
             as_of_ms=moment_ms(options["asOf"]) if "asOf" in options else None,
             pin_ms=positive("pinMs", options["pinMs"]) if "pinMs" in options else PIN_MS,
         )

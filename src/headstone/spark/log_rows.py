@@ -169,11 +169,11 @@ def _records_in(
         following = int(spans[-1, OFFSET]) + 1
         spans = spans[(spans[:, OFFSET] >= part.offset_start) & (spans[:, OFFSET] < part.offset_end)]
         of_batch = spans[:, BATCH_INDEX]
-        found = {
+        makers = {
             **_of_headers(part, batches[of_batch], roles[of_batch], chunk.position),
             **_of_records(data, spans, batches[of_batch]),
         }
-        yield pa.RecordBatch.from_arrays([found[name]() for name in columns], schema=schema), following
+        yield pa.RecordBatch.from_arrays([makers[name]() for name in columns], schema=schema), following
 
 
 def _headers_in(
@@ -182,8 +182,8 @@ def _headers_in(
     schema = arrow_schema(columns)
     for first, last in _slices(batches["count"]):
         of_batch = np.repeat(np.arange(first, last), batches["count"][first:last])
-        found = _of_headers(part, batches[of_batch], roles[of_batch], position)
-        yield pa.RecordBatch.from_arrays([found[name]() for name in columns], schema=schema)
+        makers = _of_headers(part, batches[of_batch], roles[of_batch], position)
+        yield pa.RecordBatch.from_arrays([makers[name]() for name in columns], schema=schema)
 
 
 def _slices(counts: Ints) -> Iterator[tuple[int, int]]:

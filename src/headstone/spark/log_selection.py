@@ -52,12 +52,12 @@ class LogSelection:
         )
 
     def directories(self) -> list[PartitionDir]:
-        places = [found for path in self.paths for found in matching(path, self.access)]
-        found = find_partitions(places)
-        require_topics(self.topics, {directory.topic for directory in found})
-        found = [directory for directory in found if not self.topics or directory.topic in self.topics]
-        require_partitions(self.partitions, {directory.partition for directory in found})
-        return [directory for directory in found if not self.partitions or directory.partition in self.partitions]
+        places = [folder for path in self.paths for folder in matching(path, self.access)]
+        everything = find_partitions(places)
+        require_topics(self.topics, {directory.topic for directory in everything})
+        chosen = [directory for directory in everything if not self.topics or directory.topic in self.topics]
+        require_partitions(self.partitions, {directory.partition for directory in chosen})
+        return [directory for directory in chosen if not self.partitions or directory.partition in self.partitions]
 
 
 def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -76,14 +76,14 @@ def matching(path: str, access: Access = FROM_ENVIRONMENT) -> list[Place]:
     if plain == len(names) or whole.is_dir():
         return [whole]
     root = place("/".join(names[:plain]) or ("/" if path.startswith("/") else "."), access)
-    found = [root] if root.is_dir() else []
+    folders = [root] if root.is_dir() else []
     for name in filter(None, names[plain:]):
-        found = [child for folder in found for child in _folders(folder) if fnmatchcase(child.name, name)]
+        folders = [child for folder in folders for child in _folders(folder) if fnmatchcase(child.name, name)]
     # What a broker is about to delete matches many a pattern too, and is no partition any more.
-    found = [folder for folder in found if _is_log(folder) or any(map(_is_log, _folders(folder)))]
-    if not found:
+    folders = [folder for folder in folders if _is_log(folder) or any(map(_is_log, _folders(folder)))]
+    if not folders:
         raise UsageError(f"{path}: no partition directory and no log directory matches")
-    return found
+    return folders
 
 
 def _folders(folder: Place) -> list[Place]:

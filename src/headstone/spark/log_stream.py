@@ -40,7 +40,7 @@ ATTEMPTS = 3
 
 Offsets = Mapping[str, int]
 """By partition, as its directory is called: the next offset to read."""
-Found = Mapping[str, tuple[PartitionDir, PartitionSurvey]]
+Partitions = Mapping[str, tuple[PartitionDir, PartitionSurvey]]
 
 _IN_MOTION = (CorruptLog, UsageError, FileNotFoundError, MissingObject)
 """What a log looks like while somebody swaps segments, or is in the middle of an append."""
@@ -86,14 +86,14 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_limit(self._settings.offsets_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        found = self._partitions()
-        self._until = self._ends(found, self._firsts(found))
+        partitions = self._partitions()
+        self._until = self._ends(partitions, self._firsts(partitions))
 
     def latestOffset(self, start: Offsets | None = None, limit: object = None) -> dict[str, int]:
         """Spark hands both over since 4.2. `limit` is what the options say, or all there is where the trigger wants that."""
-        found = self._partitions()
-        begins = {**self._firsts(found), **(start or {})}
-        ends = self._ends(found, begins)
+        partitions = self._partitions()
+        begins = {**self._firsts(partitions), **(start or {})}
+        ends = self._ends(partitions, begins)
         if self._until is not None:
             until = {**begins, **self._until}
             ends = {name: max(begins[name], min(end, until[name])) for name, end in ends.items()}
@@ -101,16 +101,16 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends if offsets_max is None else limited(begins, ends, offsets_max)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        found = self._partitions()
-        begins = {**self._firsts(found), **start}
+        partitions = self._partitions()
+        begins = {**self._firsts(partitions), **start}
         parts: list[InputPartition] = []
         for name, until in sorted(end.items()):
-            if name in found and begins[name] < until:
-                directory, survey = found[name]
+            if name in partitions and begins[name] < until:
+                directory, survey = partitions[name]
                 self._require_whole(name, survey, begins[name], until)
                 begin = max(begins[name], survey.log_start)
                 parts += [StreamPart(directory, part) for part in _range_of(directory, survey, begin, until)]
-            elif name not in found:
+            elif name not in partitions:
                 self._lost(f"{name} is gone")
         return parts
 
@@ -134,22 +134,22 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._require_whole(directory.name, survey, start, end)
             parts = list(_range_of(directory, survey, start, end))
 
-    def _partitions(self) -> Found:
+    def _partitions(self) -> Partitions:
         """All that are there now. Headers are walked again only where a log has changed."""
-        found: dict[str, tuple[PartitionDir, PartitionSurvey]] = {}
+        partitions: dict[str, tuple[PartitionDir, PartitionSurvey]] = {}
         for directory in self._selection.directories():
             name = directory.name
-            if name in found:
+            if name in partitions:
                 raise UsageError(
-                    f"{name} is in {found[name][0].path} and in {directory.path}; a stream reads one of them"
+                    f"{name} is in {partitions[name][0].path} and in {directory.path}; a stream reads one of them"
                 )
-            found[name] = directory, settled(directory, self._survey)
-        return found
+            partitions[name] = directory, settled(directory, self._survey)
+        return partitions
 
     def _survey(self, directory: PartitionDir) -> PartitionSurvey:
         name, state = directory.name, _state(directory)
-        known = self._surveys.get(name)
-        if known is None or known[0] != state:
+        last = self._surveys.get(name)
+        if last is None or last[0] != state:
             task = survey_task(directory)
             walk = self._headers.setdefault(name, Remembered()) if task.is_far else None
             self._surveys[name] = state, run_survey(task, walk)[0]
@@ -157,17 +157,17 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 walk.keep_only(state.files)
         return self._surveys[name][1]
 
-    def _firsts(self, found: Found) -> dict[str, int]:
-        return {name: max(survey.log_start, self._selection.offset_start) for name, (_, survey) in found.items()}
+    def _firsts(self, partitions: Partitions) -> dict[str, int]:
+        return {name: max(survey.log_start, self._selection.offset_start) for name, (_, survey) in partitions.items()}
 
-    def _ends(self, found: Found, begins: Offsets) -> dict[str, int]:
+    def _ends(self, partitions: Partitions, begins: Offsets) -> dict[str, int]:
         """A partition that is gone, or has become shorter, keeps its place, so that nothing is read twice if it comes back."""
         ends = dict(begins)
         for name, begin in begins.items():
-            if name not in found:
+            if name not in partitions:
                 self._lost(f"{name} is gone")
                 continue
-            survey = found[name][1]
+            survey = partitions[name][1]
             if survey.log_end < begin:
                 self._lost(f"{name} ends at offset {survey.log_end} now, and was read up to {begin}: it became shorter")
             end = survey.lso if self._settings.up_to == LSO else survey.high_watermark

@@ -131,13 +131,13 @@ def with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
 
 def start_conf(app_name: str, master: str, conf: Mapping[str, str], jvm_options: Sequence[str]) -> dict[str, str]:
     """What the driver starts with; the caller's `conf` over ours, but for the master that was already chosen."""
-    ours = dict(QUIET_CONF)
+    defaults = dict(QUIET_CONF)
     if is_local(master):
-        ours |= LOCAL_CONF | {JVM_OPTIONS: " ".join(jvm_options)}
+        defaults |= LOCAL_CONF | {JVM_OPTIONS: " ".join(jvm_options)}
         if os.name == "posix" and _pyspark_version() >= UNIX_SOCKETS_SINCE:
             # Over TCP each Python task waits some 30 ms more.
-            ours["spark.python.unix.domain.socket.enabled"] = "true"
-    return ours | {"spark.app.name": app_name} | dict(conf) | {"spark.master": master}
+            defaults["spark.python.unix.domain.socket.enabled"] = "true"
+    return defaults | {"spark.app.name": app_name} | dict(conf) | {"spark.master": master}
 
 
 def _pyspark_version() -> tuple[int, ...]:

@@ -21,13 +21,13 @@ LATEST, EARLIEST = -1, -2
 WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 
-def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
+def refuse_unknown(options: Mapping[str, str], names: Collection[str]) -> None:
     """Spark hands names over in lower case. A known name that ends in a dot and NAME stands for all that begin so."""
-    exact = {name.lower() for name in known}
-    prefixes = tuple(name.removesuffix("NAME").lower() for name in known if name.endswith(".NAME"))
+    exact = {name.lower() for name in names}
+    prefixes = tuple(name.removesuffix("NAME").lower() for name in names if name.endswith(".NAME"))
     for name in sorted(options):
         if name.lower() not in exact and not name.lower().startswith(prefixes):
-            raise UsageError(f"unknown option {name}; there are {', '.join(sorted(known, key=str.lower))}")
+            raise UsageError(f"unknown option {name}; there are {', '.join(sorted(names, key=str.lower))}")
 
 
 def store_access(options: Mapping[str, str]) -> Access:
@@ -110,20 +110,20 @@ def _offset(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetPerPartition:
-    """Where to begin or end. `others`: of the partitions that are not named, LATEST or EARLIEST."""
+    """Where to begin or end. `default`: of the partitions that are not named, LATEST or EARLIEST."""
 
-    others: int
+    default: int
     named: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def of(self, topic_partition: tuple[str, int], *, earliest: int, latest: int) -> int:
-        offset = self.named.get(topic_partition, self.others)
+        offset = self.named.get(topic_partition, self.default)
         return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
 
 
-def offset_per_partition(name: str, text: str, *, others: int) -> OffsetPerPartition:
+def offset_per_partition(name: str, text: str, *, default: int) -> OffsetPerPartition:
     """ "earliest", "latest", or JSON as Kafka's source takes it: {"orders": {"0": 1000, "1": -2}}."""
     if text in WORDS:
-        return OffsetPerPartition(others=WORDS[text])
+        return OffsetPerPartition(default=WORDS[text])
     wrong = UsageError(
         f'{name} {text!r}: earliest, latest, or offsets by topic and partition, {{"orders": {{"0": 1000}}}}'
     )
@@ -139,4 +139,4 @@ def offset_per_partition(name: str, text: str, *, others: int) -> OffsetPerParti
             if not number.isdecimal() or not isinstance(offset, int) or not EARLIEST <= offset <= NO_LIMIT:
                 raise wrong
             named[topic, int(number)] = offset
-    return OffsetPerPartition(others=others, named=named)
+    return OffsetPerPartition(default=default, named=named)

@@ -152,9 +152,9 @@ def _raced(bucket: int, work: BucketWork, messages: list[dict[str, Any]]) -> pa.
     except (HeadstoneError, OSError) as error:
         return _failure(work.groups, bucket, error)
     edges = np.array(work.edges, dtype=np.int64)
-    blobs, found, lost = newest_of_bucket([message["blob"] for message in messages], edges)
+    blobs, key_count, lost = newest_of_bucket([message["blob"] for message in messages], edges)
     lost += sum(message["lost"] for message in messages)
-    return _messages(work.groups, bucket, blobs, lost=lost, keys=found)
+    return _messages(work.groups, bucket, blobs, lost=lost, keys=key_count)
 
 
 def rewriting(counted: Counted) -> Stage:
