@@ -227,7 +227,7 @@ def test_whoever_is_blamed_is_at_the_minimum_and_the_next_is_that_far(term: tupl
     mccos |= {name: reader.position for name, reader in leader.readers.items()}
     mccos = {who: max(value, leader.group.mtro) for who, value in mccos.items()}
     mxfos = {who: max(value, leader.group.mxro) for who, value in mxfos.items()}
-    blamed = [(blocker.kind, blocker.who, blocker.at, blocker.behind) for blocker in leader.blockers()]
+    blamed = [(blocker.kind, blocker.who, blocker.watermark, blocker.behind) for blocker in leader.blockers()]
     expected = []
     for kind, values in (("tombstones", mccos), ("markers", mxfos)):
         low, *higher = sorted(set(values.values()))
@@ -244,10 +244,12 @@ def test_a_blocker_says_why_and_since_when() -> None:
         said = Report(member=member, incarnation=1, leader_epoch=EPOCH, mcco=mcco, mxfo=mxfo)
         leader.step(Reported(report=said, now_ms=now_ms))
 
-    def blocker(kind: str, who: int, at: int, behind: int, times: tuple[int, int | None], reason: str) -> Blocker:
+    def blocker(
+        kind: str, who: int, watermark: int, behind: int, times: tuple[int, int | None], reason: str
+    ) -> Blocker:
         since_ms, heard_ms = times
         return Blocker(
-            kind=kind, who=who, at=at, behind=behind, since_ms=since_ms, heard_ms=heard_ms, reason=reason
+            kind=kind, who=who, watermark=watermark, behind=behind, since_ms=since_ms, heard_ms=heard_ms, reason=reason
         )  # fmt: skip
 
     report(1, 80, 90, 200)

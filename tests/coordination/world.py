@@ -202,6 +202,6 @@ def group_text(group: GroupWatermarks) -> str:
 
 def blocker_text(blocker: Blocker) -> str:
     return (
-        f"blocked: {blocker.kind} at {blocker.at} by {blocker.who}, {blocker.behind} offsets behind, "
+        f"blocked: {blocker.kind} at {blocker.watermark} by {blocker.who}, {blocker.behind} offsets behind, "
         f"since minute {blocker.since_ms // MINUTE_MS}: {blocker.reason}"
     )

@@ -148,14 +148,14 @@ class KafkaClient:
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Those below the offset; log start is there afterwards."""
-        at = self._java.kafka.common.TopicPartition(topic, partition)
+        topic_partition = self._java.kafka.common.TopicPartition(topic, partition)
         # By reflection: Py4J does not find a static method beside one of the same name that is not.
         lang = self._java.java.lang
         types, values = self._java.gateway.new_array(lang.Class, 1), self._java.gateway.new_array(lang.Object, 1)
         types[0], values[0] = lang.Long.TYPE, lang.Long.valueOf(before)
         kind = lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
         below = kind.getMethod("beforeOffset", types).invoke(None, values)
-        self._admin.deleteRecords(self._java.map({at: below})).all().get()
+        self._admin.deleteRecords(self._java.map({topic_partition: below})).all().get()
 
     def alter_topic(self, name: str, settings: Mapping[str, object]) -> None:
         self._alter("TOPIC", name, settings)
@@ -204,11 +204,11 @@ class KafkaClient:
         Returns when that broker itself says so; others may believe in the last leader for a moment longer."""
         state = self.state(topic, partition)
         order = [broker, *(other for other in state.replicas if other != broker)]
-        at = self._java.kafka.common.TopicPartition(topic, partition)
+        topic_partition = self._java.kafka.common.TopicPartition(topic, partition)
         admin = self._java.kafka.clients.admin
         integer = self._java.java.lang.Integer
         target = admin.NewPartitionReassignment(self._java.list(integer.valueOf(one) for one in order))
-        wanted = self._java.map({at: self._java.java.util.Optional.of(target)})
+        wanted = self._java.map({topic_partition: self._java.java.util.Optional.of(target)})
         self._admin.alterPartitionReassignments(wanted).all().get()
         wait_until(
             lambda: self.state(topic, partition).replicas == tuple(order), "the order of replicas", seconds_max=30
@@ -216,7 +216,7 @@ class KafkaClient:
         if self.state(topic, partition).leader != broker:
             preferred = self._java.kafka.common.ElectionType.PREFERRED
             partitions = self._java.java.util.HashSet()
-            partitions.add(at)
+            partitions.add(topic_partition)
             self._admin.electLeaders(preferred, partitions).all().get()
         wait_until(
             lambda: self._leads(topic, partition, broker), f"broker {broker} leads {topic}-{partition}", seconds_max=30
@@ -259,18 +259,18 @@ class KafkaClient:
             consumer.close()
 
     def _read(self, consumer: Any, topic: str, partition: int) -> Reading:
-        at = self._java.kafka.common.TopicPartition(topic, partition)
-        only = self._java.list([at])
+        topic_partition = self._java.kafka.common.TopicPartition(topic, partition)
+        only = self._java.list([topic_partition])
         consumer.partitionsFor(topic)
         consumer.assign(only)
         consumer.seekToBeginning(only)
-        end, limit = self.end(topic, partition), int(consumer.endOffsets(only).get(at))
+        end, limit = self.end(topic, partition), int(consumer.endOffsets(only).get(topic_partition))
         patience = self._java.java.time.Duration.ofMillis(POLL_MS)
         records: list[Consumed] = []
-        position, moved = consumer.position(at), time.monotonic()
+        position, moved = consumer.position(topic_partition), time.monotonic()
         while position < end and time.monotonic() - moved < QUIET_SECONDS:
-            records += [_consumed(record) for record in consumer.poll(patience).records(at)]
-            following = consumer.position(at)
+            records += [_consumed(record) for record in consumer.poll(patience).records(topic_partition)]
+            following = consumer.position(topic_partition)
             if following > position:
                 position, moved = following, time.monotonic()
         return Reading(records=tuple(records), position=position, limit=limit, end=end)
@@ -282,9 +282,9 @@ class KafkaClient:
         options = admin.ListOffsetsOptions(
             level.READ_COMMITTED if isolation == READ_COMMITTED else level.READ_UNCOMMITTED
         )
-        at = self._java.kafka.common.TopicPartition(topic, partition)
-        asked = self._java.map({at: admin.OffsetSpec.latest()})
-        return int(self._admin.listOffsets(asked, options).partitionResult(at).get().offset())
+        topic_partition = self._java.kafka.common.TopicPartition(topic, partition)
+        asked = self._java.map({topic_partition: admin.OffsetSpec.latest()})
+        return int(self._admin.listOffsets(asked, options).partitionResult(topic_partition).get().offset())
 
 
 class Producer:

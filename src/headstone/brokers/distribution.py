@@ -115,9 +115,9 @@ def write_logging(config: Path, *, level: str = "INFO", target: str = "SYSTEM_OU
 
 @cache
 def _classes(libs: Path) -> frozenset[str]:
-    found: set[str] = set()
+    classes: set[str] = set()
     for jar in libs.glob("kafka*.jar"):
         with zipfile.ZipFile(jar) as file:
             names = (name for name in file.namelist() if name.endswith(".class"))
-            found.update(name.removesuffix(".class").replace("/", ".") for name in names)
-    return frozenset(found)
+            classes.update(name.removesuffix(".class").replace("/", ".") for name in names)
+    return frozenset(classes)

@@ -26,15 +26,15 @@ _claimed: set[int] = set()
 def free_ports(count: int) -> list[int]:
     """Claimed by this process, and nobody listens there."""
     order = random.SystemRandom().sample(PORTS, len(PORTS))
-    found: list[int] = []
+    ports: list[int] = []
     for port in order:
-        if len(found) == count:
+        if len(ports) == count:
             break
         if port not in _claimed and _claim(port) and _is_free(port):
-            found.append(port)
-    if len(found) < count:
+            ports.append(port)
+    if len(ports) < count:
         raise Unfinished(f"{HOST}: no {count} free ports between {PORTS.start} and {PORTS.stop}")
-    return found
+    return ports
 
 
 def _claim(port: int) -> bool:

@@ -19,8 +19,8 @@ def committed(clients: Clients, group: str, topic: str) -> dict[int, int]:
     )
     with clients.telling(admin, f"group {group}: "):
         answer = asked[group].result(SECONDS_MAX)
-    found = [one for one in answer.topic_partitions or () if one.topic == topic and one.error is None]
-    return {one.partition: one.offset for one in found if one.offset >= 0}
+    offsets = [one for one in answer.topic_partitions or () if one.topic == topic and one.error is None]
+    return {one.partition: one.offset for one in offsets if one.offset >= 0}
 
 
 def commit(clients: Clients, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -32,6 +32,6 @@ def commit(clients: Clients, group: str, topic: str, offsets: Mapping[int, int])
     )
     with clients.telling(admin, f"group {group}: "):
         answer = asked[group].result(SECONDS_MAX)
-        for one in answer.topic_partitions:
-            if one.error is not None:
-                raise module.KafkaException(one.error)
+        for partition in answer.topic_partitions:
+            if partition.error is not None:
+                raise module.KafkaException(partition.error)

@@ -76,6 +76,6 @@ class Clients:
             yield
         except (self.module.KafkaException, TimeoutError) as error:
             client.poll(0)
-            told = f"no answer in {SECONDS_MAX:g} s" if isinstance(error, TimeoutError) else error.args[0].str()
-            text = f"{what}{told}" + (f" ({self._aside})" if self._aside else "")
+            reason = f"no answer in {SECONDS_MAX:g} s" if isinstance(error, TimeoutError) else error.args[0].str()
+            text = f"{what}{reason}" + (f" ({self._aside})" if self._aside else "")
             raise Unfinished(f"{self.connection.address}: {self.connection.hide(text)}") from error

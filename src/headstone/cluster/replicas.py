@@ -283,5 +283,5 @@ def whole_batches(data: bytes, offset: int, end: int) -> tuple[bytes, int]:
 
 
 def write_partition_offset(path: Path, partition: TopicPartition, offset: int) -> None:
-    known = read_offsets(path) if path.exists() else {}
-    write_offsets(path, {**known, partition: offset})
+    offsets = read_offsets(path) if path.exists() else {}
+    write_offsets(path, {**offsets, partition: offset})

@@ -36,10 +36,10 @@ def describe(clients: Clients, topics: Sequence[str]) -> dict[str, Topic]:
     admin = clients.admin()
     with clients.telling(admin):
         there = admin.list_topics(timeout=SECONDS_MAX).topics
-    known = [topic for topic in topics if topic in there]
-    ids = topic_ids(clients, known)
+    present = [topic for topic in topics if topic in there]
+    ids = topic_ids(clients, present)
     with clients.consumer() as consumer, clients.telling(consumer):
-        return {topic: _topic(clients, admin, consumer, topic, len(there[topic].partitions), ids) for topic in known}
+        return {topic: _topic(clients, admin, consumer, topic, len(there[topic].partitions), ids) for topic in present}
 
 
 def topic_ids(clients: Clients, topics: Sequence[str]) -> dict[str, str | None]:
@@ -98,13 +98,13 @@ def create_topic(clients: Clients, topic: str, *, partitions: int, copies: int, 
 
 def _wait_until_known(clients: Clients, topic: str) -> None:
     """The controller has made it; the others hear of it a little later, and any of them may be asked next."""
-    known, until_s, last = 0, time.monotonic() + SECONDS_MAX, "not all brokers know of it"
-    while known < TIMES_KNOWN:
+    times, until_s, last = 0, time.monotonic() + SECONDS_MAX, "not all brokers know of it"
+    while times < TIMES_KNOWN:
         try:
-            known = known + 1 if topic in describe(clients, [topic]) else 0
+            times = times + 1 if topic in describe(clients, [topic]) else 0
         except Unfinished as error:
-            known, last = 0, str(error)
+            times, last = 0, str(error)
         if time.monotonic() > until_s:
             raise Unfinished(f"{topic} was made, but: {last}; run the same command again")
-        if not known:
+        if not times:
             time.sleep(PAUSE_S)

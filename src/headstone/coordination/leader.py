@@ -124,7 +124,7 @@ class Blocker:
 
     kind: str
     who: int | str
-    at: int
+    watermark: int
     behind: int
     since_ms: int
     heard_ms: int | None
@@ -141,7 +141,7 @@ class Leader:
         self.group = GroupWatermarks(mtro=0, mxro=0)
         self.seats: dict[int, Seat] = {}
         self.readers: dict[str, ReaderSeat] = {}
-        self._told = self.group
+        self._group_claimed = self.group
         """The highest that a member knew of the group's watermarks: they survive a leader that never heard of them."""
 
     def step(self, event: Event) -> list[Effect]:
@@ -170,7 +170,7 @@ class Leader:
 
     def blockers(self) -> list[Blocker]:
         """Members and readers at the minimum, for each watermark that could be higher without them."""
-        found = []
+        blockers = []
         if self.leading:
             for kind, held, values in (
                 ("tombstones", self.group.mtro, self._mccos()),
@@ -181,12 +181,12 @@ class Leader:
                 higher = [value for _, value in reached if value > low]
                 if higher:
                     slowest = [who for who, value in reached if value == low]
-                    found += [self._blocker(kind, who, low, min(higher) - low) for who in slowest]
-        return found
+                    blockers += [self._blocker(kind, who, low, min(higher) - low) for who in slowest]
+        return blockers
 
     def _elected(self, event: Elected) -> list[Effect]:
         self.leader_epoch, self.leading = event.leader_epoch, True
-        self.group = self._told = event.group
+        self.group = self._group_claimed = event.group
         self.seats, self.readers = {}, {}
         return [*self._seat(event), *self._polls(answer=True)]
 
@@ -221,20 +221,22 @@ class Leader:
         seat.speaks_version_1 = report.mxfo is None
         if report.mxfo is None:
             return []
-        known = seat.watermarks if report.incarnation == seat.incarnation else None
-        told = ReplicaWatermarks(mcco=report.mcco, mxfo=report.mxfo)
-        if known is not None:
-            told = ReplicaWatermarks(mcco=max(told.mcco, known.mcco), mxfo=max(told.mxfo, known.mxfo))
-        if told != seat.watermarks:
+        earlier = seat.watermarks if report.incarnation == seat.incarnation else None
+        claimed = ReplicaWatermarks(mcco=report.mcco, mxfo=report.mxfo)
+        if earlier is not None:
+            claimed = ReplicaWatermarks(mcco=max(claimed.mcco, earlier.mcco), mxfo=max(claimed.mxfo, earlier.mxfo))
+        if claimed != seat.watermarks:
             seat.moved_ms = now_ms
-        seat.incarnation, seat.watermarks = report.incarnation, told
-        self._told = GroupWatermarks(mtro=max(self._told.mtro, report.mtro), mxro=max(self._told.mxro, report.mxro))
+        seat.incarnation, seat.watermarks = report.incarnation, claimed
+        self._group_claimed = GroupWatermarks(
+            mtro=max(self._group_claimed.mtro, report.mtro), mxro=max(self._group_claimed.mxro, report.mxro)
+        )
         return self._recompute()
 
     def _recompute(self) -> list[Effect]:
         """The minimum, never lower than before; a rise is told at once, without asking for answers."""
-        mtro = max(self.group.mtro, self._told.mtro, min(value for _, value in self._mccos()))
-        mxro = max(self.group.mxro, self._told.mxro, min(value for _, value in self._mxfos()))
+        mtro = max(self.group.mtro, self._group_claimed.mtro, min(value for _, value in self._mccos()))
+        mxro = max(self.group.mxro, self._group_claimed.mxro, min(value for _, value in self._mxfos()))
         raised = GroupWatermarks(mtro=mtro, mxro=mxro)
         if raised == self.group:
             return []
@@ -261,13 +263,13 @@ class Leader:
         )  # fmt: skip
         return [Send(to=member, message=poll) for member in self.seats]
 
-    def _blocker(self, kind: str, who: int | str, at: int, behind: int) -> Blocker:
+    def _blocker(self, kind: str, who: int | str, watermark: int, behind: int) -> Blocker:
         if isinstance(who, str):
             reader = self.readers[who]
             return Blocker(
                 kind=kind,
                 who=who,
-                at=at,
+                watermark=watermark,
                 behind=behind,
                 since_ms=reader.moved_ms,
                 heard_ms=None,
@@ -283,5 +285,11 @@ class Leader:
         else:
             reason = "holds transactional data"
         return Blocker(
-            kind=kind, who=who, at=at, behind=behind, since_ms=seat.moved_ms, heard_ms=seat.heard_ms, reason=reason
+            kind=kind,
+            who=who,
+            watermark=watermark,
+            behind=behind,
+            since_ms=seat.moved_ms,
+            heard_ms=seat.heard_ms,
+            reason=reason,
         )

@@ -62,8 +62,8 @@ class Report:
 
     def encode(self) -> bytes:
         tail = b"" if self.mxfo is None else _REPORT_MXFO.pack(self.mxfo)
-        known = (self.incarnation, self.mcco, self.mtro, self.mxro)
-        return _REPORT.pack(VERSION, self.member, self.leader_epoch, *known, len(tail)) + tail
+        body = (self.incarnation, self.mcco, self.mtro, self.mxro)
+        return _REPORT.pack(VERSION, self.member, self.leader_epoch, *body, len(tail)) + tail
 
     @classmethod
     def decode(cls, data: bytes) -> Report:

@@ -69,12 +69,12 @@ def _table(groups: Sequence[Group]) -> str:
     for group in groups:
         first, count = group.findings[0], len(group.findings)
         steps = "".join(f"<li>{escape(step)}</li>" for step in first.repair)
-        other = f"<br>or {escape(group.or_kind)}<br>on {escape(str(first.or_replica))}" if group.or_kind else ""
-        other += f"<br>or {escape(first.else_kind)}<br>there" if first.else_kind else ""
+        alternatives = f"<br>or {escape(group.or_kind)}<br>on {escape(str(first.or_replica))}" if group.or_kind else ""
+        alternatives += f"<br>or {escape(first.else_kind)}<br>there" if first.else_kind else ""
         harmless = "" if group.misleads else ", no reader is misled"
         more = count - len(group.examples)
         rows.append(
-            f"<tr><td>{escape(group.kind)}<br>on {escape(group.replica)}{other}</td><td>{count}</td>"
+            f"<tr><td>{escape(group.kind)}<br>on {escape(group.replica)}{alternatives}</td><td>{count}</td>"
             f"<td>{escape(group.sure)}, {escape(group.isolation)}{harmless}: {escape(first.why)}</td>"
             f"<td><ul>{''.join(map(_example, group.examples))}</ul>{f'and {more} more' if more else ''}</td>"
             f"<td><ol>{steps}</ol>{_commands(first.commands)}</td></tr>"
@@ -130,10 +130,10 @@ def lanes_svg(partition: PartitionOutcome) -> str:
                 )
     legend_y = TOP + len(replicas) * LANE + 14
     for i, (_, label, colour) in enumerate(MARKS):
-        at = LEFT + i * 130
+        left = LEFT + i * 130
         drawn.append(
-            f'<line x1="{at}" x2="{at}" y1="{legend_y - 12}" y2="{legend_y + 4}" stroke="var({colour})" stroke-width="3"/>'
-            f'<text x="{at + 8}" y="{legend_y}">{label}</text>'
+            f'<line x1="{left}" x2="{left}" y1="{legend_y - 12}" y2="{legend_y + 4}" stroke="var({colour})" stroke-width="3"/>'
+            f'<text x="{left + 8}" y="{legend_y}">{label}</text>'
         )
     height = legend_y + 14
     return f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" fill="currentColor">{"".join(drawn)}</svg>'

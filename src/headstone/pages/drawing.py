@@ -68,10 +68,10 @@ def scene_svg(scene: Scene, axis: Axis, name: str) -> str:
         _lane(view, axis, HEAD_HEIGHT + LANE_HEIGHT * number, last=number == len(scene.replicas) - 1)
         for number, view in enumerate(scene.replicas)
     ]
-    told = ". ".join(lane_text(view) for view in scene.replicas)
+    description = ". ".join(lane_text(view) for view in scene.replicas)
     head = f'<text class="note" x="{TABLE_LEFT}" y="11">read_committed reads</text>'
     return svg(
-        f"The logs after {scene.hours} h: {scene.title}", told, name, height, [head, *lanes, _foot(axis, height)]
+        f"The logs after {scene.hours} h: {scene.title}", description, name, height, [head, *lanes, _foot(axis, height)]
     )
 
 
@@ -159,16 +159,16 @@ def _marks(marks: dict[str, int], axis: Axis, *, above: bool) -> list[str]:
     out = []
     places = sorted(names)
     for number, offset in enumerate(places):
-        at = axis.x(offset)
+        tick_x = axis.x(offset)
         label = f"{', '.join(names[offset])} {offset}"
         wide = MARK_CHARACTER * len(label) + 6
         following = axis.x(places[number + 1]) if number + 1 < len(places) else LANE_LEFT + LANE_WIDTH + 8
-        flip = at + wide > following
+        flip = tick_x + wide > following
         out += [
-            f'<line class="tick {name.lower()}" x1="{at:.1f}" x2="{at:.1f}" y1="{y1}" y2="{y2}"/>'
+            f'<line class="tick {name.lower()}" x1="{tick_x:.1f}" x2="{tick_x:.1f}" y1="{y1}" y2="{y2}"/>'
             for name in names[offset]
         ]
-        anchor, x = ("end", at - 3) if flip else ("start", at + 3)
+        anchor, x = ("end", tick_x - 3) if flip else ("start", tick_x + 3)
         out.append(
             f'<text class="mark {names[offset][0].lower()}" text-anchor="{anchor}" x="{x:.1f}" y="{baseline}">{label}</text>'
         )
@@ -198,8 +198,8 @@ def _foot(axis: Axis, height: int) -> str:
         f'<text class="note middle" x="{end:.1f}" y="{y + 14}">{axis.end}</text>',
     ]
     for offset in range(axis.end + 1):
-        at = axis.x(offset)
-        parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{y}" y2="{y + 4}"/>')
+        tick_x = axis.x(offset)
+        parts.append(f'<line class="axis" x1="{tick_x:.1f}" x2="{tick_x:.1f}" y1="{y}" y2="{y + 4}"/>')
     for offset in sorted(axis.drawn):
         middle = (axis.x(offset) + axis.x(offset + 1)) / 2
         parts.append(f'<text class="note middle" x="{middle:.1f}" y="{y + 14}">{offset}</text>')

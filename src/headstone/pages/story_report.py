@@ -173,11 +173,11 @@ def _scene(scene: Scene, number: int, axis: Axis, name: str) -> str:
 
 def _verdict(telling: Telling) -> str:
     if telling.corrupt:
-        found = "".join(f"<br>{escape(finding.where)} {escape(finding.text)}." for finding in telling.findings)
+        details = "".join(f"<br>{escape(finding.where)} {escape(finding.text)}." for finding in telling.findings)
     else:
-        found = " on every replica."
+        details = " on every replica."
     return (
-        f'<p class="verdict {_verdict_class(telling)}"><strong>{_verdict_word(telling)}</strong>{found}<br>'
+        f'<p class="verdict {_verdict_class(telling)}"><strong>{_verdict_word(telling)}</strong>{details}<br>'
         f"A read_committed consumer should get {escape(show_table(telling.expected))}, from every replica.</p>"
     )
 

@@ -44,12 +44,12 @@ def series_of(scenes: Sequence[Scene]) -> list[Series]:
 def watermarks_svg(scenes: Sequence[Scene], end: int, scene_slots: int, name: str) -> str:
     """`end` and `scene_slots` are the axes' lengths, so that charts of one story can be compared."""
     series = series_of(scenes)
-    told = "; ".join(f"{one.name} {', '.join(map(str, one.values))}" for one in series)
+    description = "; ".join(f"{one.name} {', '.join(map(str, one.values))}" for one in series)
     scale = _Scale(end=max(1, end), scenes=max(2, scene_slots))
     body = [_frame(scale, len(scenes))]
     body += [_line(one, scale) for one in reversed(series)]
     body += _labels(series, scale)
-    return svg(f"Watermarks at scenes 1 to {len(scenes)}", told, name, HEIGHT, body)
+    return svg(f"Watermarks at scenes 1 to {len(scenes)}", description, name, HEIGHT, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +79,23 @@ def _frame(scale: _Scale, scenes: int) -> str:
     return "".join(parts)
 
 
-def _line(one: Series, scale: _Scale) -> str:
-    at = [(scale.x(number), scale.y(value)) for number, value in enumerate(one.values)]
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+def _line(curve: Series, scale: _Scale) -> str:
+    corners = [(scale.x(number), scale.y(value)) for number, value in enumerate(curve.values)]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
     parts = [f'<polyline points="{points}"/>']
-    if one.css == "mtro":
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5"/>' for x, y in at]
-    elif one.css == "mxro":
-        parts += [f'<rect x="{x - 2.5:.1f}" y="{y - 2.5:.1f}" width="5" height="5"/>' for x, y in at]
-    return f'<g class="series {one.css}">{"".join(parts)}</g>'
+    if curve.css == "mtro":
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5"/>' for x, y in corners]
+    elif curve.css == "mxro":
+        parts += [f'<rect x="{x - 2.5:.1f}" y="{y - 2.5:.1f}" width="5" height="5"/>' for x, y in corners]
+    return f'<g class="series {curve.css}">{"".join(parts)}</g>'
 
 
 def _labels(series: Sequence[Series], scale: _Scale) -> list[str]:
     """At the last point of each line; equal ends share a label, near ones move up."""
     names: dict[int, list[str]] = {}
-    for one in series:
-        if one.values:
-            names.setdefault(one.values[-1], []).append(one.name)
+    for curve in series:
+        if curve.values:
+            names.setdefault(curve.values[-1], []).append(curve.name)
     out = []
     below = float(HEIGHT)
     for value in sorted(names):

@@ -89,9 +89,9 @@ def _records(raw: bytes, base: int, count: int) -> list[Record]:
     return records
 
 
-def _sized(raw: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _varint(raw, at)
-    return (None, at) if size < 0 else (raw[at : at + size], at + size)
+def _sized(raw: bytes, position: int) -> tuple[bytes | None, int]:
+    size, position = _varint(raw, position)
+    return (None, position) if size < 0 else (raw[position : position + size], position + size)
 
 
 def _varint(raw: bytes, position: int) -> tuple[int, int]:

@@ -197,8 +197,8 @@ class Broker:
         epoch = asker.log.epochs[-1][0] if asker.log.epochs else -1
         diverging = None
         if epoch >= 0:
-            known, end = log.end_of_epoch(epoch)
-            diverging = (known, end) if known < epoch or end < position else None
+            last_epoch, end = log.end_of_epoch(epoch)
+            diverging = (last_epoch, end) if last_epoch < epoch or end < position else None
         taken: list[Batch] = []
         if diverging is None and log.log_start <= position:
             self.ends[follower], self.seen[follower] = position, asker.registration
@@ -215,9 +215,9 @@ class Broker:
     def apply_fetch(self, got: Fetched, fresh: int) -> None:
         log = self.log
         if got.diverging is not None:
-            known, end = got.diverging
-            if known >= 0:
-                self.truncate(min(log.end_of_epoch(known)[1], end), fresh)
+            leader_epoch, end = got.diverging
+            if leader_epoch >= 0:
+                self.truncate(min(log.end_of_epoch(leader_epoch)[1], end), fresh)
                 return
         if got.diverging is not None or got.position < got.log_start:
             # Nothing that the leader still knows of: begin again where its log begins.

@@ -47,12 +47,12 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
 
-    def add(self, other: Tally) -> None:
-        self.seeds += other.seeds
-        self.steps += other.steps
-        self.checks += other.checks
-        self.faults += other.faults
-        self.violations += other.violations
+    def add(self, tally: Tally) -> None:
+        self.seeds += tally.seeds
+        self.steps += tally.steps
+        self.checks += tally.checks
+        self.faults += tally.faults
+        self.violations += tally.violations
 
 
 def run_chunk(first: int, last: int, settings: Settings) -> Tally:

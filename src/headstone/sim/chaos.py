@@ -52,7 +52,7 @@ class Driver:
             self.upgraded = False
             self.cluster.brokers[scenario.old_version].version = 1
         self.highest = GroupWatermarks(mtro=0, mxro=0)
-        self.known: dict[int, tuple[int, GroupWatermarks]] = {}
+        self.groups_seen: dict[int, tuple[int, GroupWatermarks]] = {}
         self.checks = 0
         self._writes = 0
         for i in range(3):
@@ -332,13 +332,13 @@ class Driver:
         cluster = self.cluster
         for broker in cluster.brokers:
             group, incarnation = broker.replica.group, broker.replica.incarnation
-            before = self.known.get(broker.number)
+            before = self.groups_seen.get(broker.number)
             if before is not None and before[0] == incarnation:
                 fell = group.mtro < before[1].mtro or group.mxro < before[1].mxro
                 text = f"went from {before[1].mtro}/{before[1].mxro} to {group.mtro}/{group.mxro}"
                 if fell and broker.alive:
                     raise Corrupt(Finding(kind=checkers.WATERMARK_FELL, where=f"broker {broker.number}", text=text))
-            self.known[broker.number] = (incarnation, group)
+            self.groups_seen[broker.number] = (incarnation, group)
             self.highest = GroupWatermarks(
                 mtro=max(self.highest.mtro, group.mtro), mxro=max(self.highest.mxro, group.mxro)
             )
@@ -357,6 +357,6 @@ class Corrupt(Exception):
         self.finding = finding
 
 
-def _raise_first(found: Sequence[Finding]) -> None:
-    if found:
-        raise Corrupt(found[0])
+def _raise_first(findings: Sequence[Finding]) -> None:
+    if findings:
+        raise Corrupt(findings[0])

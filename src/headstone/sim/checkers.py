@@ -193,8 +193,8 @@ def _around(log: PartitionLog, offset: int) -> list[Batch]:
 def _older(log: PartitionLog, deletion: Entry, truth: Truth) -> list[str]:
     key, offset = deletion.record.key, deletion.record.offset
     records = (record for batch in log.batches(log.log_start) if batch.base < offset for record in batch.records)
-    mine = (r for r in records if r.key == key and log.log_start <= r.offset < offset and r.value is not None)
-    kept = ((r, truth.entries.get(r.offset)) for r in mine)
+    values = (r for r in records if r.key == key and log.log_start <= r.offset < offset and r.value is not None)
+    kept = ((r, truth.entries.get(r.offset)) for r in values)
     return [_show(r) for r, entry in kept if entry is not None and entry.record == r and entry.committed]
 
 

@@ -152,10 +152,10 @@ def _judged(segments: list[SegmentSurvey], cleaning: CleaningPass, pieces: Memor
     indexer = Indexer(cleaning)
     for segment in reversed(segments):
         for piece in pieces.pieces(segment, backwards=True):
-            mine = states[segment.record : segment.record + segment.records]
-            entries = indexer.index(piece, mine)
+            piece_states = states[segment.record : segment.record + segment.records]
+            entries = indexer.index(piece, piece_states)
             dirty = entries.offsets >= cleaning.dirty_start
-            keys.mark_newest(table, entries.digests, dirty, entries.ordinals, mine)
+            keys.mark_newest(table, entries.digests, dirty, entries.ordinals, piece_states)
     return states
 
 
@@ -168,10 +168,10 @@ def _rewrite(
     for segment in group:
         for piece in pieces.pieces(segment, backwards=False):
             new = rewriter.rewrite(piece, states[segment.record : segment.record + segment.records])
-            raw, at = new.data.tobytes(), 0
+            raw, position = new.data.tobytes(), 0
             for size in new.sizes.tolist():
-                made.append(_batch(raw[at : at + size], before))
-                at += size
+                made.append(_batch(raw[position : position + size], before))
+                position += size
     start, end = group[0].base, group[-1].next_offset
     return Segment(base=start, batches=made, aborted=_still_needed(survey.aborted_seen, start, end))
 

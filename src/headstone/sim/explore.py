@@ -119,10 +119,10 @@ class Explorer:
         self._dirty = cache(lambda at, control, end: self.values[control].dirty(self.values[at], end))
 
     def number(self, value: object) -> int:
-        found = self._numbers.setdefault(value, len(self.values))
-        if found == len(self.values):
+        number = self._numbers.setdefault(value, len(self.values))
+        if number == len(self.values):
             self.values.append(value)
-        return found
+        return number
 
     def start(self) -> World:
         bounds, log = self.bounds, (0,) * self.bounds.written
@@ -228,8 +228,13 @@ class Explorer:
         """Within one leader epoch, by members that the leader knows. The answer may be lost, or short."""
         broker: Broker = self.values[number]
         leader: Broker = self.values[source]
-        known, me, log = broker.metadata, broker.number, broker.log
-        if known is None or leader.metadata is None or number == source or (leader.number, leader.leads) != known[:2]:
+        metadata, me, log = broker.metadata, broker.number, broker.log
+        if (
+            metadata is None
+            or leader.metadata is None
+            or number == source
+            or (leader.number, leader.leads) != metadata[:2]
+        ):
             return []
         if not leader.metadata.since(me) == broker.since != NOBODY:
             return []
@@ -252,12 +257,12 @@ class Explorer:
             if elections >= 0 and has_all:
                 led = metadata._replace(leader=b, leader_epoch=metadata.leader_epoch + 1)
                 decisions.append((f"elect {b}", controller._replace(metadata=led, elections=elections)))
-            others = tuple(pair for pair in metadata.members if pair[0] != b)
-            if left >= 0 and others == metadata.members:
-                grown = metadata._replace(members=tuple(sorted((*others, (b, self.bounds.changes - left)))))
+            rest = tuple(pair for pair in metadata.members if pair[0] != b)
+            if left >= 0 and rest == metadata.members:
+                grown = metadata._replace(members=tuple(sorted((*rest, (b, self.bounds.changes - left)))))
                 decisions.append((f"add {b}", controller._replace(metadata=grown, changes=left)))
             elif left >= 0 and b != metadata.leader and sum(whole) > has_all:
-                shrunk = metadata._replace(members=others)
+                shrunk = metadata._replace(members=rest)
                 decisions.append((f"remove {b}", controller._replace(metadata=shrunk, changes=left)))
         return [(action, self.number(after)) for action, after in decisions]
 
@@ -313,7 +318,7 @@ def _told(explorer: Explorer, action: Action) -> str:
         return action
     if isinstance(action, tuple):
         return " ".join(_told(explorer, part) for part in action)
-    to, said = explorer.values[action].to, explorer.values[action].message
-    if isinstance(said, Poll):
-        return f"[{'poll' if said.answer else 'news'} to {to}: epoch {said.leader_epoch}, MTRO {said.mtro}]"
-    return f"[report of {said.member}.{said.incarnation}: epoch {said.leader_epoch}, MCCO {said.mcco}]"
+    to, message = explorer.values[action].to, explorer.values[action].message
+    if isinstance(message, Poll):
+        return f"[{'poll' if message.answer else 'news'} to {to}: epoch {message.leader_epoch}, MTRO {message.mtro}]"
+    return f"[report of {message.member}.{message.incarnation}: epoch {message.leader_epoch}, MCCO {message.mcco}]"

@@ -79,10 +79,10 @@ def epochs(log: Log) -> Log:
     return tuple(cell // LEVELS for cell in log)
 
 
-def agreed(mine: Log, others: Log) -> int:
+def agreed(left: Log, right: Log) -> int:
     """Up to where two rows of leader epochs are the same."""
-    pairs = enumerate(zip(mine, others, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(mine), len(others)))
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def dirty_below(log: Log, end: int) -> bool:

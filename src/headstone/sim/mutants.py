@@ -164,9 +164,9 @@ class AnswersEveryone(Replica):
     """Old leaders get reports too."""
 
     def _polled(self, poll: Poll) -> list[following.Effect]:
-        known, self.leader_epoch = self.leader_epoch, -1
+        before, self.leader_epoch = self.leader_epoch, -1
         effects = super()._polled(poll)
-        self.leader_epoch = max(known, self.leader_epoch)
+        self.leader_epoch = max(before, self.leader_epoch)
         return effects
 
 

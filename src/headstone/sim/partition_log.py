@@ -196,11 +196,11 @@ class PartitionLog:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        usable = [at for at in self.snapshots if self.log_start < at <= self.log_end]
-        at = max(usable, default=self.log_start)
-        rows = self.snapshots[at].copy() if usable else np.zeros(0, dtype=PRODUCER)
+        usable = [offset for offset in self.snapshots if self.log_start < offset <= self.log_end]
+        offset = max(usable, default=self.log_start)
+        rows = self.snapshots[offset].copy() if usable else np.zeros(0, dtype=PRODUCER)
         self._state = ProducerState(high_watermark=0, rows=rows)
-        self._replay_from(self._state, at)
+        self._replay_from(self._state, offset)
         self._state.completed = []
         # Kafka forgets transactions that were decided before the snapshot but are not replicated yet, and may show them
         # early to a reader. That is no matter of compaction, so here they are remembered.

@@ -43,8 +43,8 @@ def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) ->
                 driver.check()
         step_number = len(story)
         heal(driver)
-    except Corrupt as found:
-        outcome.finding, outcome.at_step = found.finding, step_number
+    except Corrupt as corrupt:
+        outcome.finding, outcome.at_step = corrupt.finding, step_number
     except AssertionError as error:
         error.add_note(
             f"seed {seed}, step {step_number}: headstone simulate --seed {seed} --seeds 1 --rules {scenario.rules}"

@@ -42,10 +42,10 @@ def write_sample(directory: Path, settings: SampleSettings) -> list[Path]:
         directory.mkdir()
         ends[partition] = _Writer(directory, settings, number).write()
     for name in (checkpoints.HIGH_WATERMARK, checkpoints.RECOVERY_POINT):
-        others = checkpoints.read_offsets(first / name)
-        checkpoints.write_offsets(first / name, {**others, **ends})
-    for other in roots[1:]:
-        shutil.copytree(first, other)
+        offsets = checkpoints.read_offsets(first / name)
+        checkpoints.write_offsets(first / name, {**offsets, **ends})
+    for replica in roots[1:]:
+        shutil.copytree(first, replica)
     return roots
 
 
