@@ -135,31 +135,31 @@ def _live(arguments: argparse.Namespace, output: Output, wanted: list[bytes]) ->
             connection, arguments.topic, work, bytes_per_second=arguments.bytes_per_second, tell=output.tell,
         )  # fmt: skip
         groups = replicas_of([(str(n), find_partitions([str(path)])) for n, path in sorted(copied.directories.items())])
-        found = _audited(arguments, output, groups, wanted)
-    _ask_producers(connection, found)
-    known = {one.partition: one for one in found}
+        audits = _audited(arguments, output, groups, wanted)
+    _ask_producers(connection, audits)
+    by_partition = {audited.partition: audited for audited in audits}
     for partition, problems in copied.problems.items():
         blank = PartitionAudit(partition=partition, replicas=(), results=[], problems=[])
-        known.setdefault(partition, blank).problems.extend(problems)
+        by_partition.setdefault(partition, blank).problems.extend(problems)
         # Commands for Kafka's tools would leave it out of the partition's replicas.
-        known[partition].brokers["a replica that could not be copied"] = None
-        known[partition].unread.append("a replica that could not be copied")
-    for one in known.values():
-        one.problems += copied.withheld(one).values()
-    return _outcome(arguments, [known[name] for name in sorted(known)], wanted)
+        by_partition[partition].brokers["a replica that could not be copied"] = None
+        by_partition[partition].unread.append("a replica that could not be copied")
+    for audited in by_partition.values():
+        audited.problems += copied.withheld(audited).values()
+    return _outcome(arguments, [by_partition[name] for name in sorted(by_partition)], wanted)
 
 
-def _ask_producers(connection: Connection, found: list[PartitionAudit]) -> None:
+def _ask_producers(connection: Connection, audits: list[PartitionAudit]) -> None:
     """Of replicas on which transactions never end: what their brokers themselves say of the producers."""
     from headstone.cluster.replicas import ask_producers
 
-    for one in found:
-        for frozen in (frozen for result in one.results for frozen in result.frozen):
-            directory, name = one.replicas[0].directory, frozen.replica
-            if name not in one.producers:
-                said = ask_producers(connection, directory.topic_partition, int(name))
-                if said is not None:
-                    one.producers[name] = said
+    for audited in audits:
+        for frozen in (frozen for result in audited.results for frozen in result.frozen):
+            directory, name = audited.replicas[0].directory, frozen.replica
+            if name not in audited.producers:
+                producers = ask_producers(connection, directory.topic_partition, int(name))
+                if producers is not None:
+                    audited.producers[name] = producers
 
 
 def _audited(arguments: argparse.Namespace, output: Output, groups: Any, wanted: list[bytes]) -> list[PartitionAudit]:

@@ -118,12 +118,12 @@ def _partition_lines(partition: PartitionOutcome) -> Iterator[str]:
 
 def _group_lines(group: Group) -> Iterator[str]:
     first, count = group.findings[0], len(group.findings)
-    other = f" or {group.or_kind} on {first.or_replica}" if group.or_kind else ""
-    other += f" or {first.else_kind} there" if first.else_kind else ""
+    alternatives = f" or {group.or_kind} on {first.or_replica}" if group.or_kind else ""
+    alternatives += f" or {first.else_kind} there" if first.else_kind else ""
     producer = f", producer {group.producer_id}" if group.producer_id >= 0 else ""
     harmless = "" if group.misleads else ", no reader is misled"
     yield (
-        f"  {group.kind} on {group.replica}{other}{producer}: {count} "
+        f"  {group.kind} on {group.replica}{alternatives}{producer}: {count} "
         f"{'finding' if count == 1 else 'findings'} ({group.sure}, {group.isolation}{harmless})"
     )
     yield f"    {first.why}"

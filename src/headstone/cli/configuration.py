@@ -49,8 +49,8 @@ class Configuration:
     def cluster(self, name: str) -> dict[str, str]:
         """librdkafka's settings, secrets included."""
         if name not in self.clusters:
-            known = ", ".join(sorted(self.clusters)) or "none"
-            raise UsageError(f"--cluster {name}: {self.file or 'no configuration file'} names {known}")
+            names = ", ".join(sorted(self.clusters)) or "none"
+            raise UsageError(f"--cluster {name}: {self.file or 'no configuration file'} names {names}")
         settings = self._resolved(f"{CLUSTERS}.{name}", self.clusters[name])
         return {"bootstrap.servers" if key == "bootstrap" else key: value for key, value in settings.items()}
 
@@ -103,21 +103,23 @@ def _is_there(file: Path) -> bool:
 
 
 def _checked(file: Path, document: dict[str, Any]) -> Configuration:
-    found = Configuration(
+    configuration = Configuration(
         file=file, **{name: content for name, content in document.items() if _is_section(name, content)}
     )
     for name, content in document.items():
         if not _is_section(name, content):
-            raise found.refuse(
+            raise configuration.refuse(
                 name, f"unknown; there are {', '.join((DEFAULTS, VERBS, CLUSTERS, STORES))}, each a table"
             )
-    for section, tables in ((CLUSTERS, found.clusters), (STORES, found.stores)):
+    for section, tables in ((CLUSTERS, configuration.clusters), (STORES, configuration.stores)):
         for name, settings in tables.items():
-            _check_connection(found, f"{section}.{name}" if section == CLUSTERS else f'{section}."{name}"', settings)
-    for name, settings in found.clusters.items():
+            _check_connection(
+                configuration, f"{section}.{name}" if section == CLUSTERS else f'{section}."{name}"', settings
+            )
+    for name, settings in configuration.clusters.items():
         if "bootstrap" not in settings:
-            raise found.refuse(f"{CLUSTERS}.{name}", "has no bootstrap: HOST:PORT, with commas between several")
-    return found
+            raise configuration.refuse(f"{CLUSTERS}.{name}", "has no bootstrap: HOST:PORT, with commas between several")
+    return configuration
 
 
 def _is_section(name: str, content: object) -> bool:
@@ -150,19 +152,19 @@ def apply_defaults(configuration: Configuration, chosen: argparse.ArgumentParser
     """Makes the file's defaults those of the chosen parser; names and verbs are held against everything that there is."""
     if not configuration.defaults and not configuration.verbs:
         return
-    known: dict[str, set[str]] = {}
+    by_verb: dict[str, set[str]] = {}
     for words, option, _ in options_of(everything()):
-        known.setdefault(words, set()).add(option)
+        by_verb.setdefault(words, set()).add(option)
     for option in configuration.defaults:
-        if not any(option in options for options in known.values()) or option in NO_DEFAULTS:
+        if not any(option in options for options in by_verb.values()) or option in NO_DEFAULTS:
             raise configuration.refuse(f"{DEFAULTS}.{option}", "no verb has such an option")
     for words, settings in configuration.verbs.items():
-        if words not in known or not isinstance(settings, dict):
+        if words not in by_verb or not isinstance(settings, dict):
             raise configuration.refuse(
-                f'{VERBS}."{words}"', f"no such verb; there are {', '.join(sorted(filter(None, known)))}"
+                f'{VERBS}."{words}"', f"no such verb; there are {', '.join(sorted(filter(None, by_verb)))}"
             )
         for option in settings:
-            if option not in known[words] or option in NO_DEFAULTS:
+            if option not in by_verb[words] or option in NO_DEFAULTS:
                 raise configuration.refuse(f'{VERBS}."{words}".{option}', f"{words} has no such option")
     for words, option, action in options_of(chosen):
         for section, table in (

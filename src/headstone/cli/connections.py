@@ -50,17 +50,17 @@ def kafka_connection(arguments: argparse.Namespace) -> Connection:
 
     if not has_cluster(arguments):
         raise UsageError("name a cluster with --bootstrap HOSTS, or with --cluster NAME from the configuration file")
-    known = arguments.configuration.cluster(arguments.cluster) if arguments.cluster else {}
+    from_file = arguments.configuration.cluster(arguments.cluster) if arguments.cluster else {}
     given = pairs("--kafka-conf", arguments.kafka_conf, such_as="security.protocol=SASL_SSL")
-    settings = {**known, **{name: resolved_setting(name, value) for name, value in given.items()}}
+    settings = {**from_file, **{name: resolved_setting(name, value) for name, value in given.items()}}
     bootstrap = settings.pop("bootstrap.servers") if arguments.cluster else arguments.bootstrap
     return Connection.parse(bootstrap, settings)
 
 
 def store_settings(arguments: argparse.Namespace, url: str) -> dict[str, str]:
     """Of the store that holds the URL."""
-    told = pairs("--store-conf", arguments.store_conf, such_as="endpoint=http://127.0.0.1:9000")
-    given = {name: resolved_setting(name, value) for name, value in told.items()}
+    texts = pairs("--store-conf", arguments.store_conf, such_as="endpoint=http://127.0.0.1:9000")
+    given = {name: resolved_setting(name, value) for name, value in texts.items()}
     return {**arguments.configuration.store(url), **given}
 
 

@@ -42,13 +42,13 @@ def status(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.status import lake_status
 
     lake = open_named(arguments)
-    found = lake_status(lake.metastore)
+    lake_state = lake_status(lake.metastore)
     violations = lake.metastore.check() if arguments.check else []
     lake.close()
     output.answer(
-        lambda: {**_status_document(found), "violations": violations},
+        lambda: {**_status_document(lake_state), "violations": violations},
         (
-            *_status_lines(found, output, partitions=not arguments.totals),
+            *_status_lines(lake_state, output, partitions=not arguments.totals),
             *(output.painted(f"WRONG: {text}", BAD) for text in violations),
         ),
     )
@@ -141,14 +141,14 @@ def upgrade(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.lake import metastore_url
     from headstone.lake.upgrades import upgrade as bring_up_to_date
 
-    found = bring_up_to_date(metastore_url(arguments.lake), apply=arguments.apply)
+    outcome = bring_up_to_date(metastore_url(arguments.lake), apply=arguments.apply)
     what = "done" if arguments.apply else "to do; --apply does it"
-    versions = f"version {found.version_before}"
-    if found.steps:
-        versions += f", {'now' if arguments.apply else 'to become'} {found.version_after}"
+    versions = f"version {outcome.version_before}"
+    if outcome.steps:
+        versions += f", {'now' if arguments.apply else 'to become'} {outcome.version_after}"
     output.answer(
-        lambda: {"applied": arguments.apply, **asdict(found)},
-        [*found.steps, f"{versions}: {f'{len(found.steps)} steps {what}' if found.steps else 'nothing to do'}"],
+        lambda: {"applied": arguments.apply, **asdict(outcome)},
+        [*outcome.steps, f"{versions}: {f'{len(outcome.steps)} steps {what}' if outcome.steps else 'nothing to do'}"],
     )
     return DONE
 
@@ -159,27 +159,29 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
 
     lake = open_named(arguments)
     pins = Pins(lake.metastore).all()
-    found = garbage(lake, now_ms=lake.metastore.clock(), grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms)
+    collectable = garbage(
+        lake, now_ms=lake.metastore.clock(), grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms
+    )
     if arguments.apply:
-        collect(lake, found)
+        collect(lake, collectable)
     lake.close()
-    rows = found.rows
+    rows = collectable.rows
     what = "deleted" if arguments.apply else "to delete; --apply does it"
     output.answer(
         lambda: {
             "applied": arguments.apply,
             "objects": [asdict(row) for row in rows],
-            "orphans": found.orphans,
+            "orphans": collectable.orphans,
             "pins": [asdict(pin) for pin in pins],
         },
         [
             *(f"{row.object_id} {row.state} {row.size / 1e6:,.1f} MB" for row in rows),
-            *(f"{object_id} orphan" for object_id in found.orphans),
+            *(f"{object_id} orphan" for object_id in collectable.orphans),
             *(
                 f"{pin.reader} reads what was there at {pin.as_of_ms} or since: it stays until {pin.expires_ms}"
                 for pin in pins
             ),
-            f"{len(rows) + len(found.orphans)} objects, {sum(row.size for row in rows) / 1e6:,.1f} MB {what}",
+            f"{len(rows) + len(collectable.orphans)} objects, {sum(row.size for row in rows) / 1e6:,.1f} MB {what}",
         ],
     )
     return DONE

@@ -61,8 +61,8 @@ def _ingest_logs(arguments: argparse.Namespace, output: Output) -> list[dict[str
     given = _topic_settings(arguments.topic_conf, facts)
     lake = open_named(arguments)
     for topic in given.keys() - lake.metastore.topics().keys():
-        found = replace(facts[topic], settings={**facts[topic].settings, **given[topic]})
-        adopt(lake, topic, found, policy=arguments.cleanup_policy)
+        topic_facts = replace(facts[topic], settings={**facts[topic].settings, **given[topic]})
+        adopt(lake, topic, topic_facts, policy=arguments.cleanup_policy)
     progress = ProgressLine(enabled=not output.quiet)
     with engine_of(arguments, verb="lake ingest", spark_by_default=False) as engine, progress:
         engine.begin()
@@ -133,7 +133,7 @@ def _stop_on_signal() -> threading.Event:
 
 def _topic_settings(items: Sequence[str], topics: Collection[str]) -> dict[str, dict[str, object]]:
     """Of those topics that are ingested; of others, or by another name, it would be a mistake."""
-    found: dict[str, dict[str, object]] = {}
+    settings: dict[str, dict[str, object]] = {}
     for item in items:
         topic, colon, pair = item.partition(":")
         if not colon or "=" not in pair:
@@ -144,8 +144,8 @@ def _topic_settings(items: Sequence[str], topics: Collection[str]) -> dict[str, 
             if name not in BY_NAME:
                 raise UsageError(f"--topic-conf {item}: no topic setting {name}; there are {', '.join(BY_NAME)}")
             BY_NAME[name].parsed(value)
-            found.setdefault(topic, {})[name] = value
-    return found
+            settings.setdefault(topic, {})[name] = value
+    return settings
 
 
 def read(arguments: argparse.Namespace, output: Output) -> int:

@@ -96,10 +96,10 @@ def _of_topics(
     arguments: argparse.Namespace, states: Mapping[TopicPartition, Eligibility]
 ) -> dict[TopicPartition, Eligibility]:
     """Only of the topics that were named, if any were; a name that is not there is a mistake."""
-    known = {name.topic for name in states}
+    topics = {name.topic for name in states}
     for topic in arguments.topic:
-        if topic not in known:
-            raise UsageError(f"the lake has no topic {topic}; it has {', '.join(sorted(known)) or 'none'}")
+        if topic not in topics:
+            raise UsageError(f"the lake has no topic {topic}; it has {', '.join(sorted(topics)) or 'none'}")
     return {name: state for name, state in states.items() if not arguments.topic or name.topic in arguments.topic}
 
 

@@ -50,8 +50,8 @@ def name_of_worker(what: str = "") -> str:
 
 
 def chosen_partitions(arguments: argparse.Namespace, lake: Lake) -> list[TopicPartition]:
-    known = [partition for partition in lake.metastore.partitions() if partition.topic == arguments.topic]
-    chosen = [partition for partition in known if arguments.partition in (None, partition.number)]
+    partitions = [partition for partition in lake.metastore.partitions() if partition.topic == arguments.topic]
+    chosen = [partition for partition in partitions if arguments.partition in (None, partition.number)]
     if not chosen:
         raise UsageError(f"the lake has no {arguments.topic}-{arguments.partition or 0}")
     return chosen

@@ -84,22 +84,22 @@ def _written(
         ProgressLine(enabled=not output.quiet) as progress,
     ):
         for broker in brokers:
-            mine = [one for one, some in where if broker in some]
+            planned = [one for one, some in where if broker in some]
             target = export_place(broker.log_dir, clean=arguments.clean)
-            for one in export_partitions(lake, mine, target, engine, board=progress.board, tell=output.tell):
-                done.setdefault(one.partition, one)
+            for exported in export_partitions(lake, planned, target, engine, board=progress.board, tell=output.tell):
+                done.setdefault(exported.partition, exported)
     return [done[one.partition] for one, _ in where]
 
 
 def _nodes(where: Sequence[tuple[PartitionExport, Sequence[Broker]]]) -> dict[str, list[list[int]]] | None:
     """By topic the brokers of each partition; None where nobody knows who they are."""
-    found: dict[str, list[list[int]]] = {}
-    for one, brokers in where:
+    by_topic: dict[str, list[list[int]]] = {}
+    for planned, brokers in where:
         nodes = [broker.node for broker in brokers if broker.node is not None]
         if len(nodes) < len(brokers):
             return None
-        found.setdefault(one.partition.topic, []).append(nodes)
-    return found
+        by_topic.setdefault(planned.partition.topic, []).append(nodes)
+    return by_topic
 
 
 def _bootstrap(
@@ -129,10 +129,10 @@ def _planned_line(where: tuple[PartitionExport, Sequence[Broker]]) -> str:
 
 
 def _exported_lines(done: Sequence[Exported], extended: Sequence[Place]) -> Iterator[str]:
-    for one in done:
+    for exported in done:
         yield (
-            f"{one.partition}: [{one.start_offset}, {one.next_offset}) {one.records:,} records, {one.bytes / 1e6:,.1f} MB in "
-            f"{one.segments} segments, topic id {one.topic_id}"
+            f"{exported.partition}: [{exported.start_offset}, {exported.next_offset}) {exported.records:,} records, "
+            f"{exported.bytes / 1e6:,.1f} MB in {exported.segments} segments, topic id {exported.topic_id}"
         )
     for file in extended:
         yield f"{file}: the topics are in it; start the brokers"

@@ -137,31 +137,31 @@ def retain(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.expiry import expire, find_expired
 
     lake = open_named(arguments)
-    known, chosen = lake.metastore.topics(), arguments.topic or None
-    if missing := sorted(set(arguments.topic) - known.keys()):
+    settings, chosen = lake.metastore.topics(), arguments.topic or None
+    if missing := sorted(set(arguments.topic) - settings.keys()):
         raise UsageError(f"the lake has no topic {', '.join(missing)}")
     if arguments.apply:
-        found = expire(lake, clock=lake.metastore.clock, topics=chosen)
+        expired = expire(lake, clock=lake.metastore.clock, topics=chosen)
     else:
-        found = find_expired(lake, now_ms=lake.metastore.clock(), topics=chosen)
+        expired = find_expired(lake, now_ms=lake.metastore.clock(), topics=chosen)
     lake.close()
     output.answer(
         lambda: {
             "applied": arguments.apply,
-            "partitions": [{**asdict(gone), "partition": str(gone.partition)} for gone in found],
+            "partitions": [{**asdict(gone), "partition": str(gone.partition)} for gone in expired],
         },
-        _retained(found, applied=arguments.apply),
+        _retained(expired, applied=arguments.apply),
     )
     return DONE
 
 
-def _retained(found: Sequence[Any], *, applied: bool) -> Iterator[str]:
-    for gone in found:
+def _retained(expired: Sequence[Any], *, applied: bool) -> Iterator[str]:
+    for gone in expired:
         yield (
             f"{gone.partition}: start {gone.start_before} -> {gone.start_after}, {gone.records:,} records and "
             f"{gone.bytes / 1e6:,.1f} MB in {gone.extents} extents, by {gone.reason}"
         )
-    if not found:
+    if not expired:
         yield "nothing has expired"
     elif not applied:
         yield "nothing was changed; --apply does it"

@@ -136,13 +136,13 @@ segment_bytes = number_of(BY_NAME["segment.bytes"])
 
 def pairs(flag: str, items: Sequence[str], *, such_as: str = "") -> dict[str, str]:
     """Of K=V, given with a flag that may be repeated; a later one wins."""
-    found = {}
+    values = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise UsageError(f"{flag} {item}: expected K=V" + (f", such as {such_as}" if such_as else ""))
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def now_ms(arguments: argparse.Namespace) -> int:

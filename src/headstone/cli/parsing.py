@@ -68,9 +68,9 @@ def what_to_do(prog: str) -> str:
 
 def explain(parser: argparse.ArgumentParser, examples: Sequence[str], exit_codes: Mapping[int, str]) -> None:
     """The end of a verb's help."""
-    told = {**EXIT_CODES, **exit_codes}
+    meanings = {**EXIT_CODES, **exit_codes}
     lines = ["examples:", *(f"  {example}" for example in examples), "", "exit codes:"]
-    parser.epilog = "\n".join([*lines, *(f"  {code}  {told[code]}" for code in sorted(told))])
+    parser.epilog = "\n".join([*lines, *(f"  {code}  {meanings[code]}" for code in sorted(meanings))])
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:

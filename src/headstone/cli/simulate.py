@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.sim.mutants import MUTANTS
 
     if arguments.mutant == "list":
-        known = {mutant.name: mutant.about for mutant in MUTANTS.values()}
-        output.answer(lambda: {"mutants": known}, (f"{name:26} {about}" for name, about in known.items()))
+        mutants = {mutant.name: mutant.about for mutant in MUTANTS.values()}
+        output.answer(lambda: {"mutants": mutants}, (f"{name:26} {about}" for name, about in mutants.items()))
         return DONE
     if arguments.mutant is not None and arguments.mutant not in MUTANTS:
         raise UsageError(f"unknown mutant {arguments.mutant!r}; `headstone simulate --mutant list` lists them")
@@ -91,7 +91,7 @@ class _Progress:
     def __init__(self, seeds: int, output: Output) -> None:
         self._seeds = seeds
         self._output = output
-        self._started = self._told = time.monotonic()
+        self._started = self._told_s = time.monotonic()
 
     def __call__(self, tally: Tally) -> None:
         now = time.monotonic()
@@ -102,9 +102,9 @@ class _Progress:
             return
         if sys.stderr.isatty():
             print(f"\r{line}   ", end="\n" if tally.seeds >= self._seeds else "", file=sys.stderr, flush=True)
-        elif now - self._told >= TOLD_EVERY_S:
+        elif now - self._told_s >= TOLD_EVERY_S:
             self._output.tell(line)
-            self._told = now
+            self._told_s = now
 
 
 def replay(seed: int, settings: Settings) -> str:
@@ -157,9 +157,9 @@ def as_text(
     kinds: dict[str, list[Violation]] = {}
     for violation in tally.violations:
         kinds.setdefault(violation.finding.kind, []).append(violation)
-    for kind, found in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
-        lines.append(f"\n{kind}: {len(found):,}")
-        for violation in found[:SHOWN_MAX]:
+    for kind, violations in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
+        lines.append(f"\n{kind}: {len(violations):,}")
+        for violation in violations[:SHOWN_MAX]:
             lines.append(f"  {violation.finding.where} {violation.finding.text}")
             lines.append(f"    {replay(violation.seed, settings)}")
     if short is not None:
