@@ -37,10 +37,10 @@ def add_partitions(connection: Connection, topic: str, count: int) -> None:
     """Up to `count`; a topic that has as many or more stays as it is."""
     named = select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)
     topic_id = connection.execute(named).scalar_one()
-    mine = schema.partitions.c.topic_id == topic_id
-    known = connection.execute(select(func.count()).select_from(schema.partitions).where(mine)).scalar_one()
-    _make_partitions(connection, topic_id, known, count)
-    if known < count:
+    of_topic = schema.partitions.c.topic_id == topic_id
+    count_before = connection.execute(select(func.count()).select_from(schema.partitions).where(of_topic)).scalar_one()
+    _make_partitions(connection, topic_id, count_before, count)
+    if count_before < count:
         note_topic(connection, topic)
 
 
@@ -69,11 +69,11 @@ def forget_topic(connection: Connection, name: str) -> None:
 def configure(connection: Connection, topic: str, settings: Mapping[str, object]) -> None:
     """These settings of a topic, beside those that it has."""
     columns, partitions = schema.topics.c, schema.partitions.c
-    mine = select(columns.topic_id, columns.settings).where(columns.name == topic)
-    own = select(partitions.partition_id).where(partitions.topic_id == connection.execute(mine).one().topic_id)
+    topic_row = select(columns.topic_id, columns.settings).where(columns.name == topic)
+    own = select(partitions.partition_id).where(partitions.topic_id == connection.execute(topic_row).one().topic_id)
     # Partitions first, as whoever commits or drops the topic does: nobody waits for another for ever.
     connection.execute(own.order_by(partitions.partition_id).with_for_update()).all()
-    row = connection.execute(mine.with_for_update()).one()
+    row = connection.execute(topic_row.with_for_update()).one()
     after = json.dumps(json.loads(row.settings) | dict(settings))
     connection.execute(update(schema.topics).where(columns.topic_id == row.topic_id).values(settings=after))
     requeue(connection, row.topic_id)
@@ -98,8 +98,8 @@ def requeue(connection: Connection, topic_id: int | None = None) -> None:
     """What the queue knows of a topic's partitions, or of all, anew: their settings, or times in their ranges, have changed."""
     table = schema.partitions
     every = select(table).order_by(table.c.partition_id)
-    mine = every if topic_id is None else every.where(table.c.topic_id == topic_id)
-    rows = connection.execute(mine.with_for_update()).all()
+    query = every if topic_id is None else every.where(table.c.topic_id == topic_id)
+    rows = connection.execute(query.with_for_update()).all()
     settings = topic_settings(connection, {row.topic_id for row in rows})
     for some in chunks(rows):
         ids = [row.partition_id for row in some]

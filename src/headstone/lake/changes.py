@@ -103,8 +103,8 @@ def append_all(
     names = {row.partition_id: partition for partition, row in located_all(connection, list(appends)).items()}
     table, rows = schema.partitions, list[Any]()
     for some in chunks(sorted(names)):
-        mine = select(table).where(table.c.partition_id.in_(some)).order_by(table.c.partition_id)
-        rows += connection.execute(mine.with_for_update()).all()
+        query = select(table).where(table.c.partition_id.in_(some)).order_by(table.c.partition_id)
+        rows += connection.execute(query.with_for_update()).all()
     if len(rows) < len(names):
         raise UsageError("a topic was dropped while records were appended to it: nothing was appended")
     if not rows:
@@ -113,7 +113,7 @@ def append_all(
     now_ms, settings = clock(), topic_settings(connection, {row.topic_id for row in rows})
     updates: list[dict[str, Any]] = []
     fresh: list[dict[str, Any]] = []
-    told: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
     for row in rows:
         name = names[row.partition_id]
         moment_ms = follow(now_ms, row.changed_ms, str(name))
@@ -133,19 +133,19 @@ def append_all(
             "unleveled_bytes": row.unleveled_bytes + sum(extent.length for extent in after.extents),
         })  # fmt: skip
         fresh += [extent_row(row.partition_id, extent, moment_ms, dirty=True) for extent in after.extents]
-        told.append(commit_change(name, after, gone=(), new=after.extents, ranges=False, moment_ms=moment_ms))
+        notes.append(commit_change(name, after, gone=(), new=after.extents, ranges=False, moment_ms=moment_ms))
     connection.execute(update(table).where(table.c.partition_id == bindparam("row_id")), updates)
     connection.execute(insert(schema.extents), fresh)
-    note(connection, told)
+    note(connection, notes)
 
 
 def write(connection: Connection, partition: Locked, after: Partition) -> set[str]:
     """The objects of the extents that are gone."""
     partition_id, before, moment_ms = partition.partition_id, partition.before, partition.moment_ms
     dirty_before, dirty_after = dirty_spans(before), dirty_spans(after)
-    kept, known = set(after.extents), set(before.extents)
+    kept, present = set(after.extents), set(before.extents)
     gone = [extent for extent in before.extents if extent not in kept]
-    new = [extent for extent in after.extents if extent not in known]
+    new = [extent for extent in after.extents if extent not in present]
     if gone:
         _retire(connection, partition_id, [extent.span.start for extent in gone], moment_ms)
     if new:
@@ -154,7 +154,9 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
             for extent in new
         ]
         connection.execute(insert(schema.extents), rows)
-    _flag(connection, partition_id, [extent for extent in after.extents if extent in known], dirty_before, dirty_after)
+    _flag(
+        connection, partition_id, [extent for extent in after.extents if extent in present], dirty_before, dirty_after
+    )
     _write_ranges(connection, partition_id, before, after)
     # A compaction leaves extents of any size, wherever it went.
     smaller = after.compaction_epoch > before.compaction_epoch and any(extent.dead_object is None for extent in new)
@@ -188,8 +190,8 @@ def _flag(
             if bool(touching(dirty_after, extent.span)) == dirty != bool(touching(dirty_before, extent.span))
         ]
         for some in chunks(changed):
-            mine = (columns.partition_id == partition_id) & columns.span_start.in_(some)
-            connection.execute(update(schema.extents).where(mine).values(dirty=int(dirty)))
+            chosen = (columns.partition_id == partition_id) & columns.span_start.in_(some)
+            connection.execute(update(schema.extents).where(chosen).values(dirty=int(dirty)))
 
 
 def _extremes(connection: Connection, partition_id: int) -> dict[str, int]:
@@ -200,9 +202,9 @@ def _extremes(connection: Connection, partition_id: int) -> dict[str, int]:
         "newest_dirty_ms": (func.max(columns.max_timestamp_ms), schema.DIRTY),
         "dead_since_ms": (func.min(columns.dead_since_ms), schema.MARKED),
     }
-    mine = columns.partition_id == partition_id
+    of_partition = columns.partition_id == partition_id
     queries = {
-        name: func.coalesce(select(value).where(mine, *conditions).scalar_subquery(), -1).label(name)
+        name: func.coalesce(select(value).where(of_partition, *conditions).scalar_subquery(), -1).label(name)
         for name, (value, *conditions) in wanted.items()
     }
     return dict(connection.execute(select(*queries.values())).one()._mapping)
@@ -228,11 +230,11 @@ def _retire(connection: Connection, partition_id: int, starts: Sequence[int], mo
     table = schema.extents
     kept = [column for column in table.c if column.name in schema.past_extents.c]
     for some in chunks(starts):
-        mine = (table.c.partition_id == partition_id) & table.c.span_start.in_(some)
-        moved = select(*kept, literal(moment_ms)).where(mine)
+        retired = (table.c.partition_id == partition_id) & table.c.span_start.in_(some)
+        moved = select(*kept, literal(moment_ms)).where(retired)
         columns = [*(column.name for column in kept), "removed_ms"]
         connection.execute(insert(schema.past_extents).from_select(columns, moved))
-        connection.execute(delete(table).where(mine))
+        connection.execute(delete(table).where(retired))
 
 
 def is_garbage(
@@ -270,8 +272,8 @@ def use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, i
     table, wanted = schema.objects, sorted({extent.dead_object or extent.object_id for extent in extents})
     free: set[str] = set()
     for some in chunks(wanted):
-        mine = table.c.object_id.in_(some) & (table.c.state == REGISTERED)
-        rows = select(table.c.object_id).where(mine).order_by(table.c.object_id)
+        registered = table.c.object_id.in_(some) & (table.c.state == REGISTERED)
+        rows = select(table.c.object_id).where(registered).order_by(table.c.object_id)
         free.update(connection.scalars(rows.with_for_update(key_share=True)))
     for object_id in wanted:
         if object_id not in free:
@@ -293,8 +295,8 @@ def release(connection: Connection, object_ids: set[str], clock: Callable[[], in
     Their rows are locked first: of two partitions that leave the same object at once, the second must see the first."""
     ordered = sorted(object_ids)
     for some in chunks(ordered):
-        mine = schema.objects.c.object_id.in_(some)
-        rows = select(schema.objects.c.object_id).where(mine).order_by(schema.objects.c.object_id)
+        listed = schema.objects.c.object_id.in_(some)
+        rows = select(schema.objects.c.object_id).where(listed).order_by(schema.objects.c.object_id)
         # Not against those who only point at them from new rows: two who both do would wait for each other.
         connection.execute(rows.with_for_update(key_share=True)).all()
         columns, own = (schema.extents.c.object_id, schema.extents.c.dead_object), schema.objects.c.object_id

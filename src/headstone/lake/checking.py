@@ -34,7 +34,7 @@ from headstone.lake.totals import totals_of
 
 
 def violations(connection: Connection) -> list[str]:
-    found: list[str] = []
+    faults: list[str] = []
     objects, used = object_rows(connection), dict[str, list[Place]]()
     rows = located_all(connection, None)
     settings = topic_settings(connection, {row.topic_id for row in rows.values()})
@@ -45,22 +45,22 @@ def violations(connection: Connection) -> list[str]:
             partition = loaded[row.partition_id]
             wrong = commits.violations(partition) + _miscounted(row, partition, settings[row.topic_id])
             wrong += _misflagged(partition, flagged.get(row.partition_id, set()))
-            found += [f"{topic_partition}: {text}" for text in wrong]
+            faults += [f"{topic_partition}: {text}" for text in wrong]
             for extent in partition.extents:
                 for object_id, place in places(topic_partition, extent):
                     used.setdefault(object_id, []).append(place)
     for object_id, taken in sorted(used.items()):
-        found += _object_violations(object_id, objects.get(object_id), sorted(taken))
+        faults += _object_violations(object_id, objects.get(object_id), sorted(taken))
     idle = [row for row in objects.values() if row.state == COMMITTED and row.object_id not in used]
-    return found + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
+    return faults + [f"object {row.object_id} is committed, but no extent points at it" for row in idle]
 
 
 def _miscounted(row: Any, partition: Partition, settings: Mapping[str, object]) -> list[str]:
     counted, on_row = totals_of(partition.extents, dirty_spans(partition)), totals_of_row(row)
     wanted = asdict(candidacy(partition, counted, settings))
-    known = {name: getattr(row, name) for name in wanted}
-    found = [f"its row counts {on_row}, its extents come to {counted}"] if on_row != counted else []
-    return found + ([f"the queue knows {known} of it, and should know {wanted}"] if known != wanted else [])
+    queued = {name: getattr(row, name) for name in wanted}
+    faults = [f"its row counts {on_row}, its extents come to {counted}"] if on_row != counted else []
+    return faults + ([f"the queue knows {queued} of it, and should know {wanted}"] if queued != wanted else [])
 
 
 def _flagged(connection: Connection, ids: Sequence[int]) -> dict[int, set[int]]:

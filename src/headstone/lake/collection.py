@@ -52,16 +52,16 @@ def known_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_m
     return Garbage(rows=lake.metastore.collectable(**limits), orphans=[], **limits)
 
 
-def collect(lake: Lake, found: Garbage) -> list[str]:
+def collect(lake: Lake, collectable: Garbage) -> list[str]:
     """What was deleted. Condemned first, so that no commit uses what is about to go; an interrupted one is finished later."""
     gone: list[str] = []
     expect_current(lake.metastore, lake.store)
-    _note_orphans(lake, found.orphans)
-    for start in range(0, len(found.rows), BATCH):
+    _note_orphans(lake, collectable.orphans)
+    for start in range(0, len(collectable.rows), BATCH):
         some = lake.metastore.condemn(
-            [row.object_id for row in found.rows[start : start + BATCH]],
-            unreferenced_before_ms=found.unreferenced_before_ms, registered_before_ms=found.registered_before_ms,
-            now_ms=found.now_ms,
+            [row.object_id for row in collectable.rows[start : start + BATCH]],
+            unreferenced_before_ms=collectable.unreferenced_before_ms, registered_before_ms=collectable.registered_before_ms,
+            now_ms=collectable.now_ms,
         )  # fmt: skip
         if some:
             # Whatever made them garbage is told to the store before: a rebuilt metastore does not point at them.

@@ -117,9 +117,9 @@ def replaced(
     """
     _expect_epoch(partition, expected_epoch)
     _refuse_held(claim, tombstones_below, hold)
-    known = {extent.span: extent for extent in partition.extents}
+    by_span = {extent.span: extent for extent in partition.extents}
     proposed = [
-        _marked(known.get(extent.span), extent, now_ms)
+        _marked(by_span.get(extent.span), extent, now_ms)
         if extent.dead_object is not None and extent.span.end > partition.start_offset
         else extent
         for extent in extents
@@ -211,13 +211,13 @@ def _contiguous(extents: Sequence[Extent]) -> Span:
 
 def runs(extents: Sequence[Extent]) -> list[list[Extent]]:
     """Cut where the spans do not meet."""
-    found: list[list[Extent]] = []
+    groups: list[list[Extent]] = []
     for extent in extents:
-        if found and found[-1][-1].span.end == extent.span.start:
-            found[-1].append(extent)
+        if groups and groups[-1][-1].span.end == extent.span.start:
+            groups[-1].append(extent)
         else:
-            found.append([extent])
-    return found
+            groups.append([extent])
+    return groups
 
 
 def _swapped(partition: Partition, extents: Sequence[Extent]) -> Partition:
@@ -279,35 +279,35 @@ def _claimed(partition: Partition, claim: Claim, now_ms: int) -> Partition:
 
 def violations(partition: Partition) -> list[str]:
     """What is wrong with a partition's metadata, in words; nothing if it is as the commits keep it."""
-    found = []
+    faults = []
     extents, start, end = partition.extents, partition.start_offset, partition.next_offset
     if not 0 <= start <= end:
-        found.append(f"start offset {start}, next offset {end}")
+        faults.append(f"start offset {start}, next offset {end}")
     if not extents and start != end:
-        found.append(f"no extents for [{start}, {end})")
+        faults.append(f"no extents for [{start}, {end})")
     if extents:
         if not extents[0].span.start <= start < extents[0].span.end:
-            found.append(f"the first extent {extents[0].span} does not hold the start offset {start}")
+            faults.append(f"the first extent {extents[0].span} does not hold the start offset {start}")
         if extents[-1].span.end != end:
-            found.append(f"the last extent {extents[-1].span} does not end at the next offset {end}")
+            faults.append(f"the last extent {extents[-1].span} does not end at the next offset {end}")
     for before, after in pairwise(extents):
         if before.span.end != after.span.start:
-            found.append(f"extents {before.span} and {after.span} do not meet")
-    found += [
+            faults.append(f"extents {before.span} and {after.span} do not meet")
+    faults += [
         f"extent {extent.span} is empty or inverted" for extent in extents if extent.span.start >= extent.span.end
     ]
-    found += [
+    faults += [
         f"extent {extent.span}: {extent.dead} dead records, listed in {extent.dead_object}, {extent.records} others"
         for extent in extents
         if extent.records < 0 or extent.dead < 0 or (extent.dead > 0) != (extent.dead_object is not None)
     ]
     if partition.cleaned != normal(partition.cleaned):
-        found.append(f"cleaned ranges are not in order: {', '.join(map(str, partition.cleaned))}")
-    found += [
+        faults.append(f"cleaned ranges are not in order: {', '.join(map(str, partition.cleaned))}")
+    faults += [
         f"cleaned range {span} is outside the log" for span in partition.cleaned if span.start < start or span.end > end
     ]
     spans = [known.span for known in partition.tombstones]
     if sum(span.end - span.start for span in spans) != sum(span.end - span.start for span in normal(spans)):
-        found.append("tombstone ranges overlap")
-    found += [f"tombstone range {span} is not cleaned" for span in without(spans, partition.cleaned)]
-    return found
+        faults.append("tombstone ranges overlap")
+    faults += [f"tombstone range {span} is not cleaned" for span in without(spans, partition.cleaned)]
+    return faults

@@ -81,8 +81,8 @@ def _look_later(connection: Connection, young: Sequence[int], now_ms: int) -> No
     partitions = schema.partitions
     named = select(schema.topics.c.name, partitions).join_from(partitions, schema.topics)
     for some in chunks(sorted(young)):
-        mine = named.where(partitions.c.partition_id.in_(some)).order_by(partitions.c.partition_id)
-        rows = connection.execute(mine.with_for_update(of=partitions, skip_locked=True)).all()
+        query = named.where(partitions.c.partition_id.in_(some)).order_by(partitions.c.partition_id)
+        rows = connection.execute(query.with_for_update(of=partitions, skip_locked=True)).all()
         for standing in standings(
             connection, {TopicPartition(row.name, row.number): row for row in rows}, now_ms=now_ms
         ):

@@ -100,8 +100,8 @@ def _write_tombstones(lake: Lake, topic: str, keys: Mapping[str, bytes], clock: 
 
 def undeleted_keys(lake: Lake, topic: str, digests: Collection[str]) -> list[KeyRecord]:
     """Of each key and partition the newest record, where it is a value."""
-    found = _by_digest(records_of(lake, topic, digests))
-    return [record for records in found.values() for record in undeleted(records)]
+    by_digest = _by_digest(records_of(lake, topic, digests))
+    return [record for records in by_digest.values() for record in undeleted(records)]
 
 
 def _append(lake: Lake, topic_partition: TopicPartition, keys: Sequence[bytes], clock: Callable[[], int]) -> None:
@@ -155,22 +155,22 @@ def _carry_on(tools: Tools, erasures: Erasures, topic: str) -> int:
     return done
 
 
-def _by_digest(found: Sequence[KeyRecord]) -> dict[str, list[KeyRecord]]:
+def _by_digest(records: Sequence[KeyRecord]) -> dict[str, list[KeyRecord]]:
     grouped: dict[str, list[KeyRecord]] = {}
-    for record in found:
+    for record in records:
         grouped.setdefault(record.digest, []).append(record)
     return grouped
 
 
 def _brought_out(tools: Tools, topic: str, digests: Collection[str]) -> dict[str, list[KeyRecord]]:
     """Compacts the partitions that show one of the keys, writes extents again that only hide one; what is left then."""
-    lake, found = tools.lake, records_of(tools.lake, topic, digests)
-    for topic_partition in sorted({record.partition for record in found if record.shown}):
+    lake, records = tools.lake, records_of(tools.lake, topic, digests)
+    for topic_partition in sorted({record.partition for record in records if record.shown}):
         with tools.working_on(topic_partition):
             options = replace(tools.options, clock=tools.clock)
             compact_partition(lake, topic_partition, tools.engine, now_ms=tools.clock(), options=options)
     hiding: dict[TopicPartition, set[Span]] = {}
-    for record in records_of(lake, topic, digests) if found else ():
+    for record in records_of(lake, topic, digests) if records else ():
         if not record.shown:
             hiding.setdefault(record.partition, set()).add(record.extent.span)
     for topic_partition, spans in sorted(hiding.items()):
@@ -178,7 +178,7 @@ def _brought_out(tools: Tools, topic: str, digests: Collection[str]) -> dict[str
             partition = lake.metastore.partition(topic_partition)
             runs = [[extent] for extent in partition.extents if extent.span in spans]
             rewrite_runs(lake, topic_partition, partition, runs, clock=tools.clock, worker=tools.worker)
-    return _by_digest(records_of(lake, topic, digests)) if found else {}
+    return _by_digest(records_of(lake, topic, digests)) if records else {}
 
 
 def _leave(tools: Tools, erasures: Erasures, topic: str, left: Mapping[str, Sequence[KeyRecord]]) -> int:
@@ -228,7 +228,7 @@ def _waiting(
 def _tombstone_end_ms(lake: Lake, record: KeyRecord) -> int | None:
     """None: its time has not begun, since it was not cleaned yet."""
     retention_ms = int(setting_of(lake.metastore.topics()[record.partition.topic], "delete.retention.ms"))
-    for known in lake.metastore.partition(record.partition).tombstones:
-        if covers([known.span], Span(record.offset, record.offset + 1)):
-            return known.cleaned_at_ms + retention_ms
+    for tombstones in lake.metastore.partition(record.partition).tombstones:
+        if covers([tombstones.span], Span(record.offset, record.offset + 1)):
+            return tombstones.cleaned_at_ms + retention_ms
     return None

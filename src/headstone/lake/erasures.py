@@ -57,16 +57,16 @@ class Erasures:
         table = schema.erasures
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
-            mine = (table.c.topic == topic) & table.c.key_digest.in_(digests)
-            connection.execute(delete(table).where(mine, table.c.step == ERASED))
-            known = set(connection.scalars(select(table.c.key_digest).where(mine).with_for_update()))
-            later = mine & (table.c.deadline_ms > deadline_ms)
+            chosen = (table.c.topic == topic) & table.c.key_digest.in_(digests)
+            connection.execute(delete(table).where(chosen, table.c.step == ERASED))
+            under_way = set(connection.scalars(select(table.c.key_digest).where(chosen).with_for_update()))
+            later = chosen & (table.c.deadline_ms > deadline_ms)
             connection.execute(update(table).where(later).values(deadline_ms=deadline_ms))
             fresh = {
                 "topic": topic, "requested_ms": moment_ms, "deadline_ms": deadline_ms, "step": REQUESTED,
                 "step_ms": moment_ms, "not_before_ms": 0, "waits_for": "",
             }  # fmt: skip
-            rows = [{**fresh, "key_digest": digest} for digest in sorted(set(digests) - known)]
+            rows = [{**fresh, "key_digest": digest} for digest in sorted(set(digests) - under_way)]
             if rows:
                 connection.execute(insert(table), rows)
 
@@ -117,14 +117,14 @@ def _same(erasure: Erasure) -> ColumnElement[bool]:
     )  # fmt: skip
 
 
-def undeleted(found: Sequence[KeyRecord]) -> list[KeyRecord]:
+def undeleted(records: Sequence[KeyRecord]) -> list[KeyRecord]:
     """Of each partition the newest shown record of the key, where it is a value: somebody has to delete it first."""
-    newest = {record.partition: record for record in sorted(found, key=lambda record: record.offset) if record.shown}
+    newest = {record.partition: record for record in sorted(records, key=lambda record: record.offset) if record.shown}
     return [record for _, record in sorted(newest.items()) if not record.tombstone]
 
 
-def next_left(erasure: Erasure, found: Sequence[KeyRecord]) -> str | None:
+def next_left(erasure: Erasure, records: Sequence[KeyRecord]) -> str | None:
     """The step that is done as soon as the objects of these records' past are emptied; None: too much is left in the log."""
-    if erasure.step == REQUESTED and not any(not record.tombstone for record in found):
-        return VALUES_LEFT if found else KEY_LEFT
-    return KEY_LEFT if erasure.step == VALUES_GONE and not found else None
+    if erasure.step == REQUESTED and not any(not record.tombstone for record in records):
+        return VALUES_LEFT if records else KEY_LEFT
+    return KEY_LEFT if erasure.step == VALUES_GONE and not records else None

@@ -77,15 +77,15 @@ def find_expired(lake: Lake, *, now_ms: int, topics: Collection[str] | None = No
     settings = lake.metastore.topics()
     limited = {topic for topic in settings if retention_limits(settings[topic]) != (None, None)}
     chosen = limited if topics is None else limited & set(topics)
-    holds, found = Holds(lake.metastore), []
+    holds, all_expired = Holds(lake.metastore), []
     for topic_partition in lake.metastore.partitions() if chosen else ():
         if topic_partition.topic in chosen:
             gone = expired(
                 topic_partition, lake.metastore.partition(topic_partition), settings[topic_partition.topic], now_ms=now_ms,
                 held_from=holds.held_from(topic_partition, now_ms=now_ms),
             )  # fmt: skip
-            found += [gone] if gone else []
-    return found
+            all_expired += [gone] if gone else []
+    return all_expired
 
 
 def expire(
@@ -93,8 +93,8 @@ def expire(
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Expired]:  # fmt: skip
     """Moves log starts; what lies below is garbage after the grace, or when its object is purged. What was done."""
-    found = find_expired(lake, now_ms=clock(), topics=topics)
-    for gone in found:
+    all_expired = find_expired(lake, now_ms=clock(), topics=topics)
+    for gone in all_expired:
         lake.metastore.start_at(gone.partition, gone.start_after, now_ms=clock)
         tell(f"{gone.partition}: begins at {gone.start_after} now, by {gone.reason}")
-    return found
+    return all_expired

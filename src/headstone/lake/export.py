@@ -105,10 +105,10 @@ def plan_export(
     lake: Lake, topics: Sequence[str], *, topic_ids: Mapping[str, str], as_of_ms: int | None = None
 ) -> list[PartitionExport]:
     """Of every partition. A topic that Kafka has given no id gets one, the same for all its partitions."""
-    known = lake.metastore.topics()
+    settings = lake.metastore.topics()
     for topic in (*topics, *topic_ids):
-        if topic not in known:
-            raise UsageError(f"the lake has no topic {topic}; it has {', '.join(sorted(known)) or 'none'}")
+        if topic not in settings:
+            raise UsageError(f"the lake has no topic {topic}; it has {', '.join(sorted(settings)) or 'none'}")
     planned = []
     kept = lake.metastore.kafka_ids()
     for topic in topics:
@@ -120,10 +120,10 @@ def plan_export(
                 PartitionExport(
                     partition=partition, topic_id=topic_id, state=state,
                     leader_epochs=known_leader_epochs(lake.metastore, partition),
-                    first_dirty=None if not_compacted(known[topic]) or as_of_ms is not None
+                    first_dirty=None if not_compacted(settings[topic]) or as_of_ms is not None
                     else dirty[0].start if dirty else state.next_offset,
-                    segment_bytes=int(setting_of(known[topic], "segment.bytes")),
-                    index_interval_bytes=int(setting_of(known[topic], "index.interval.bytes")),
+                    segment_bytes=int(setting_of(settings[topic], "segment.bytes")),
+                    index_interval_bytes=int(setting_of(settings[topic], "index.interval.bytes")),
                 )
             )  # fmt: skip
     return planned
@@ -155,13 +155,13 @@ def export(
     return done
 
 
-def _waves(planned: Sequence[PartitionExport]) -> Iterator[list[PartitionExport]]:
+def _waves(exports: Sequence[PartitionExport]) -> Iterator[list[PartitionExport]]:
     wave: list[PartitionExport] = []
-    for one in planned:
-        if wave and (len(wave) >= WAVE_PARTITIONS or sum(other.bytes for other in wave) + one.bytes > WAVE_BYTES):
+    for planned in exports:
+        if wave and (len(wave) >= WAVE_PARTITIONS or sum(other.bytes for other in wave) + planned.bytes > WAVE_BYTES):
             yield wave
             wave = []
-        wave.append(one)
+        wave.append(planned)
     if wave:
         yield wave
 
@@ -170,14 +170,14 @@ def _export_wave(
     wave: Sequence[PartitionExport], store: Store, place: ExportPlace,
     work_dirs: Mapping[TopicPartition, Place], engine: Engine, board: Board | None,
 ) -> list[Exported]:  # fmt: skip
-    works = [segment_works(one, store, work_dirs[one.partition]) for one in wave]
+    works = [segment_works(planned, store, work_dirs[planned.partition]) for planned in wave]
     answers = iter(engine.each(write_segments, [work for some in works for work in some], board))
     done = []
-    for one, some in zip(wave, works, strict=True):
+    for planned, some in zip(wave, works, strict=True):
         written = [next(answers) for _ in some]
-        exported = _exported(one, written)
+        exported = _exported(planned, written)
         outputs = [output for task in written for output in task.outputs]
-        place.commit(_new_partition(one, exported, outputs), work_dirs[one.partition])
+        place.commit(_new_partition(planned, exported, outputs), work_dirs[planned.partition])
         done.append(exported)
     return done
 

@@ -35,8 +35,8 @@ class Holds:
         with self._metastore.transaction() as connection:
             # Under the lock that commits take: what is committed from here on has seen the hold.
             partition_id, _ = located(connection, topic_partition, lock=True)
-            mine = (columns.reader == reader) & (columns.partition_id == partition_id)
-            connection.execute(delete(schema.holds).where(mine))
+            last_hold = (columns.reader == reader) & (columns.partition_id == partition_id)
+            connection.execute(delete(schema.holds).where(last_hold))
             row = {"reader": reader, "partition_id": partition_id, "held_from": held_from, "expires_ms": expires_ms}
             connection.execute(insert(schema.holds).values(**row))
 

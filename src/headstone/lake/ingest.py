@@ -138,8 +138,8 @@ class _Run:
 
     def _append(self, uploaded: Stored, shares: Sequence[Share]) -> None:
         by_partition: dict[TopicPartition, list[Extent]] = {share.topic_partition: [] for share in shares}
-        for found in uploaded.ranges:
-            by_partition[TopicPartition(found.topic, found.partition)].append(found.extent)
+        for part in uploaded.ranges:
+            by_partition[TopicPartition(part.topic, part.partition)].append(part.extent)
         appends = {
             topic_partition: Append(expected_next=self.added[topic_partition].end, extents=tuple(extents))
             for topic_partition, extents in by_partition.items()

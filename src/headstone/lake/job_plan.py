@@ -185,8 +185,8 @@ def tasks_of(
     fair = plan.size <= max(1.5 * bytes_total / options.parallelism, SPLIT_BYTES_MIN)
     if options.path == "whole" or (options.path == "auto" and fits and fair):
         return [Share(common=shared, runs=runs, indexed=indexed)]
-    told = sum(section_bytes(extent.keys) for extent in indexed)
-    if options.path == "shuffle" or told > TOLD_BYTES:
+    list_bytes = sum(section_bytes(extent.keys) for extent in indexed)
+    if options.path == "shuffle" or list_bytes > TOLD_BYTES:
         return SplitExtents(common=shared, runs=runs)
     return [Share(common=shared, runs=some, indexed=indexed) for some in _shares(runs)]
 

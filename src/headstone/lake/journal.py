@@ -161,8 +161,8 @@ def _content(entries: Sequence[Entry]) -> bytes:
 def read(store: Store, number: int) -> list[Entry]:
     path = object_of(number)
     content = store.read(path, 0, store.size(path))
-    found = (json.loads(line) for line in content.splitlines())
-    return [Entry(token=line.pop("token"), change=line) for line in found]
+    lines = (json.loads(line) for line in content.splitlines())
+    return [Entry(token=line.pop("token"), change=line) for line in lines]
 
 
 def is_journal(store: Store, path: str) -> bool:

@@ -61,14 +61,14 @@ def kept_alive(
         alive = time.monotonic()
         while not over.wait(lease_ms / HEARTBEATS / 1000) and (held := kept.held):
             try:
-                ours = leases.renew_all(held, worker, now_ms=clock(), lease_ms=lease_ms)
+                renewed = leases.renew_all(held, worker, now_ms=clock(), lease_ms=lease_ms)
             except (HeadstoneError, OSError) as error:
                 if (time.monotonic() - alive) * 1000 >= lease_ms:
                     for topic_partition in held:
                         kept.lose(topic_partition, f"no sign of life got through for a whole lease: {said(error)}")
                     return
                 continue
-            for topic_partition in set(held) - ours:
+            for topic_partition in set(held) - renewed:
                 kept.lose(topic_partition, "the lease is another worker's now")
             alive = time.monotonic()
 

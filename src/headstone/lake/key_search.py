@@ -53,11 +53,11 @@ def digest_rows(digests: Collection[str]) -> Digests:
     return np.array([[int(text[:16], 16), int(text[16:], 16)] for text in digests], dtype=np.uint64).reshape(-1, 2)
 
 
-def among(found: Digests, wanted: Digests) -> npt.NDArray[np.int64]:
+def among(digests: Digests, wanted: Digests) -> npt.NDArray[np.int64]:
     """For each digest the row of `wanted` that it is; -1 if it is none of them."""
-    rows = np.full(len(found), -1, dtype=np.int64)
-    for i in np.flatnonzero(np.isin(found[:, 0], wanted[:, 0])):
-        same = np.flatnonzero((wanted == found[i]).all(axis=1))
+    rows = np.full(len(digests), -1, dtype=np.int64)
+    for i in np.flatnonzero(np.isin(digests[:, 0], wanted[:, 0])):
+        same = np.flatnonzero((wanted == digests[i]).all(axis=1))
         rows[i] = same[0] if same.size else -1
     return rows
 
@@ -65,15 +65,15 @@ def among(found: Digests, wanted: Digests) -> npt.NDArray[np.int64]:
 def records_of(lake: Lake, topic: str, digests: Collection[str]) -> list[KeyRecord]:
     """All of them in the extents of a topic, in order; a topic that is gone has none."""
     names = sorted(digests)
-    found: list[KeyRecord] = []
+    hits: list[KeyRecord] = []
     for topic_partition in lake.metastore.partitions():
         if topic_partition.topic == topic:
             partition = lake.metastore.partition(topic_partition)
             extents = [extent for extent in partition.extents if extent.length]
             search = partial(_in_extent, lake, topic_partition, partition.start_offset, names)
             with ThreadPoolExecutor(LISTS_AT_ONCE) as pool:
-                found += [record for records in pool.map(search, extents) for record in records]
-    return found
+                hits += [record for records in pool.map(search, extents) for record in records]
+    return hits
 
 
 def _in_extent(

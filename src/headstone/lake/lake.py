@@ -102,11 +102,11 @@ def open_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None) 
     metastore = Metastore.open(metastore_url)
     store = Store.open(metastore.location, settings)
     try:
-        found = Store.open(metastore.location, settings, patient=False).read(MARKER, 0, LAKE_ID_BYTES).decode()
+        lake_id = Store.open(metastore.location, settings, patient=False).read(MARKER, 0, LAKE_ID_BYTES).decode()
     except MissingObject as error:
         raise UsageError(f"{store.url} holds no lake: {MARKER} is missing there") from error
-    if found != metastore.lake_id:
-        raise UsageError(f"{store.url} belongs to lake {found}, the metastore to lake {metastore.lake_id}")
+    if lake_id != metastore.lake_id:
+        raise UsageError(f"{store.url} belongs to lake {lake_id}, the metastore to lake {metastore.lake_id}")
     expect_current(metastore, store)
     return joined(metastore, store)
 

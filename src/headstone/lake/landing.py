@@ -45,13 +45,13 @@ def first_offsets(lake: Lake, topic: str, begins: Sequence[int]) -> dict[int, in
 
 def next_offsets(lake: Lake, ends: Ends) -> dict[TopicPartition, int]:
     """Where every partition of the lake ends; those that Kafka has got since the run began are added first."""
-    known = lake.metastore.next_offsets()
-    fresh = [partition for partition in ends if partition not in known]
+    nexts = lake.metastore.next_offsets()
+    fresh = [partition for partition in ends if partition not in nexts]
     for topic in sorted({partition.topic for partition in fresh}):
         lake.metastore.add_partitions(
             topic, 1 + max(partition.number for partition in fresh if partition.topic == topic)
         )
-    return lake.metastore.next_offsets() if fresh else known
+    return lake.metastore.next_offsets() if fresh else nexts
 
 
 def append_landed(
@@ -60,8 +60,8 @@ def append_landed(
     """All that the tasks of a micro-batch have uploaded, in one commit. Records added, by partition."""
     by_partition: dict[TopicPartition, list[Extent]] = {}
     for stored in landed:
-        for found in stored.ranges:
-            by_partition.setdefault(TopicPartition(found.topic, found.partition), []).append(found.extent)
+        for part in stored.ranges:
+            by_partition.setdefault(TopicPartition(part.topic, part.partition), []).append(part.extent)
     appends = {
         partition: Append(
             expected_next=nexts[partition],
@@ -153,9 +153,9 @@ class LandTask:
         for batch in batches:
             for where, run in _runs(batch):
                 offsets = run.column("offset").to_numpy()
-                known = int((offsets < self.nexts[where]).sum())
-                if known < run.num_rows:
-                    yield where, run.slice(known)
+                landed_before = int((offsets < self.nexts[where]).sum())
+                if landed_before < run.num_rows:
+                    yield where, run.slice(landed_before)
 
     def _flush(self, writer: ObjectWriter, topic_partition: TopicPartition, waiting: Sequence[Written]) -> None:
         if not waiting:

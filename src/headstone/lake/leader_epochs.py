@@ -20,12 +20,12 @@ Epochs = tuple[tuple[int, int], ...]
 """(epoch, start offset), both rising."""
 
 
-def merged(*told: Iterable[tuple[int, int]]) -> Epochs:
+def merged(*sources: Iterable[tuple[int, int]]) -> Epochs:
     """What several sources tell of one log: each epoch begins at the lowest offset that anybody has seen of it.
 
     An entry that begins behind the start of a later epoch is no part of this log's history: that of the later one stands."""
     starts: dict[int, int] = {}
-    for epoch, start in (entry for source in told for entry in source):
+    for epoch, start in (entry for source in sources for entry in source):
         starts[epoch] = min(start, starts.get(epoch, start))
     rising: list[tuple[int, int]] = []
     for epoch, start in sorted(starts.items(), reverse=True):
@@ -40,17 +40,19 @@ def within(epochs: Epochs, start_offset: int, next_offset: int) -> Epochs:
     return (*below, *((epoch, start) for epoch, start in epochs if start_offset < start <= next_offset))
 
 
-def note_leader_epochs(metastore: Metastore, topic_partition: TopicPartition, told: Iterable[tuple[int, int]]) -> None:
+def note_leader_epochs(
+    metastore: Metastore, topic_partition: TopicPartition, epochs: Iterable[tuple[int, int]]
+) -> None:
     """Beside those that are known."""
     table = schema.leader_epochs
     with metastore.transaction() as connection:
         partition_id, _ = located(connection, topic_partition, lock=True)
-        mine = table.c.partition_id == partition_id
-        known = [(row.epoch, row.start_offset) for row in connection.execute(select(table).where(mine))]
-        after = merged(known, told)
-        if sorted(known) == list(after):
+        of_partition = table.c.partition_id == partition_id
+        before = [(row.epoch, row.start_offset) for row in connection.execute(select(table).where(of_partition))]
+        after = merged(before, epochs)
+        if sorted(before) == list(after):
             return
-        connection.execute(delete(table).where(mine))
+        connection.execute(delete(table).where(of_partition))
         rows = [{"partition_id": partition_id, "epoch": epoch, "start_offset": start} for epoch, start in after]
         connection.execute(insert(table), rows)
         note_epochs(connection, topic_partition, after)
@@ -59,6 +61,6 @@ def note_leader_epochs(metastore: Metastore, topic_partition: TopicPartition, to
 def known_leader_epochs(metastore: Metastore, topic_partition: TopicPartition) -> Epochs:
     table = schema.leader_epochs
     with metastore.transaction() as connection:
-        mine = table.c.partition_id == partition_id_of(connection, topic_partition)
-        rows = connection.execute(select(table).where(mine).order_by(table.c.epoch))
+        of_partition = table.c.partition_id == partition_id_of(connection, topic_partition)
+        rows = connection.execute(select(table).where(of_partition).order_by(table.c.epoch))
         return tuple((row.epoch, row.start_offset) for row in rows)

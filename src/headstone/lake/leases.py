@@ -96,13 +96,13 @@ class Leases:
         with self._metastore.transaction() as connection:
             expires_ms = self._metastore.moment(connection, now_ms) + lease_ms
             names = {row.partition_id: name for name, row in located_all(connection, partitions).items()}
-            ours: list[int] = []
+            renewed: list[int] = []
             for some in chunks(sorted(names)):
-                mine = columns.partition_id.in_(some) & (columns.worker == worker)
-                rows = select(columns.partition_id).where(mine).order_by(columns.partition_id).with_for_update()
-                ours += connection.scalars(rows).all()
-            self._lease(connection, ours, worker, expires_ms)
-        return {names[partition_id] for partition_id in ours}
+                held = columns.partition_id.in_(some) & (columns.worker == worker)
+                rows = select(columns.partition_id).where(held).order_by(columns.partition_id).with_for_update()
+                renewed += connection.scalars(rows).all()
+            self._lease(connection, renewed, worker, expires_ms)
+        return {names[partition_id] for partition_id in renewed}
 
     def release_all(self, partitions: Collection[TopicPartition], worker: str) -> None:
         """Those of them that are still ours."""
@@ -110,8 +110,8 @@ class Leases:
         with self._metastore.transaction() as connection:
             ids = [row.partition_id for row in located_all(connection, partitions).values()]
             for some in chunks(ids):
-                ours = columns.partition_id.in_(some) & (columns.worker == worker)
-                connection.execute(update(schema.leases).where(ours).values(worker="", expires_ms=0))
+                held = columns.partition_id.in_(some) & (columns.worker == worker)
+                connection.execute(update(schema.leases).where(held).values(worker="", expires_ms=0))
 
     def renew(self, topic_partition: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
         """False if somebody else has taken it over meanwhile."""
@@ -122,8 +122,8 @@ class Leases:
 
     def _lease(self, connection: Connection, partition_ids: Sequence[int], worker: str, expires_ms: int) -> None:
         for some in chunks(partition_ids):
-            mine = schema.leases.c.partition_id.in_(some)
-            connection.execute(update(schema.leases).where(mine).values(worker=worker, expires_ms=expires_ms))
+            chosen = schema.leases.c.partition_id.in_(some)
+            connection.execute(update(schema.leases).where(chosen).values(worker=worker, expires_ms=expires_ms))
 
     def held(self, *, now_ms: int) -> dict[TopicPartition, str]:
         """Partitions that somebody works on, and who."""
@@ -133,8 +133,8 @@ class Leases:
             .join(schema.topics)
         )
         with self._metastore.transaction() as connection:
-            ours = joined.where(schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms))
-            return {TopicPartition(row.name, row.number): row.worker for row in connection.execute(ours)}
+            query = joined.where(schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms))
+            return {TopicPartition(row.name, row.number): row.worker for row in connection.execute(query)}
 
     def request(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
         """Compact this now, whatever its dirty ratio is, and however often it failed."""
@@ -153,8 +153,8 @@ class Leases:
             .join(schema.topics)
         )
         with self._metastore.transaction() as connection:
-            ours = joined.where(schema.setbacks.c.not_before_ms > self._metastore.moment(connection, now_ms))
-            return {TopicPartition(row.name, row.number): row.not_before_ms for row in connection.execute(ours)}
+            query = joined.where(schema.setbacks.c.not_before_ms > self._metastore.moment(connection, now_ms))
+            return {TopicPartition(row.name, row.number): row.not_before_ms for row in connection.execute(query)}
 
     def requested(self) -> dict[TopicPartition, int]:
         joined = (
@@ -234,10 +234,10 @@ class Leases:
 
 def _set_back(connection: Connection, partition_id: int, now_ms: int, wait_ms: int) -> None:
     table = schema.setbacks
-    mine = table.c.partition_id == partition_id
-    failures = connection.execute(select(table.c.failures).where(mine)).scalar_one_or_none() or 0
+    of_partition = table.c.partition_id == partition_id
+    failures = connection.execute(select(table.c.failures).where(of_partition)).scalar_one_or_none() or 0
     until_ms = now_ms + min(wait_ms << min(failures, 30), WAIT_MS_MAX)
-    connection.execute(delete(table).where(mine))
+    connection.execute(delete(table).where(of_partition))
     row = {"partition_id": partition_id, "failures": failures + 1, "not_before_ms": until_ms}
     connection.execute(insert(table).values(**row))
 
@@ -252,8 +252,8 @@ class _Job(NamedTuple):
 def _remember(connection: Connection, job: _Job, outcome: str, details: Mapping[str, object]) -> None:
     """And forgets what is old: of each partition the last jobs stay, and of these none for ever."""
     table = schema.history
-    mine = select(table.c.job_id).where(table.c.partition_id == job.partition_id)
-    newest = mine.order_by(table.c.finished_ms.desc(), table.c.job_id).limit(HISTORY_JOBS_MAX - 1)
+    job_ids = select(table.c.job_id).where(table.c.partition_id == job.partition_id)
+    newest = job_ids.order_by(table.c.finished_ms.desc(), table.c.job_id).limit(HISTORY_JOBS_MAX - 1)
     forgotten = table.c.job_id.not_in(newest) | (table.c.finished_ms < job.finished_ms - HISTORY_MS_MAX)
     connection.execute(delete(table).where(table.c.partition_id == job.partition_id, forgotten))
     row = {**job._asdict(), "job_id": str(uuid.uuid4()), "outcome": outcome, "details": json.dumps(dict(details))}

@@ -69,15 +69,15 @@ class LiveCluster(Protocol):
 
 
 def facts_of(cluster: LiveCluster, topics: Sequence[str]) -> dict[str, TopicFacts]:
-    found = cluster.describe(topics)
-    missing = sorted(set(topics) - set(found))
+    described = cluster.describe(topics)
+    missing = sorted(set(topics) - set(described))
     if missing:
         raise UsageError(f"the cluster has no topic {', '.join(missing)}")
     return {
         topic: TopicFacts(
             partitions=len(live.starts), settings=_copied(live), kafka_id=live.kafka_id, starts=live.starts, ends=live.ends
         )
-        for topic, live in found.items()
+        for topic, live in described.items()
     }  # fmt: skip
 
 

@@ -372,8 +372,10 @@ class Metastore:
     ) -> list[ObjectRow]:
         """Objects that nobody can need: no extent points at them since then, or they were registered and never used."""
         with self.transaction() as connection:
-            mine = is_garbage(connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms))
-            rows = connection.execute(select(schema.objects).where(mine).order_by(schema.objects.c.object_id))
+            garbage = is_garbage(
+                connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms)
+            )
+            rows = connection.execute(select(schema.objects).where(garbage).order_by(schema.objects.c.object_id))
             return [ObjectRow(**row._mapping) for row in rows]
 
     def condemn(
@@ -383,9 +385,11 @@ class Metastore:
         """Before they are deleted from the store: from now on no commit can use them. Those that are still garbage."""
         with self.transaction() as connection:
             lock_pins(connection)
-            mine = is_garbage(connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms))
-            mine &= schema.objects.c.object_id.in_(object_ids)
-            rows = connection.execute(select(schema.objects.c.object_id).where(mine).with_for_update()).all()
+            garbage = is_garbage(
+                connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms)
+            )
+            garbage &= schema.objects.c.object_id.in_(object_ids)
+            rows = connection.execute(select(schema.objects.c.object_id).where(garbage).with_for_update()).all()
             condemned = sorted(row.object_id for row in rows)
             chosen = schema.objects.c.object_id.in_(condemned)
             connection.execute(update(schema.objects).where(chosen).values(state=CONDEMNED))

@@ -76,10 +76,13 @@ def read_map(path: Path) -> OffsetMap | None:
     except FileNotFoundError:
         return None
     try:
-        found: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = json.loads(text)
         runs = {
-            int(number): tuple((run[0], run[1], run[2]) for run in some) for number, some in found.pop("runs").items()
+            int(number): tuple((run[0], run[1], run[2]) for run in some)
+            for number, some in document.pop("runs").items()
         }
-        return OffsetMap(**{**found, "bases": tuple(found["bases"]), "starts": tuple(found["starts"])}, runs=runs)
+        return OffsetMap(
+            **{**document, "bases": tuple(document["bases"]), "starts": tuple(document["starts"])}, runs=runs
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: no offset map of a restore; name a file that is not there yet") from error

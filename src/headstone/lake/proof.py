@@ -105,10 +105,10 @@ class Proof:
             return FOUND
         return UNKNOWN if self.unread else ERASED
 
-    def mention(self, found: Mention) -> None:
+    def mention(self, mention: Mention) -> None:
         self.mentions_count += 1
         if len(self.mentions) < MENTIONS_MAX:
-            self.mentions.append(found)
+            self.mentions.append(mention)
 
 
 def sealed(document: Mapping[str, object]) -> dict[str, object]:
@@ -172,7 +172,7 @@ def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> N
             records=looking.records, digests=looking.digests,
         )
     )  # fmt: skip
-    proof.sightings += _judged(lake, proof, looking.found)
+    proof.sightings += _judged(lake, proof, looking.matches)
 
 
 class _Looking:
@@ -181,7 +181,7 @@ class _Looking:
     def __init__(self, lake: Lake, path: str, object_id: str, proof: Proof) -> None:
         self.hash = hashlib.sha256()
         self.records = self.digests = 0
-        self.found: list[tuple[Range, int, bool]] = []
+        self.matches: list[tuple[Range, int, bool]] = []
         self._lake, self._path, self._object_id, self._proof = lake, path, object_id, proof
         self._wanted = digest_rows([proof.key_digest])
         self._position, self._tail = 0, b""
@@ -232,7 +232,7 @@ class _Looking:
                 self.records += int(chunk.batches["count"].sum(dtype=np.int64))
                 hash_key = self._lake.metastore.hash_key
                 hits = matching(chunk, self._wanted, hash_key)
-                self.found += [(part, offset, tombstone) for _, offset, tombstone in hits]
+                self.matches += [(part, offset, tombstone) for _, offset, tombstone in hits]
         if own and extent.keys >= 0:
             self.digests += self._listed(part, data[extent.length :])
 
@@ -264,12 +264,12 @@ class _Looking:
         return CorruptLog(file=self._path, position=position, offset=-1, found=f"wrong CRC-32C of {what}")
 
 
-def _count(found: Digests, wanted: Digests) -> int:
-    return int((found == wanted).all(axis=1).sum())
+def _count(digests: Digests, wanted: Digests) -> int:
+    return int((digests == wanted).all(axis=1).sum())
 
 
-def _judged(lake: Lake, proof: Proof, found: list[tuple[Range, int, bool]]) -> Iterator[Sighting]:
-    for listed, offset, tombstone in found:
+def _judged(lake: Lake, proof: Proof, matches: list[tuple[Range, int, bool]]) -> Iterator[Sighting]:
+    for listed, offset, tombstone in matches:
         state = _state(lake, proof.topic, listed, offset)
         yield Sighting(
             object_id=listed.extent.object_id, position=listed.extent.position, partition=listed.partition, offset=offset,
@@ -280,9 +280,9 @@ def _judged(lake: Lake, proof: Proof, found: list[tuple[Range, int, bool]]) -> I
 def _state(lake: Lake, topic: str, listed: Range, offset: int) -> str:
     """By the extent of the log whose bytes these are, if there is one."""
     topic_partition = TopicPartition(topic, listed.partition)
-    known = topic_partition in lake.metastore.partitions()
+    exists = topic_partition in lake.metastore.partitions()
     place = (listed.extent.object_id, listed.extent.position)
-    for extent in lake.metastore.partition(topic_partition).extents if known else ():
+    for extent in lake.metastore.partition(topic_partition).extents if exists else ():
         if extent.length and (extent.object_id, extent.position) == place:
             return DEAD if offset in read_dead(lake.store, extent) else LIVE
     return UNREFERENCED

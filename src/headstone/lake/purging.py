@@ -62,15 +62,15 @@ def evacuate(
 
 def _pointing_at(lake: Lake, object_ids: Collection[str]) -> list[TopicPartition]:
     """Partitions of which an extent, or a list of its dead records, lies in one of these objects."""
-    extents, found = schema.extents, set()
+    extents, partitions = schema.extents, set()
     query = select(schema.topics.c.name, schema.partitions.c.number).join_from(schema.partitions, schema.topics)
     with lake.metastore.transaction(snapshot=True) as connection:
         for some in chunks(sorted(object_ids)):
             for column in (extents.c.object_id, extents.c.dead_object):
                 own = select(extents.c.partition_id).where(column.in_(some))
                 rows = connection.execute(query.where(schema.partitions.c.partition_id.in_(own)))
-                found |= {TopicPartition(row.name, row.number) for row in rows}
-    return sorted(found)
+                partitions |= {TopicPartition(row.name, row.number) for row in rows}
+    return sorted(partitions)
 
 
 def objects_to_leave(lake: Lake, topics: Collection[str]) -> set[str]:

@@ -190,22 +190,22 @@ def _needed(after: Replayed) -> dict[str, int]:
 
 
 def _write_topics(connection: Connection, after: Replayed) -> None:
-    known = {row.name: row for row in connection.execute(select(schema.topics))}
-    for topic in known.keys() - after.topics.keys():
+    rows = {row.name: row for row in connection.execute(select(schema.topics))}
+    for topic in rows.keys() - after.topics.keys():
         catalog.forget_topic(connection, topic)
-    for topic, told in after.topics.items():
-        if topic in known:
-            catalog.add_partitions(connection, topic, told["partitions"])
-            values = {"settings": json.dumps(told["settings"]), "kafka_id": told["kafka_id"]}
+    for topic, facts in after.topics.items():
+        if topic in rows:
+            catalog.add_partitions(connection, topic, facts["partitions"])
+            values = {"settings": json.dumps(facts["settings"]), "kafka_id": facts["kafka_id"]}
             connection.execute(update(schema.topics).where(schema.topics.c.name == topic).values(**values))
         else:
-            catalog.create_topic(connection, topic, told["partitions"], told["settings"], told["kafka_id"])
+            catalog.create_topic(connection, topic, facts["partitions"], facts["settings"], facts["kafka_id"])
 
 
 def _write_objects(connection: Connection, sizes: Mapping[str, int], needed: Mapping[str, int], now_ms: int) -> None:
     """What is in the store, or should be. Grace counts from now on: whoever reads by an older metastore may need them."""
     table = schema.objects
-    known = {row.object_id: row for row in connection.execute(select(table))}
+    present = {row.object_id: row for row in connection.execute(select(table))}
     wanted = {
         object_id: {
             "object_id": object_id, "size": sizes.get(object_id, needed.get(object_id, 0)), "changed_ms": now_ms,
@@ -213,11 +213,11 @@ def _write_objects(connection: Connection, sizes: Mapping[str, int], needed: Map
         }
         for object_id in sorted(sizes.keys() | needed.keys())
     }  # fmt: skip
-    fresh = [row for object_id, row in wanted.items() if object_id not in known]
+    fresh = [row for object_id, row in wanted.items() if object_id not in present]
     for some in chunks(fresh):
         connection.execute(insert(table), some)
     for object_id, row in wanted.items():
-        if object_id in known and known[object_id].state != row["state"]:
+        if object_id in present and present[object_id].state != row["state"]:
             connection.execute(update(table).where(table.c.object_id == object_id).values(**row))
 
 
@@ -229,11 +229,11 @@ def _write_partitions(connection: Connection, after: Replayed, now_ms: int) -> l
         partition_id, row = located(connection, partition, lock=True)
         before, wanted = loaded_all(connection, [row])[partition_id], log.partition()
         if before != wanted:
-            known = Locked(
+            locked = Locked(
                 topic_partition=partition, partition_id=partition_id, before=before, totals=totals_of_row(row),
                 settings=topic_settings(connection, [row.topic_id])[row.topic_id], moment_ms=max(now_ms, row.changed_ms),
             )  # fmt: skip
-            write(connection, known, wanted)
+            write(connection, locked, wanted)
             values = {
                 "known_from_ms": now_ms,
                 "first_added_ms": now_ms if row.first_added_ms < 0 else row.first_added_ms,

@@ -118,10 +118,10 @@ def restore(
     else:
         _refuse_full(to_topic, live)
         moment_ms = lake.metastore.clock() if as_of_ms is None else as_of_ms
-        known = snapshots(lake, partitions, as_of_ms)
+        first_states = snapshots(lake, partitions, as_of_ms)
         begun = OffsetMap(
             lake_id=lake.metastore.lake_id, topic=topic, to_topic=to_topic, as_of_ms=moment_ms, bases=live.ends,
-            starts=tuple(known[partition].start_offset for partition in partitions),
+            starts=tuple(first_states[partition].start_offset for partition in partitions),
         )  # fmt: skip
         if map_file is not None:
             begun.write(map_file)
@@ -205,15 +205,15 @@ def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
 def _noted(work: RestoreWork, sent: Contents, offsets: array[int], meter: Meter) -> Iterator[RecordEntry]:
     """Bytes by the share of the records: an entry does not tell how many it was made of."""
     total = max(sum(extent.records for extent in work.extents), 1)
-    size, told = sum(extent.length for extent in work.extents), 0
+    size, metered = sum(extent.length for extent in work.extents), 0
     for entry in records_in(work.store, work.extents, work.start_offset):
         yield entry
         sent.put(entry.key, entry.value)
         offsets.append(entry.offset)
-        if sent.records - told == RECORDS_PER_TOLD:
+        if sent.records - metered == RECORDS_PER_TOLD:
             meter.add(size * RECORDS_PER_TOLD // total, RECORDS_PER_TOLD)
-            told = sent.records
-    meter.add(size * (sent.records - told) // total, sent.records - told)
+            metered = sent.records
+    meter.add(size * (sent.records - metered) // total, sent.records - metered)
 
 
 def translate_group(lake: Lake, cluster: LiveCluster, group: str, offsets: OffsetMap) -> dict[int, tuple[int, int]]:
@@ -241,9 +241,10 @@ def _verify(cluster: LiveCluster, target: TopicPartition, expected: Contents, *,
     consumed = Contents()
     for key, value in cluster.consume(target):
         consumed.put(key, value)
-    ours, theirs = expected.table, consumed.table
-    if theirs != ours:
-        wrong = sum(theirs.get(key) != value for key, value in ours.items()) + len(theirs.keys() - ours.keys())
+    expected_table, consumed_table = expected.table, consumed.table
+    if consumed_table != expected_table:
+        wrong = sum(consumed_table.get(key) != value for key, value in expected_table.items())
+        wrong += len(consumed_table.keys() - expected_table.keys())
         raise Unfinished(f"{target}: {wrong} keys are not as in the lake; do not use this topic")
     if whole and consumed.order != expected.order:
         raise Unfinished(

@@ -52,8 +52,8 @@ def located_all(connection: Connection, wanted: Collection[TopicPartition] | Non
     queries = [query]
     if wanted is not None:
         queries = [query.where(topics.c.name.in_(some)) for some in chunks(sorted({each.topic for each in wanted}))]
-    found = [row for each in queries for row in connection.execute(each)]
-    rows = {TopicPartition(row.name, row.number): row for row in sorted(found, key=lambda row: row.partition_id)}
+    unordered = [row for each in queries for row in connection.execute(each)]
+    rows = {TopicPartition(row.name, row.number): row for row in sorted(unordered, key=lambda row: row.partition_id)}
     if wanted is None:
         return rows
     for partition in wanted:
@@ -72,8 +72,8 @@ def loaded(connection: Connection, partition_id: int, row: Any, *, extents: tupl
     """With these of its extents."""
 
     def rows(table: Any) -> Any:
-        mine = select(table).where(table.c.partition_id == partition_id)
-        return connection.execute(mine.order_by(table.c.span_start))
+        query = select(table).where(table.c.partition_id == partition_id)
+        return connection.execute(query.order_by(table.c.span_start))
 
     return Partition(
         start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch, extents=extents,
@@ -86,12 +86,12 @@ def extents_in(connection: Connection, partition_id: int, spans: Spans) -> tuple
     """Those that have an offset in common with one of the spans, in order.
 
     Extents tile a log: where none begins with a span, the last one that begins before it may reach into it."""
-    columns, found = schema.extents.c, dict[int, Extent]()
+    columns, by_start = schema.extents.c, dict[int, Extent]()
 
     def take(query: Any) -> None:
         for row in connection.execute(query):
             if touching(spans, span_of(row)):
-                found[row.span_start] = extent_of(row)
+                by_start[row.span_start] = extent_of(row)
 
     for some in chunks(spans):
         inside = [
@@ -100,10 +100,10 @@ def extents_in(connection: Connection, partition_id: int, spans: Spans) -> tuple
         ]
         take(select(schema.extents).where(or_(*inside)))
     for span in spans:
-        if span.start not in found:
+        if span.start not in by_start:
             before = (columns.partition_id == partition_id) & (columns.span_start < span.start)
             take(select(schema.extents).where(before).order_by(columns.span_start.desc()).limit(1))
-    return tuple(found[start] for start in sorted(found))
+    return tuple(by_start[start] for start in sorted(by_start))
 
 
 def loaded_all(connection: Connection, rows: Sequence[Any]) -> dict[int, Partition]:
@@ -115,23 +115,24 @@ def loaded_all(connection: Connection, rows: Sequence[Any]) -> dict[int, Partiti
             by_partition(connection, table, ids) for table in (schema.extents, schema.cleaned, schema.tombstones)
         )
         for row in some:
-            mine = row.partition_id
-            loaded[mine] = Partition(
+            partition_id = row.partition_id
+            loaded[partition_id] = Partition(
                 start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch,
-                extents=tuple(map(extent_of, extents.get(mine, ()))), cleaned=tuple(map(span_of, cleaned.get(mine, ()))),
-                tombstones=tuple(map(tombstones_of, tombstones.get(mine, ()))),
+                extents=tuple(map(extent_of, extents.get(partition_id, ()))),
+                cleaned=tuple(map(span_of, cleaned.get(partition_id, ()))),
+                tombstones=tuple(map(tombstones_of, tombstones.get(partition_id, ()))),
             )  # fmt: skip
     return loaded
 
 
 def by_partition(connection: Connection, table: Any, ids: Sequence[int]) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
+    grouped: dict[int, list[Any]] = {}
     columns = table.c
-    mine = columns.partition_id.in_(ids) if table is schema.extents else among(columns.partition_id, ids)
-    query = select(table).where(mine).order_by(columns.partition_id, columns.span_start)
+    chosen = columns.partition_id.in_(ids) if table is schema.extents else among(columns.partition_id, ids)
+    query = select(table).where(chosen).order_by(columns.partition_id, columns.span_start)
     for row in connection.execute(query):
-        found.setdefault(row.partition_id, []).append(row)
-    return found
+        grouped.setdefault(row.partition_id, []).append(row)
+    return grouped
 
 
 def among(column: Any, ids: Sequence[int]) -> Any:
@@ -195,8 +196,8 @@ def object_rows(connection: Connection) -> dict[str, ObjectRow]:
 def lowest_hold(connection: Connection, partition_id: int, now_ms: int) -> LowestHold | None:
     """Of the holds that have not expired, the one of the reader farthest behind."""
     columns = schema.holds.c
-    mine = (columns.partition_id == partition_id) & (columns.expires_ms > now_ms)
-    query = select(columns.reader, columns.held_from).where(mine).order_by(columns.held_from, columns.reader)
+    in_force = (columns.partition_id == partition_id) & (columns.expires_ms > now_ms)
+    query = select(columns.reader, columns.held_from).where(in_force).order_by(columns.held_from, columns.reader)
     row = connection.execute(query.limit(1)).first()
     return None if row is None else LowestHold(row.reader, row.held_from)
 
@@ -218,8 +219,8 @@ def oldest_pin(connection: Connection, now_ms: int) -> int | None:
 def lease_of(connection: Connection, partition_id: int, now_ms: int) -> str | None:
     """Who works on a partition."""
     columns = schema.leases.c
-    mine = (columns.partition_id == partition_id) & (columns.expires_ms > now_ms)
-    return connection.execute(select(columns.worker).where(mine)).scalar_one_or_none()
+    in_force = (columns.partition_id == partition_id) & (columns.expires_ms > now_ms)
+    return connection.execute(select(columns.worker).where(in_force)).scalar_one_or_none()
 
 
 class Place(NamedTuple):

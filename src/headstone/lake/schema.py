@@ -313,12 +313,14 @@ def expect_version(connection: Connection) -> None:
         )
 
 
-def refuse_foreign(version: int, known: int) -> None:
-    """Versions that no upgrade leads to `known` from."""
-    if version > known:
-        raise UsageError(f"the metastore has version {version}, this program knows {known}: use a newer headstone")
+def refuse_foreign(version: int, version_known: int) -> None:
+    """Versions that no upgrade leads to `version_known` from."""
+    if version > version_known:
+        raise UsageError(
+            f"the metastore has version {version}, this program knows {version_known}: use a newer headstone"
+        )
     if version < VERSION_FIRST:
         raise UsageError(
-            f"the metastore has version {version}, from before the first release; this program knows {known} only: make a "
-            "new lake (`headstone lake init`) and ingest again"
+            f"the metastore has version {version}, from before the first release; this program knows "
+            f"{version_known} only: make a new lake (`headstone lake init`) and ingest again"
         )

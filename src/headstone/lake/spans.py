@@ -56,10 +56,10 @@ def without(spans: Iterable[Span], holes: Iterable[Span]) -> Spans:
     return tuple(left)
 
 
-def overlap(ours: Iterable[Span], theirs: Iterable[Span]) -> Spans:
+def overlap(first: Iterable[Span], second: Iterable[Span]) -> Spans:
     """What both cover."""
-    mine = normal(ours)
-    return without(mine, without(mine, theirs))
+    ordered = normal(first)
+    return without(ordered, without(ordered, second))
 
 
 def touching(spans: Spans, wanted: Span) -> Spans:

@@ -41,7 +41,7 @@ def standings(
     """Of partitions by their rows (`rows.located_all`), in their order. `requested`: as if somebody had asked for these too.
 
     Settings that make no sense are their topic's own trouble, and the reason why its partitions are not due."""
-    settings, found = topic_settings(connection, {row.topic_id for row in rows.values()}), []
+    settings, judged = topic_settings(connection, {row.topic_id for row in rows.values()}), []
     for some in chunks(list(rows.items())):
         ids = [row.partition_id for _, row in some]
         summaries = _summaries(connection, [row for _, row in some], settings, now_ms)
@@ -52,10 +52,10 @@ def standings(
                 summary, settings[row.topic_id], now_ms=now_ms, held_from=held.get(row.partition_id, NO_LIMIT),
                 requested=partition in requested or row.partition_id in asked,
             )  # fmt: skip
-            found.append(
+            judged.append(
                 Standing(partition=partition, partition_id=row.partition_id, summary=summary, state=state)
             )  # fmt: skip
-    return found
+    return judged
 
 
 def _state(summary: Summary, settings: Mapping[str, object], **given: Any) -> Eligibility:
@@ -95,26 +95,26 @@ def _ripe(
         lag_ms = _lag_ms(settings[row.topic_id])
         if lag_ms > 0 and row.newest_dirty_ms > now_ms - lag_ms:
             by_lag.setdefault(lag_ms, []).append(row)
-    found: dict[int, Ripe] = {}
+    ripe: dict[int, Ripe] = {}
     for lag_ms, some in by_lag.items():
         clean_bytes = {row.partition_id: row.bytes - row.dirty_bytes for row in some}
         for row in connection.execute(_older_than(list(clean_bytes), now_ms - lag_ms)):
-            found[row.partition_id] = Ripe(
+            ripe[row.partition_id] = Ripe(
                 dirt=Dirt(
                     clean_bytes=clean_bytes[row.partition_id], dirty_bytes=int(row.bytes or 0),
                     oldest_ms=-1 if row.oldest_ms is None else row.oldest_ms,
                 ),
                 more_at_ms=row.young_ms + lag_ms,
             )  # fmt: skip
-    return found
+    return ripe
 
 
 def _older_than(ids: Sequence[int], moment_ms: int) -> Any:
     """What lies below the first dirty extent that has a younger record, and how young that is."""
-    columns, mine = schema.extents.c, schema.extents.c.partition_id.in_(ids)
+    columns, in_partitions = schema.extents.c, schema.extents.c.partition_id.in_(ids)
     young = (
         select(columns.partition_id, func.min(columns.span_start).label("start"))
-        .where(mine, schema.DIRTY, columns.max_timestamp_ms > moment_ms)
+        .where(in_partitions, schema.DIRTY, columns.max_timestamp_ms > moment_ms)
         .group_by(columns.partition_id)
         .subquery()
     )
@@ -126,7 +126,7 @@ def _older_than(ids: Sequence[int], moment_ms: int) -> Any:
             func.max(case((columns.span_start == young.c.start, columns.max_timestamp_ms))).label("young_ms"),
         )
         .join_from(schema.extents, young, columns.partition_id == young.c.partition_id)
-        .where(mine, schema.DIRTY)
+        .where(in_partitions, schema.DIRTY)
         .group_by(columns.partition_id)
     )  # fmt: skip
 

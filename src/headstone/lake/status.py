@@ -77,16 +77,16 @@ class LakeStatus:
 def lake_status(metastore: Metastore) -> LakeStatus:
     leases, now_ms = Leases(metastore), metastore.clock()
     with metastore.transaction(snapshot=True) as connection:
-        found = standings(connection, located_all(connection, None), now_ms=now_ms)
+        judged = standings(connection, located_all(connection, None), now_ms=now_ms)
     working, waiting = leases.held(now_ms=now_ms), leases.waiting(now_ms=now_ms)
     topics: dict[str, list[PartitionStatus]] = {name: [] for name in metastore.topics()}
-    for standing in sorted(found, key=lambda standing: standing.partition):
+    for standing in sorted(judged, key=lambda standing: standing.partition):
         worker, until_ms = working.get(standing.partition), waiting.get(standing.partition)
         waits_for = f"{worker} works on it" if worker else ""
         if until_ms is not None and not worker:
             waits_for = f"its last job failed: not before {until_ms}, in {until_ms - now_ms} ms"
         topics[standing.partition.topic].append(_partition(standing, waits_for))
-    states = [(standing.partition, standing.state) for standing in found]
+    states = [(standing.partition, standing.state) for standing in judged]
     return LakeStatus(
         now_ms=now_ms,
         sums=_sums(partition.sums for partitions in topics.values() for partition in partitions),

@@ -129,11 +129,13 @@ def rows_of_table(
 ) -> Iterator[pa.RecordBatch]:
     """In offset order. Batches in which nothing is left are not decoded, extents in which nothing is are not read."""
     payloads = Payloads()
-    for found in extents:
-        if found.is_empty:
+    for live_extent in extents:
+        if live_extent.is_empty:
             continue
-        live = _offsets(keys_of_extent(store, found.extent, hash_key), found.bits)
-        chunk = chunk_of(f"{store.url}/{object_path(found.extent.object_id)}", read_extent(store, found.extent))
+        live = _offsets(keys_of_extent(store, live_extent.extent, hash_key), live_extent.bits)
+        chunk = chunk_of(
+            f"{store.url}/{object_path(live_extent.extent.object_id)}", read_extent(store, live_extent.extent)
+        )
         batches = chunk.batches
         first = np.searchsorted(live, batches["base_offset"])
         chosen = np.flatnonzero(

@@ -127,11 +127,11 @@ def create_topic(lake: Lake, topic: str, partitions: int, settings: Mapping[str,
 def alter_topic(lake: Lake, topic: str, settings: Mapping[str, str]) -> None:
     """These settings, beside those that it has."""
     wanted = {name: checked(name, text) for name, text in settings.items()}
-    known = lake.metastore.topics().get(topic)
-    if known is None:
+    current = lake.metastore.topics().get(topic)
+    if current is None:
         raise UsageError(f"the lake has no topic {topic}")
-    if known.get(SOURCE, wanted.get(SOURCE)) != wanted.get(SOURCE, known.get(SOURCE)):
-        raise UsageError(f"{topic}: {SOURCE} stays {known[SOURCE]}: offsets that were given away do not come back")
+    if current.get(SOURCE, wanted.get(SOURCE)) != wanted.get(SOURCE, current.get(SOURCE)):
+        raise UsageError(f"{topic}: {SOURCE} stays {current[SOURCE]}: offsets that were given away do not come back")
     lake.metastore.configure(topic, wanted)
 
 
@@ -150,8 +150,10 @@ def drop_topic(lake: Lake, topic: str, *, now_ms: Moment | None = None) -> int:
         objects: set[str] = set()
         for some in chunks(ids):
             for column in (schema.extents.c.object_id, schema.extents.c.dead_object):
-                mine = select(column).where(schema.extents.c.partition_id.in_(some), column.is_not(None)).distinct()
-                objects |= set(connection.scalars(mine))
+                object_ids = (
+                    select(column).where(schema.extents.c.partition_id.in_(some), column.is_not(None)).distinct()
+                )
+                objects |= set(connection.scalars(object_ids))
         catalog.forget_topic(connection, topic)
         release(connection, objects, partial(lake.metastore.moment, connection, now_ms))
         return _unreferenced(connection) - before

@@ -64,5 +64,5 @@ class Upkeep:
         if not self.gc or 0 <= self.collected_ms > now_ms - self.gc_every_ms:
             return 0
         self.collected_ms = now_ms
-        found = known_garbage(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
-        return len(collect(tools.lake, replace(found, rows=found.rows[: self.objects_at_once])))
+        garbage = known_garbage(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
+        return len(collect(tools.lake, replace(garbage, rows=garbage.rows[: self.objects_at_once])))

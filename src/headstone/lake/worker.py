@@ -43,10 +43,10 @@ def eligibilities(
     `requested`: as if somebody had asked for these too."""
     with lake.metastore.transaction(snapshot=True) as connection:
         rows = located_all(connection, None)
-        found = standings(
+        judged = standings(
             connection, rows, now_ms=lake.metastore.moment(connection, now_ms), requested=requested
         )  # fmt: skip
-    return {standing.partition: standing.state for standing in sorted(found, key=lambda standing: standing.partition)}
+    return {standing.partition: standing.state for standing in sorted(judged, key=lambda standing: standing.partition)}
 
 
 class StoppedHard(HeadstoneError):
@@ -150,10 +150,10 @@ class Worker:
         with self._heartbeat(leases, [name]) as self.kept:
             try:
                 done = level_partition(self.lake, name, clock=self.clock, engine=self.engine, worker=self.name)
-                told: tuple[str, Details] = LEVELED, asdict(done)
+                outcome: tuple[str, Details] = LEVELED, asdict(done)
             except Exception as error:
-                told = _told(error)
-            return self._remember(leases, name, started, *told)
+                outcome = _told(error)
+            return self._remember(leases, name, started, *outcome)
 
     def _remember(self, leases: Leases, name: TopicPartition, started: int, outcome: str, details: Details) -> str:
         try:
