@@ -57,12 +57,12 @@ class Outcome:
 
     def line(self) -> str:
         if self.verdict == KILLED:
-            told = f"killed by {self.by}" + ("" if self.wanted else f"; STALE: {self.mutant.lives}")
+            verdict = f"killed by {self.by}" + ("" if self.wanted else f"; STALE: {self.mutant.lives}")
         elif self.verdict == LIVES:
-            told = f"lives: {self.mutant.lives}" if self.wanted else "LIVES"
+            verdict = f"lives: {self.mutant.lives}" if self.wanted else "LIVES"
         else:
-            told = f"INVALID: {self.by}"
-        return f"{self.mutant.room:13} {self.mutant.name:44} {self.seconds:5.0f} s  {told}"
+            verdict = f"INVALID: {self.by}"
+        return f"{self.mutant.room:13} {self.mutant.name:44} {self.seconds:5.0f} s  {verdict}"
 
 
 @dataclass(slots=True)
@@ -189,8 +189,8 @@ def baseline(copy: Copy, mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
     useless: dict[tuple[str, ...], str] = {}
     if plain:
         names = failed(sorted({argument for tests in plain for argument in tests}))
-        theirs = {tests: [name for name in names if name.startswith((*tests, DID_NOT_RUN))] for tests in plain}
-        useless = {tests: some[0] for tests, some in theirs.items() if some}
+        failures = {tests: [name for name in names if name.startswith((*tests, DID_NOT_RUN))] for tests in plain}
+        useless = {tests: some[0] for tests, some in failures.items() if some}
     by_paths: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for tests in selections:
         if tests not in plain:

@@ -54,8 +54,8 @@ class ForgetsClaims(Replica):
     """Claims are not on disk: a restart cannot tell that one was lost, and the leader keeps counting it."""
 
     def _started(self, event: following.Started) -> list[following.Effect]:
-        known = event.durable
-        return super()._started(event if known is None else replace(event, durable=replace(known, claimed=NOTHING)))
+        durable = event.durable
+        return super()._started(event if durable is None else replace(event, durable=replace(durable, claimed=NOTHING)))
 
     def _truncated(self, local: ReplicaWatermarks, fresh: int) -> list[following.Effect]:
         self._local, self.claimed = local, NOTHING
@@ -66,8 +66,8 @@ class ForgetsEpoch(Replica):
     """After a restart any leader is the newest."""
 
     def _started(self, event: following.Started) -> list[following.Effect]:
-        known = event.durable
-        return super()._started(event if known is None else replace(event, durable=replace(known, leader_epoch=-1)))
+        durable = event.durable
+        return super()._started(event if durable is None else replace(event, durable=replace(durable, leader_epoch=-1)))
 
 
 MORE = {"claims-not-persisted": Parts(replica=ForgetsClaims), "epoch-not-persisted": Parts(replica=ForgetsEpoch)}
@@ -83,8 +83,8 @@ def main() -> int:
     broken = 0
     for name, bounds in BOUNDS.items():
         if arguments.only in (None, name):
-            found = timed(name, bounds, Parts(), paths=True)
-            broken += found.violation is not None or not found.complete
+            explored = timed(name, bounds, Parts(), paths=True)
+            broken += explored.violation is not None or not explored.complete
     for name, bounds in WEAKEST.items():
         if arguments.only in (None, "mutants"):
             parts = MORE[name] if name in MORE else MUTANTS[name].parts
@@ -94,16 +94,18 @@ def main() -> int:
 
 def timed(name: str, bounds: Bounds, parts: Parts, *, paths: bool) -> Explored:
     started = time.process_time()
-    found = explore(bounds, parts)
+    explored = explore(bounds, parts)
     seconds = time.process_time() - started
-    verdict = found.violation or ("no violation" if found.complete else "no violation so far: states_max was reached")
-    if found.violation is not None:
-        verdict = f"after {len(found.path)} actions {verdict}"
-    numbers = f"{found.states:10}{found.transitions:13}{found.depth:7}{seconds:9.1f}"
+    verdict = explored.violation or (
+        "no violation" if explored.complete else "no violation so far: states_max was reached"
+    )
+    if explored.violation is not None:
+        verdict = f"after {len(explored.path)} actions {verdict}"
+    numbers = f"{explored.states:10}{explored.transitions:13}{explored.depth:7}{seconds:9.1f}"
     print(f"{name:22}{numbers}  {verdict}", flush=True)
-    for action in found.path if paths else ():
+    for action in explored.path if paths else ():
         print(f"    {action}", flush=True)
-    return found
+    return explored
 
 
 if __name__ == "__main__":

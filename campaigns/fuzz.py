@@ -30,31 +30,31 @@ def main() -> int:
     arguments = parser.parse_args()
     started = time.monotonic()
 
-    def tell(found: Findings) -> None:
-        rate = found.inputs / (time.monotonic() - started)
-        line = f"{found.inputs} of {arguments.inputs} inputs, {rate:.0f}/s, {len(found.problems)} problems"
+    def tell(findings: Findings) -> None:
+        rate = findings.inputs / (time.monotonic() - started)
+        line = f"{findings.inputs} of {arguments.inputs} inputs, {rate:.0f}/s, {len(findings.problems)} problems"
         if sys.stderr.isatty():
             print(f"\r{line} ", end="", file=sys.stderr, flush=True)
-        elif found.inputs % 5_000 == 0:
+        elif findings.inputs % 5_000 == 0:
             print(line, file=sys.stderr, flush=True)
 
-    found = run_seeds(arguments.seed, arguments.seed + arguments.inputs, arguments.jobs, tell)
+    findings = run_seeds(arguments.seed, arguments.seed + arguments.inputs, arguments.jobs, tell)
     print(file=sys.stderr)
-    show(found, time.monotonic() - started)
-    return 1 if found.problems else 0
+    show(findings, time.monotonic() - started)
+    return 1 if findings.problems else 0
 
 
-def show(found: Findings, seconds: float) -> None:
-    slowest, at = found.slowest
-    print(f"{found.inputs} inputs in {seconds:.0f} s; slowest {slowest:.1f} s (seed {at}); "
-          f"peak memory of a worker {found.rss_bytes_max >> 20} MiB")  # fmt: skip
+def show(findings: Findings, seconds: float) -> None:
+    slowest, slowest_seed = findings.slowest
+    print(f"{findings.inputs} inputs in {seconds:.0f} s; slowest {slowest:.1f} s (seed {slowest_seed}); "
+          f"peak memory of a worker {findings.rss_bytes_max >> 20} MiB")  # fmt: skip
     counts: dict[str, int] = defaultdict(int)
-    for outcome, count in found.outcomes.items():
+    for outcome, count in findings.outcomes.items():
         counts[like(outcome)] += count
     for outcome, count in sorted(counts.items(), key=lambda pair: -pair[1]):
         print(f"{count:8d}  {outcome}")
     kinds: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for seed, problem in found.problems:
+    for seed, problem in findings.problems:
         kinds[like(problem)].append((seed, problem))
     for examples in sorted(kinds.values(), key=len, reverse=True):
         print(f"\n{len(examples)} times, for example:")

@@ -40,9 +40,9 @@ def read_lists(root: Path) -> tuple[list[Mutant], list[str]]:
     for path in sorted((root / LISTS).glob("*.toml")):
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         for entry in document.get("mutant", []):
-            known = {**FIELDS, "lives": str}
+            kinds = {**FIELDS, "lives": str}
             wrong = [name for name, kind in FIELDS.items() if not isinstance(entry.get(name), kind)]
-            wrong += [name for name, value in entry.items() if not isinstance(value, known.get(name, ()))]
+            wrong += [name for name, value in entry.items() if not isinstance(value, kinds.get(name, ()))]
             if wrong:
                 problems.append(f"{path.name}: {entry.get('name', '?')}: fields {', '.join(sorted(set(wrong)))}")
                 continue

@@ -24,9 +24,9 @@ def consume(bootstrap: str, partitions: Iterable[str], *, isolation: str) -> dic
         "bootstrap.servers": bootstrap, "group.id": "headstone-testbed", "isolation.level": isolation,
         "enable.auto.commit": False, "auto.offset.reset": "earliest", "enable.partition.eof": True, "log_level": 0,
     })  # fmt: skip
-    found: dict[str, list[Consumed]] = {name: [] for name in partitions}
-    waiting = set(found)
-    consumer.assign([TopicPartition(*_split(name), 0) for name in found])
+    records: dict[str, list[Consumed]] = {name: [] for name in partitions}
+    waiting = set(records)
+    consumer.assign([TopicPartition(*_split(name), 0) for name in records])
     try:
         while waiting:
             message = consumer.poll(WAIT_SECONDS)
@@ -35,14 +35,14 @@ def consume(bootstrap: str, partitions: Iterable[str], *, isolation: str) -> dic
             name = f"{message.topic()}-{message.partition()}"
             error = message.error()
             if error is None:
-                found[name].append(_consumed(message))
+                records[name].append(_consumed(message))
             elif error.code() == KafkaError._PARTITION_EOF:
                 waiting.discard(name)
             else:
                 raise Unfinished(f"{name}: {error}")
     finally:
         consumer.close()
-    return found
+    return records
 
 
 def table(records: Sequence[Consumed]) -> Table:

@@ -19,13 +19,13 @@ def dump(distribution: Distribution, files: Sequence[Path], work: Path) -> dict[
     """The batch and record lines of every file."""
     names = ",".join(map(str, files))
     printed = distribution.tool("dump-log", "--files", names, "--print-data-log", config=work)
-    found: dict[str, list[str]] = {}
+    by_file: dict[str, list[str]] = {}
     for line in printed.splitlines():
         if line.startswith(FILE):
-            lines = found.setdefault(line.removeprefix(FILE), [])
+            lines = by_file.setdefault(line.removeprefix(FILE), [])
         elif line.startswith(PRINTED):
             lines.append(line)
-    return found
+    return by_file
 
 
 def as_dumped(batch: Mapping[str, Any]) -> list[str]:

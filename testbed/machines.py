@@ -59,8 +59,8 @@ def _kept(folders: Sequence[Path]) -> list[Path]:
 
 def _java_home(variables: Mapping[str, str]) -> list[Path]:
     java = shutil.which("java")
-    found = [Path(variables["JAVA_HOME"])] if "JAVA_HOME" in variables else []
-    return [*found, Path(java).resolve().parent.parent] if java else found
+    homes = [Path(variables["JAVA_HOME"])] if "JAVA_HOME" in variables else []
+    return [*homes, Path(java).resolve().parent.parent] if java else homes
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:

@@ -42,12 +42,12 @@ def s3() -> Iterator[Mapping[str, str]]:
 @contextmanager
 def versitygw(directory: Path) -> Iterator[Mapping[str, str]]:
     """The same on versitygw, which keeps objects as files of this directory, and what it knows of them beside."""
-    objects, known = directory / "objects", directory / "known"
-    for folder in (objects, known):
+    objects, sidecar = directory / "objects", directory / "known"
+    for folder in (objects, sidecar):
         folder.mkdir(parents=True, exist_ok=True)
     (port,) = free_ports(1)
     command = [str(versitygw_program()), "--port", f"{HOST}:{port}", "--access", USER, "--secret", SECRET]
-    with _server([*command, "--region", REGION, "posix", "--sidecar", str(known), str(objects)], port) as settings:
+    with _server([*command, "--region", REGION, "posix", "--sidecar", str(sidecar), str(objects)], port) as settings:
         yield settings
 
 

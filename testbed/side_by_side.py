@@ -69,30 +69,30 @@ def compare_round(workload: Workload, work: Path, result: Comparison, *, index_k
     """Writes, cleans for real, cleans a copy of the same bytes, compares."""
     broker = workload.cluster.brokers[1]
     workload.write()
-    ours, before = work / "ours", broker.output.stat().st_size
+    our_logs, before = work / "ours", broker.output.stat().st_size
     shutil.rmtree(work, ignore_errors=True)
-    _copy(broker.log_dir, ours, workload.partitions)
+    _copy(broker.log_dir, our_logs, workload.partitions)
     many_passes = index_keys_max is not None
     retention_ms = RETENTION_OF_MANY_PASSES_MS if many_passes else RETENTION_MS
     workload.clean(delete_retention_ms=retention_ms)
-    theirs = work / "theirs"
-    _copy(broker.log_dir, theirs, workload.partitions)
+    real_logs = work / "theirs"
+    _copy(broker.log_dir, real_logs, workload.partitions)
     distribution = workload.cluster.distribution
-    real = _dumped(distribution, theirs, workload.partitions, work)
-    old = _dumped(distribution, ours, workload.partitions, work)
+    real = _dumped(distribution, real_logs, workload.partitions, work)
+    old = _dumped(distribution, our_logs, workload.partitions, work)
     times = passes(broker, before)
     for name in workload.partitions:
         stamped = _horizons(real[name]) - _horizons(old[name])
         for began in times.get(name, ()):
             exact = min((h - retention_ms for h in stamped), key=lambda t: abs(t - began), default=began)
             now = exact if abs(exact - began) < CLOCKS_APART_MS else began
-            _compact(ours / name, now, retention_ms, index_keys_max)
+            _compact(our_logs / name, now, retention_ms, index_keys_max)
             result.passes += 1
         # What the real cleaner overlooks takes no room in its map, so that a pass of its may reach farther than ours.
-        while many_passes and _behind(ours, theirs, name) and result.behind < BEHIND_MAX:
-            _compact(ours / name, now, retention_ms, index_keys_max)
+        while many_passes and _behind(our_logs, real_logs, name) and result.behind < BEHIND_MAX:
+            _compact(our_logs / name, now, retention_ms, index_keys_max)
             result.behind += 1
-    mine = _dumped(distribution, ours, workload.partitions, work)
+    our_dump = _dumped(distribution, our_logs, workload.partitions, work)
     for name in workload.partitions:
         result.partitions += 1
         lines = [line for some in real[name].values() for line in some]
@@ -100,16 +100,16 @@ def compare_round(workload: Workload, work: Path, result: Comparison, *, index_k
         result.removed += _records([line for some in old[name].values() for line in some]) - _records(lines)
         result.stamped += sum("OptionalLong[" in line for line in lines)
         result.header_only += sum("count: 0 " in line for line in lines)
-        found = list(_differences(theirs, ours, name, real[name], mine[name], many_passes=many_passes))
-        if found and many_passes and name.startswith("txn-"):
-            missing, spared = _overlooked(real[name], mine[name])
+        differences = list(_differences(real_logs, our_logs, name, real[name], our_dump[name], many_passes=many_passes))
+        if differences and many_passes and name.startswith("txn-"):
+            missing, spared = _overlooked(real[name], our_dump[name])
             result.overlooked += spared
-            found = missing
-        result.differences += [f"{name}: {text}" for text in found]
+            differences = missing
+        result.differences += [f"{name}: {text}" for text in differences]
 
 
-def _behind(ours: Path, theirs: Path, name: str) -> bool:
-    return name.startswith("txn-") and (_checkpoint(ours, name) or 0) < (_checkpoint(theirs, name) or 0)
+def _behind(our_logs: Path, real_logs: Path, name: str) -> bool:
+    return name.startswith("txn-") and (_checkpoint(our_logs, name) or 0) < (_checkpoint(real_logs, name) or 0)
 
 
 def _records(lines: Sequence[str]) -> int:
@@ -118,14 +118,14 @@ def _records(lines: Sequence[str]) -> int:
 
 def passes(broker: Broker, start: int) -> dict[str, list[int]]:
     """When each partition's passes began, from what the broker logged behind `start`."""
-    found: dict[str, list[int]] = {}
+    starts_ms: dict[str, list[int]] = {}
     with open(broker.output, "rb") as file:
         file.seek(start)
         text = file.read().decode()
     for when, milliseconds, name in BEGAN.findall(text):
         second = datetime.datetime.strptime(when, "%Y-%m-%d %H:%M:%S").astimezone()
-        found.setdefault(name, []).append(int(second.timestamp()) * 1000 + int(milliseconds))
-    return found
+        starts_ms.setdefault(name, []).append(int(second.timestamp()) * 1000 + int(milliseconds))
+    return starts_ms
 
 
 def _copy(log_dir: Path, to: Path, partitions: Sequence[str]) -> None:
@@ -152,10 +152,10 @@ def _dumped(
     """By partition and file name; one run of the dump for all."""
     files = [file for name in partitions for file in sorted((log_dir / name).glob("*.log"))]
     lines = dump(distribution, files, work / "tools")
-    found: dict[str, dict[str, list[str]]] = {name: {} for name in partitions}
+    by_partition: dict[str, dict[str, list[str]]] = {name: {} for name in partitions}
     for path, some in lines.items():
-        found[Path(path).parent.name][Path(path).name] = some
-    return found
+        by_partition[Path(path).parent.name][Path(path).name] = some
+    return by_partition
 
 
 def _horizons(files: Mapping[str, Sequence[str]]) -> set[int]:
@@ -163,10 +163,10 @@ def _horizons(files: Mapping[str, Sequence[str]]) -> set[int]:
 
 
 def _differences(
-    theirs: Path, ours: Path, name: str, real: Mapping[str, Sequence[str]], mine: Mapping[str, Sequence[str]],
+    real_logs: Path, our_logs: Path, name: str, real: Mapping[str, Sequence[str]], our_dump: Mapping[str, Sequence[str]],
     *, many_passes: bool,
 ) -> Iterator[str]:  # fmt: skip
-    reached, got = (_checkpoint(log_dir, name) for log_dir in (theirs, ours))
+    reached, got = (_checkpoint(log_dir, name) for log_dir in (real_logs, our_logs))
     if reached != got:
         yield f"the real cleaner got to {reached}, we to {got}"
         return
@@ -174,54 +174,58 @@ def _differences(
     packed = any(
         "compresscodec: none" not in line for file in cleaned for line in real[file] if line.startswith("base")
     )
-    if cleaned != {file for file in mine if int(Path(file).stem) < (reached or 0)}:
+    if cleaned != {file for file in our_dump if int(Path(file).stem) < (reached or 0)}:
         if not (
             packed and many_passes
         ):  # sizes after the first pass are our encoders', and they decide the next grouping
-            yield f"segments {sorted(real)} and {sorted(mine)}"
+            yield f"segments {sorted(real)} and {sorted(our_dump)}"
         yield from _lines_differ(
-            name, *([line for file in sorted(some) for line in some[file]] for some in (real, mine))
+            name, *([line for file in sorted(some) for line in some[file]] for some in (real, our_dump))
         )
         return
     for file in sorted(cleaned):
-        yield from _lines_differ(file, real[file], mine[file])
+        yield from _lines_differ(file, real[file], our_dump[file])
         for suffix in (".txnindex",) if packed else (".log", ".index", ".timeindex", ".txnindex"):
-            one, other = (_content((log_dir / name / file).with_suffix(suffix)) for log_dir in (theirs, ours))
-            if one != other:
-                yield f"{Path(file).with_suffix(suffix)}: {len(one)} and {len(other)} bytes, not the same"
+            real_content, our_content = (
+                _content((log_dir / name / file).with_suffix(suffix)) for log_dir in (real_logs, our_logs)
+            )
+            if real_content != our_content:
+                yield f"{Path(file).with_suffix(suffix)}: {len(real_content)} and {len(our_content)} bytes, not the same"
 
 
-def _lines_differ(where: str, real: Sequence[str], mine: Sequence[str]) -> Iterator[str]:
-    pairs = [(_comparable(a), _comparable(b)) for a, b in zip(real, mine, strict=False)]
+def _lines_differ(where: str, real_lines: Sequence[str], our_lines: Sequence[str]) -> Iterator[str]:
+    pairs = [(_comparable(a), _comparable(b)) for a, b in zip(real_lines, our_lines, strict=False)]
     first = next(((a, b) for a, b in pairs if a != b), None)
     if first is not None:
         yield f"{where}: the real cleaner has\n    {first[0]}\n  we have\n    {first[1]}"
-    elif len(real) != len(mine):
-        yield f"{where}: the real cleaner left {len(real)} batches and records, we {len(mine)}"
+    elif len(real_lines) != len(our_lines):
+        yield f"{where}: the real cleaner left {len(real_lines)} batches and records, we {len(our_lines)}"
 
 
-def _overlooked(real: Mapping[str, Sequence[str]], mine: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
+def _overlooked(real: Mapping[str, Sequence[str]], our_dump: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
     """Where passes begin in mid-segment between transactions: we may have less, if all of it is superseded."""
-    theirs = _by_offset(real)
-    ours = _by_offset(mine)
+    real_keys = _by_offset(real)
+    our_keys = _by_offset(our_dump)
     newest: dict[str, int] = {}
-    for offset, key in theirs.items():
+    for offset, key in real_keys.items():
         newest[key] = max(offset, newest.get(key, -1))
     wrong = [
-        f"we have {offset} ({key}), the real cleaner has not" for offset, key in ours.items() if offset not in theirs
+        f"we have {offset} ({key}), the real cleaner has not"
+        for offset, key in our_keys.items()
+        if offset not in real_keys
     ]
-    extra = {offset: key for offset, key in theirs.items() if offset not in ours}
+    extra = {offset: key for offset, key in real_keys.items() if offset not in our_keys}
     wrong += [f"we lost {offset} ({key})" for offset, key in extra.items() if newest[key] == offset and key != "marker"]
     return wrong, len(extra)
 
 
 def _by_offset(files: Mapping[str, Sequence[str]]) -> dict[int, str]:
     """Offset to key of every record; markers have none."""
-    found = {}
+    keys = {}
     for line in (line for lines in files.values() for line in lines if line.startswith("|")):
         key = re.search(r" key: (.*?)(?: payload: |$)", line)
-        found[int(line.split()[2])] = f"key {key[1]}" if key else "marker"
-    return found
+        keys[int(line.split()[2])] = f"key {key[1]}" if key else "marker"
+    return keys
 
 
 def _comparable(line: str) -> str:
@@ -262,7 +266,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=4, help="write and clean so often with each seed")
     arguments = parser.parse_args()
-    found = 0
+    differences = 0
     for version in arguments.version or VERSIONS:
         for seed in range(arguments.seed, arguments.seed + arguments.seeds):
             for tiny_map in (False, True):
@@ -271,8 +275,8 @@ def main() -> int:
                 print(f"Kafka {version}, seed {seed}, {'tiny' if tiny_map else 'roomy'} map: {result}", flush=True)
                 for difference in result.differences:
                     print(f"  {difference}", flush=True)
-                found += len(result.differences)
-    return 1 if found else 0
+                differences += len(result.differences)
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

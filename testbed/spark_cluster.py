@@ -158,17 +158,17 @@ def _daemon(command: list[str], host: str, *, until: str) -> Iterator[tuple[str,
     assert process.stderr is not None
     patience = threading.Timer(START_SECONDS_MAX, process.kill)
     patience.start()
-    said: list[str] = []
+    lines: list[str] = []
     try:
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             if until in line:
                 break
         else:
-            raise AssertionError(f"{command} ended before it said {until!r}:\n{''.join(said[-40:])}")
+            raise AssertionError(f"{command} ended before it said {until!r}:\n{''.join(lines[-40:])}")
         patience.cancel()
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield said[-1], process.pid
+        yield lines[-1], process.pid
     finally:
         patience.cancel()
         process.terminate()
@@ -184,12 +184,12 @@ def _descendants(process: int) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdecimal() and (parent := _parent(int(entry))) is not None:
             children.setdefault(parent, []).append(int(entry))
-    found, open_ends = [], [process]
+    descendants, open_ends = [], [process]
     while open_ends:
         born = children.get(open_ends.pop(), [])
-        found += born
+        descendants += born
         open_ends += born
-    return found
+    return descendants
 
 
 def _parent(process: int) -> int | None:
