@@ -13,13 +13,13 @@ _SECRET = re.compile(r"((?:password|passwd|secret|token|key)[^=&\s]*=)[^&\s]+", 
 HIDDEN = "***"
 SHORT = 4
 """Shorter ones are in every other word."""
-_known: set[str] = set()
+_secrets: set[str] = set()
 
 
 def hide(secret: str) -> str:
     """From now on it is not shown by this process; gives it back."""
     if len(secret) >= SHORT:
-        _known.add(secret)
+        _secrets.add(secret)
     return secret
 
 
@@ -31,7 +31,7 @@ def password_of(url: str) -> str | None:
 
 def without_secrets(text: str) -> str:
     """For what somebody else has worded, such as a traceback."""
-    for secret in sorted(_known, key=len, reverse=True):
+    for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return _USER_INFO.sub(r"\1\2:***@", text)
 
