@@ -130,25 +130,40 @@ objects = Table(
 """`state`: registered (may be on its way), committed (extents point at it), unreferenced (none do any more), condemned (about
 to be deleted; nobody may use it again)."""
 
+
+def _batches_of_extent() -> list[Column[Any]]:
+    """Which end it has, and where its batches lie. Made anew for each table: a column belongs to one."""
+    return [
+        Column("span_end", BigInteger, nullable=False),
+        Column("object_id", String(36), ForeignKey("objects.object_id"), nullable=False),
+        Column("position", BigInteger, nullable=False),
+        Column("length", BigInteger, nullable=False),
+        Column("records", BigInteger, nullable=False),
+        Column("max_timestamp_ms", BigInteger, nullable=False),
+        Column("checksum", BigInteger, nullable=False),
+    ]
+
+
+def _dead_of_extent() -> list[Column[Any]]:
+    """How many of its records are dead, and where the list of them lies."""
+    return [
+        Column("dead", BigInteger, nullable=False, server_default="0"),
+        Column("dead_object", String(36), nullable=True),
+        Column("dead_position", BigInteger, nullable=False, server_default="0"),
+        Column("oldest_timestamp_ms", BigInteger, nullable=False, server_default="-1"),
+        Column("dead_since_ms", BigInteger, nullable=False, server_default="-1"),
+    ]
+
+
 extents = Table(
     "extents",
     metadata,
     Column("partition_id", Integer, ForeignKey("partitions.partition_id"), primary_key=True),
     Column("span_start", BigInteger, primary_key=True),
-    Column("span_end", BigInteger, nullable=False),
-    Column("object_id", String(36), ForeignKey("objects.object_id"), nullable=False),
-    Column("position", BigInteger, nullable=False),
-    Column("length", BigInteger, nullable=False),
-    Column("records", BigInteger, nullable=False),
-    Column("max_timestamp_ms", BigInteger, nullable=False),
-    Column("checksum", BigInteger, nullable=False),
+    *_batches_of_extent(),
     Column("listed", BigInteger, nullable=False, server_default="-1"),
     Column("added_ms", BigInteger, nullable=False, server_default="0"),
-    Column("dead", BigInteger, nullable=False, server_default="0"),
-    Column("dead_object", String(36), nullable=True),
-    Column("dead_position", BigInteger, nullable=False, server_default="0"),
-    Column("oldest_timestamp_ms", BigInteger, nullable=False, server_default="-1"),
-    Column("dead_since_ms", BigInteger, nullable=False, server_default="-1"),
+    *_dead_of_extent(),
     Column("dirty", Integer, nullable=False, server_default="1"),
     Index("extents_by_object", "object_id"),
     Index("extents_by_dead_object", "dead_object"),
@@ -172,21 +187,11 @@ past_extents = Table(
     Column("past_id", Integer, primary_key=True, autoincrement=True),
     Column("partition_id", Integer, ForeignKey("partitions.partition_id"), nullable=False),
     Column("span_start", BigInteger, nullable=False),
-    Column("span_end", BigInteger, nullable=False),
-    Column("object_id", String(36), ForeignKey("objects.object_id"), nullable=False),
-    Column("position", BigInteger, nullable=False),
-    Column("length", BigInteger, nullable=False),
-    Column("records", BigInteger, nullable=False),
-    Column("max_timestamp_ms", BigInteger, nullable=False),
-    Column("checksum", BigInteger, nullable=False),
+    *_batches_of_extent(),
     Column("listed", BigInteger, nullable=False),
     Column("added_ms", BigInteger, nullable=False),
     Column("removed_ms", BigInteger, nullable=False),
-    Column("dead", BigInteger, nullable=False, server_default="0"),
-    Column("dead_object", String(36), nullable=True),
-    Column("dead_position", BigInteger, nullable=False, server_default="0"),
-    Column("oldest_timestamp_ms", BigInteger, nullable=False, server_default="-1"),
-    Column("dead_since_ms", BigInteger, nullable=False, server_default="-1"),
+    *_dead_of_extent(),
     Index("past_extents_by_object", "object_id"),
     Index("past_extents_by_dead_object", "dead_object"),
     Index("past_extents_by_partition", "partition_id", "removed_ms"),
