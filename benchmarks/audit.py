@@ -39,8 +39,8 @@ def replicas(root: Path, settings: SampleSettings) -> list[Path]:
     """The same log three times; the second has been cleaned."""
     roots = [root / f"replica-{number}" for number in (1, 2, 3)]
     write_sample(roots[0], settings)
-    for other in roots[1:]:
-        shutil.copytree(roots[0], other)
+    for replica in roots[1:]:
+        shutil.copytree(roots[0], replica)
     request = CompactionRequest(
         paths=(str(roots[1]),), out=None, policy=kafka_rules(Policy(now_ms=NOW_MS)), progress=False
     )
@@ -50,12 +50,12 @@ def replicas(root: Path, settings: SampleSettings) -> list[Path]:
 
 def measured(run: Callable[[], Any], times: int) -> tuple[float, float]:
     """(seconds, processor seconds), each the least."""
-    found = []
+    times_taken = []
     for _ in range(times):
         wall, processor = time.monotonic(), time.process_time()
         run()
-        found.append((time.monotonic() - wall, time.process_time() - processor))
-    return min(wall for wall, _ in found), min(processor for _, processor in found)
+        times_taken.append((time.monotonic() - wall, time.process_time() - processor))
+    return min(wall for wall, _ in times_taken), min(processor for _, processor in times_taken)
 
 
 def read_files(roots: list[Path]) -> None:
@@ -67,9 +67,9 @@ def read_files(roots: list[Path]) -> None:
 
 def audited(roots: list[Path]) -> None:
     groups = replicas_of([(root.name, find_partitions([str(root)])) for root in roots])
-    for one in audit(groups, InProcess(1)):
-        assert not one.problems
-        assert not any(result.compared.differences or result.frozen for result in one.results)
+    for partition in audit(groups, InProcess(1)):
+        assert not partition.problems
+        assert not any(result.compared.differences or result.frozen for result in partition.results)
 
 
 def inspected(roots: list[Path]) -> None:
@@ -118,10 +118,10 @@ def memory(root: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         "json",
     ]
     started = time.monotonic()
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return [{
-        "group": "memory", "keys": told["partitions"][0]["keys"], "verdict": told["verdict"],
+        "group": "memory", "keys": answer["partitions"][0]["keys"], "verdict": answer["verdict"],
         "seconds": round(time.monotonic() - started, 1), "peak_mib": round(peak),
     }]  # fmt: skip
 

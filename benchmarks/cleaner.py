@@ -81,10 +81,10 @@ def fill(cluster: Cluster, java: JavaClient, arguments: argparse.Namespace) -> N
     for n in range(2 * arguments.keys):
         # The second round comes in another order: neighbours do not stay together.
         key = n if n < arguments.keys else (n * 7_368_787) % arguments.keys
-        at = (n * 977) % (len(text) - size)
+        start = (n * 977) % (len(text) - size)
         while True:
             try:
-                producer.produce(TOPIC, partition=0, key=b"key-%010d" % key, value=text[at : at + size])
+                producer.produce(TOPIC, partition=0, key=b"key-%010d" % key, value=text[start : start + size])
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -179,10 +179,10 @@ def watched(run: Callable[[], object], root: int) -> Measured:
         nonlocal peak
         while True:
             tree = children(root)
-            peak = max(peak, sum(resident(one)[1] for one in tree))
-            for one in tree:
-                spent[one] = max(spent.get(one, 0.0), processor_seconds(one))
-                first.setdefault(one, 0.0)
+            peak = max(peak, sum(resident(pid)[1] for pid in tree))
+            for pid in tree:
+                spent[pid] = max(spent.get(pid, 0.0), processor_seconds(pid))
+                first.setdefault(pid, 0.0)
             if over.wait(POLL_S):
                 return
 
@@ -225,28 +225,28 @@ def ours(original: Path, root: Path) -> dict[str, Measured]:
         tell(name)
         return Path(shutil.copytree(original, root / "ours", ignore=shutil.ignore_patterns(".lock")))
 
-    found = {}
+    measured = {}
     whole_command(fresh("warming up"))
-    found[WHOLE] = whole_command(fresh(WHOLE))
+    measured[WHOLE] = whole_command(fresh(WHOLE))
     with StartingSession(app_name="bench", master="local[1]", remote=None, conf={}) as session:
         session.begin()
         engine = OnSpark(session.get, parallelism=1)
         job(fresh("warming up"), engine)
         copy = fresh(WARM)
-        found[WARM] = replace(watched(lambda: job(copy, engine), os.getpid()), bytes_after=log_bytes(copy))
+        measured[WARM] = replace(watched(lambda: job(copy, engine), os.getpid()), bytes_after=log_bytes(copy))
     for attempt in ("warming up", KERNELS):
         copy = fresh(attempt)
-        found[KERNELS] = replace(
+        measured[KERNELS] = replace(
             watched(lambda copy=copy: job(copy, InProcess(1)), os.getpid()), bytes_after=log_bytes(copy)
         )
     copy = fresh(CHECKSUMS)
     segments = list_segments(find_partitions([partition(copy)])[0])
-    found[CHECKSUMS] = watched(lambda: [verify_segment(segment) for segment in segments], os.getpid())
+    measured[CHECKSUMS] = watched(lambda: [verify_segment(segment) for segment in segments], os.getpid())
     target = root / "copied"
-    found[COPY] = watched(
+    measured[COPY] = watched(
         lambda: subprocess.run(["cp", "-r", str(partition(copy)), str(target)], check=True), os.getpid()
     )
-    return found
+    return measured
 
 
 def measure(distribution: Distribution, root: Path, arguments: argparse.Namespace) -> dict[str, object]:
@@ -257,7 +257,7 @@ def measure(distribution: Distribution, root: Path, arguments: argparse.Namespac
         "log.segment.delete.delay.ms": 0,
     }
     machine = Machine(heap=f"{(map_bytes >> 20) + 700}m", java_options=())
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     with JavaClient(distribution, root / "client") as java:
         cluster = Cluster(distribution, root / "cluster", settings=settings, machine=machine)
         broker = cluster.brokers[1]
@@ -273,28 +273,28 @@ def measure(distribution: Distribution, root: Path, arguments: argparse.Namespac
                 shutil.copytree(original, broker.log_dir)
                 broker.settings["log.cleaner.dedupe.buffer.size"] = size
                 broker.start()
-                found[name] = cleaned_by_broker(broker, java, cluster.bootstrap)
+                measured[name] = cleaned_by_broker(broker, java, cluster.bootstrap)
                 broker.stop()
-    found.update(ours(original, root))
+    measured.update(ours(original, root))
     return {
         "kafka": distribution.version, "codec": arguments.codec, "bytes": filled, "records": 2 * arguments.keys,
         "keys": arguments.keys, "value_bytes": arguments.value_bytes,
-        "ways": {name: summary(one, filled / (1 << 20), found) for name, one in found.items()},
+        "ways": {name: summary(one, filled / (1 << 20), measured) for name, one in measured.items()},
     }  # fmt: skip
 
 
-def summary(one: Measured, megabytes: float, found: Mapping[str, Measured]) -> dict[str, object]:
+def summary(way: Measured, megabytes: float, ways: Mapping[str, Measured]) -> dict[str, object]:
     """A core's throughput: MB of the log for each processor second, however often the log was gone over."""
     return {
-        "passes": one.passes, "seconds": round(one.seconds, 2), "processor_seconds": round(one.processor_seconds, 2),
-        "peak_mb": one.peak_bytes >> 20, "mb_after": one.bytes_after >> 20,
-        "mb_per_second": round(megabytes / one.seconds, 1),
-        "mb_per_processor_second": round(megabytes / max(one.processor_seconds, 0.01), 1),
-        "per_core_to_cleaner": round(found[ROOMY].processor_seconds / max(one.processor_seconds, 0.01), 2),
+        "passes": way.passes, "seconds": round(way.seconds, 2), "processor_seconds": round(way.processor_seconds, 2),
+        "peak_mb": way.peak_bytes >> 20, "mb_after": way.bytes_after >> 20,
+        "mb_per_second": round(megabytes / way.seconds, 1),
+        "mb_per_processor_second": round(megabytes / max(way.processor_seconds, 0.01), 1),
+        "per_core_to_cleaner": round(ways[ROOMY].processor_seconds / max(way.processor_seconds, 0.01), 2),
         "per_core_to_cleaner_with_default_map": round(
-            found[DEFAULT].processor_seconds / max(one.processor_seconds, 0.01), 2
+            ways[DEFAULT].processor_seconds / max(way.processor_seconds, 0.01), 2
         ),
-        "by_the_clock_to_cleaner": round(found[ROOMY].seconds / one.seconds, 2),
+        "by_the_clock_to_cleaner": round(ways[ROOMY].seconds / way.seconds, 2),
     }  # fmt: skip
 
 

@@ -17,51 +17,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import multiprocessing
 import shutil
 import sys
 import tempfile
-import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from headstone.lake.collection import collect, garbage
-from headstone.lake.compaction import Compacted, compact_partition
+from benchmarks.lake_costs import NOW_MS, Cost, Row, best, compacted, costed, new_lake, rate, tell, warm_up
+from benchmarks.lake_logs import GB, PARTITION, VALUE_BYTES, Ints, evenly, log_bytes, write_log
+from benchmarks.lake_passes import passes
+from headstone.lake.compaction import Compacted
 from headstone.lake.ingest import EXTENT_BYTES, ingest
-from headstone.lake.job_plan import JobOptions, map_keys_max
 from headstone.lake.keyindex import section_bytes
-from headstone.lake.lake import EMBEDDED, Lake, create_lake, open_lake
+from headstone.lake.lake import Lake
 from headstone.log import codecs
-from headstone.log.directory import LOG, PartitionDir, numbered
-from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, encode_section
-from headstone.log.topic_partition import TopicPartition
+from headstone.log.directory import LOG, PartitionDir
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from headstone.storage.stores import Traffic
 
-MB, GB = 1_000_000, 1_000_000_000
-TOPIC = "bench"
-AT = TopicPartition(TOPIC, 0)
-START_MS, NOW_MS = 1_700_000_000_000, 1_800_000_000_000
-BATCH_BYTES = 16_384
-SEGMENT_BYTES = 64 << 20
-POOL_BYTES = 1 << 20
-KEY_BYTES, RECORD_FIXED_BYTES = 8, 9
-VALUE_BYTES = (60, 320)
-SMALL_VALUE_BYTES = (8, 12)
-KEYS_A_RECORD = 0.63
-"""Of so many keys, drawn evenly, one record in two is superseded."""
 MORE, HOT = 0.01, 0.02
 """Shares of `second`: records that are new, and the extents that hot keys live in."""
 SECOND_EXTENT_BYTES = 2 << 20
@@ -71,139 +49,37 @@ READ_BYTES = 2 << 20
 MAP_BYTES = 128 << 20
 """What Redpanda and Kafka's cleaner give the map by default."""
 
-Ints = npt.NDArray[np.int64]
-Row = dict[str, object]
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Of one step: by the clock, of all threads of this process, and what was asked of the store."""
-
-    seconds: float
-    processor_seconds: float
-    traffic: Traffic
-
-    @property
-    def requests(self) -> int:
-        return self.traffic.reads + self.traffic.writes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """Of compacting until nothing is dirty. `peak_bytes` is the resident memory of a process that did nothing else."""
-
-    passes: int
-    seconds: float
-    processor_seconds: float
-    bytes_read: int
-    bytes_written: int
-    requests: int
-    peak_bytes: int
-    idle_bytes: int
-    """Resident before the first pass."""
-    records_after: int
-
-
-def tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def write_log(place: Path, drawn: Ints, values: tuple[int, int], codec: int, *, start: int = 0) -> PartitionDir:
-    """A record of each of these keys, in this order, in segments from offset `start` on; the active one is empty."""
-    path = place / str(AT)
-    path.mkdir(parents=True)
-    rng = np.random.default_rng(start)
-    pool = rng.integers(97, 123, size=POOL_BYTES, dtype=np.uint8)
-    count = max(1, BATCH_BYTES // (KEY_BYTES + RECORD_FIXED_BYTES + sum(values) // 2))
-    parts: list[npt.NDArray[np.uint8]] = []
-    base, size = start, 0
-    for at in range(0, drawn.size, count):
-        batch = _batch(drawn[at : at + count], start + at, pool, values, codec, rng)
-        if size + batch.size > SEGMENT_BYTES:
-            _write_segment(path, base, parts)
-            parts, base, size = [], start + at, 0
-        parts.append(batch)
-        size += batch.size
-    _write_segment(path, base, parts)
-    _write_segment(path, start + drawn.size, [])
-    return PartitionDir(path=path, topic=TOPIC, partition=0)
-
-
-def _batch(
-    keys: Ints, offset: int, pool: npt.NDArray[np.uint8], values: tuple[int, int], codec: int, rng: np.random.Generator
-) -> npt.NDArray[np.uint8]:
-    n = keys.size
-    steps = np.arange(n, dtype=np.int64)
-    columns = Columns(
-        timestamp_deltas=steps, offset_deltas=steps, key_pool=keys.astype(">i8").view(np.uint8),
-        key_starts=steps * KEY_BYTES, key_sizes=np.full(n, KEY_BYTES, dtype=np.int64), value_pool=pool,
-        value_starts=rng.integers(0, POOL_BYTES - values[1], size=n),
-        value_sizes=rng.integers(values[0], values[1] + 1, size=n),
-        header_pool=NO_HEADERS, header_starts=np.zeros(n, dtype=np.int64), header_sizes=np.ones(n, dtype=np.int64),
-    )  # fmt: skip
-    head = BatchHead(
-        base_offset=offset, last_offset_delta=n - 1, base_timestamp=START_MS + offset,
-        max_timestamp=START_MS + offset + n - 1, codec=codec,
-    )  # fmt: skip
-    return batch_bytes(head, encode_section(columns), n)
-
-
-def _write_segment(directory: Path, base: int, parts: list[npt.NDArray[np.uint8]]) -> None:
-    with open(directory / numbered(base, LOG), "wb") as file:
-        for part in parts:
-            file.write(part.data)
-
-
-def evenly(megabytes: float) -> Ints:
-    """Keys of a log of about that size before compression, half of the records superseded."""
-    records = int(megabytes * MB) // (KEY_BYTES + RECORD_FIXED_BYTES + sum(VALUE_BYTES) // 2)
-    return np.random.default_rng(1).integers(0, int(records * KEYS_A_RECORD), size=records)
-
-
-def log_bytes(log: PartitionDir) -> int:
-    return sum(file.stat().st_size for file in log.path.glob("*" + LOG))
-
-
-@contextmanager
-def new_lake(root: Path, objects: str | None) -> Iterator[tuple[Lake, str]]:
-    """(lake, URL of its metastore, a file under `root`). Gone afterwards, and so are its objects, wherever they were."""
-    place = root / f"lake-{uuid.uuid4().hex}"
-    place.mkdir()
-    url = f"{objects.rstrip('/')}/{place.name}" if objects else f"file://{place / 'objects'}"
-    metastore_url = f"sqlite:///{place / EMBEDDED}"
-    lake = create_lake(metastore_url, url, now_ms=NOW_MS)
-    try:
-        yield lake, metastore_url
-    finally:
-        lake.store.delete(lake.store.list())
-        lake.close()
-        if url.startswith("file://"):
-            shutil.rmtree(url.removeprefix("file://"))
-        shutil.rmtree(place)
-
-
-def costed(lake: Lake | None, run: Callable[[], T]) -> tuple[T, Cost]:
-    before = replace(lake.store.traffic) if lake else Traffic()
-    seconds, processor = time.monotonic(), time.process_time()
-    result = run()
-    seconds, processor = time.monotonic() - seconds, time.process_time() - processor
-    after = lake.store.traffic if lake else Traffic()
-    asked = {name: getattr(after, name) - getattr(before, name) for name in asdict(after)}
-    return result, Cost(seconds=seconds, processor_seconds=processor, traffic=Traffic(**asked))
-
-
-def best(costs: Sequence[Cost]) -> Cost:
-    """The least time of all runs; what was asked of the store is the same in each."""
-    return replace(
-        costs[0], seconds=min(c.seconds for c in costs), processor_seconds=min(c.processor_seconds for c in costs)
-    )
-
-
-def compacted(lake: Lake, arguments: argparse.Namespace, map_bytes: int | None = None) -> Compacted:
-    return compact_partition(
-        lake, AT, InProcess(arguments.threads), now_ms=NOW_MS, options=JobOptions(map_bytes=map_bytes)
-    )
+def first(root: Path, arguments: argparse.Namespace) -> list[Row]:
+    tell(f"first: writing {arguments.megabytes} MB")
+    log = write_log(root / "log", evenly(arguments.megabytes), VALUE_BYTES, codecs.NAMES.index(arguments.codec))
+    size = log_bytes(log)
+    reading = read_files(log, arguments)
+    tell("first: the lake")
+    done, fill, cost = filled_and_compacted(root, log, arguments)
+    tell("first: plain files")
+    left, plain = compacted_files(root, log, arguments)
+    assert left == done.records_after, f"{left} records are left in the files, {done.records_after} in the lake"
+    return [
+        {
+            "log_bytes": size, "codec": arguments.codec, "extents": done.extents,
+            "records_superseded": round(1 - done.records_after / done.records_before, 3),
+            "bytes_written_per_byte_removed": round(done.bytes_written / (done.bytes_before - done.bytes_after), 3),
+            "bytes_read_to_log": round(cost.traffic.bytes_read / size, 3),
+            "bytes_written_to_log": round(cost.traffic.bytes_written / size, 3),
+            "reads_per_gb": round(cost.traffic.reads * GB / size, 1),
+            "writes_per_gb": round(cost.traffic.writes * GB / size, 1),
+            "commits": done.commits,
+            "compaction_mb_per_s": rate(size, cost), "plain_files_mb_per_s": rate(size, plain),
+            "compaction_to_plain_files": round(plain.seconds / cost.seconds, 3),
+            "compaction_to_plain_files_by_processor_time": round(plain.processor_seconds / cost.processor_seconds, 3),
+            "ingest_mb_per_s": rate(size, fill), "reading_mb_per_s": rate(size, reading),
+            "ingest_to_reading": round(reading.seconds / fill.seconds, 4),
+            "ingest_to_compaction": round(cost.seconds / fill.seconds, 3),
+            "ingest_requests_per_gb": round(fill.requests * GB / size, 1),
+            "ingest_bytes_written_to_log": round(fill.traffic.bytes_written / size, 3),
+        }
+    ]  # fmt: skip
 
 
 def filled_and_compacted(root: Path, log: PartitionDir, arguments: argparse.Namespace) -> tuple[Compacted, Cost, Cost]:
@@ -244,42 +120,6 @@ def read_files(log: PartitionDir, arguments: argparse.Namespace) -> Cost:
     return best([costed(None, read)[1] for _ in range(arguments.runs)])
 
 
-def first(root: Path, arguments: argparse.Namespace) -> list[Row]:
-    tell(f"first: writing {arguments.megabytes} MB")
-    log = write_log(root / "log", evenly(arguments.megabytes), VALUE_BYTES, codecs.NAMES.index(arguments.codec))
-    size = log_bytes(log)
-    reading = read_files(log, arguments)
-    tell("first: the lake")
-    done, fill, cost = filled_and_compacted(root, log, arguments)
-    tell("first: plain files")
-    left, plain = compacted_files(root, log, arguments)
-    assert left == done.records_after, f"{left} records are left in the files, {done.records_after} in the lake"
-    return [
-        {
-            "log_bytes": size, "codec": arguments.codec, "extents": done.extents,
-            "records_superseded": round(1 - done.records_after / done.records_before, 3),
-            "bytes_written_per_byte_removed": round(done.bytes_written / (done.bytes_before - done.bytes_after), 3),
-            "bytes_read_to_log": round(cost.traffic.bytes_read / size, 3),
-            "bytes_written_to_log": round(cost.traffic.bytes_written / size, 3),
-            "reads_per_gb": round(cost.traffic.reads * GB / size, 1),
-            "writes_per_gb": round(cost.traffic.writes * GB / size, 1),
-            "commits": done.commits,
-            "compaction_mb_per_s": rate(size, cost), "plain_files_mb_per_s": rate(size, plain),
-            "compaction_to_plain_files": round(plain.seconds / cost.seconds, 3),
-            "compaction_to_plain_files_by_processor_time": round(plain.processor_seconds / cost.processor_seconds, 3),
-            "ingest_mb_per_s": rate(size, fill), "reading_mb_per_s": rate(size, reading),
-            "ingest_to_reading": round(reading.seconds / fill.seconds, 4),
-            "ingest_to_compaction": round(cost.seconds / fill.seconds, 3),
-            "ingest_requests_per_gb": round(fill.requests * GB / size, 1),
-            "ingest_bytes_written_to_log": round(fill.traffic.bytes_written / size, 3),
-        }
-    ]  # fmt: skip
-
-
-def rate(size: int, cost: Cost) -> float:
-    return round(size / MB / cost.seconds, 1)
-
-
 def second(root: Path, arguments: argparse.Namespace) -> list[Row]:
     tell(f"second: writing {arguments.megabytes} MB")
     drawn, codec = evenly(arguments.megabytes), codecs.NAMES.index(arguments.codec)
@@ -294,7 +134,7 @@ def second(root: Path, arguments: argparse.Namespace) -> list[Row]:
             chosen = np.random.default_rng(2).choice(keys, size=int(records * MORE))
             more = write_log(root / case, chosen, VALUE_BYTES, codec, start=drawn.size)
             ingest(lake, [more], clock=lambda: NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
-            lists = sum(section_bytes(extent.keys) for extent in lake.metastore.partition(AT).extents)
+            lists = sum(section_bytes(extent.keys) for extent in lake.metastore.partition(PARTITION).extents)
             done, cost = costed(lake, partial(compacted, lake, arguments))
             rows.append({"keys": case, **shares(done, cost, new_bytes=log_bytes(more), list_bytes=lists)})
     return rows
@@ -302,7 +142,7 @@ def second(root: Path, arguments: argparse.Namespace) -> list[Row]:
 
 def recent_keys(lake: Lake, drawn: Ints) -> Ints:
     """Those of which the newest record is in the last extents. After a compaction they live nowhere else."""
-    extents = lake.metastore.partition(AT).extents
+    extents = lake.metastore.partition(PARTITION).extents
     start = extents[-max(1, round(len(extents) * HOT))].span.start
     return np.unique(drawn[start:])
 
@@ -345,84 +185,6 @@ def growth(root: Path, arguments: argparse.Namespace) -> list[Row]:
             row[name + "_ratio"] = round(value / float(str(rows[0][name])), 3) if rows else 1.0
         rows.append(row)
     return rows
-
-
-def passes(root: Path, arguments: argparse.Namespace) -> list[Row]:
-    """Each key is written twice, at places that have nothing to do with each other."""
-    tell(f"passes: writing {2 * arguments.keys:,} records of {arguments.keys:,} keys")
-    drawn = np.random.default_rng(3).permutation(np.repeat(np.arange(arguments.keys, dtype=np.int32), 2))
-    log = write_log(root / "log", drawn, SMALL_VALUE_BYTES, codecs.NONE)
-    del drawn
-    size = log_bytes(log)
-    ways: dict[str, Way] = {}
-    for name, map_bytes in (("any number of keys", None), ("bounded map", arguments.map_bytes)):
-        with new_lake(root, arguments.objects) as (lake, metastore_url):
-            tell(f"passes: {name}: ingesting {size / MB:,.0f} MB")
-            ingest(lake, [log], clock=lambda: NOW_MS, extent_bytes=arguments.extent_bytes)
-            ways[name] = alone(metastore_url, arguments, map_bytes)
-    whole, bounded = ways.values()
-    assert whole.records_after == bounded.records_after == arguments.keys
-    told: Row = {"keys": arguments.keys, "records": 2 * arguments.keys, "log_bytes": size}
-    rows = [{"way": name, **told, **in_short(way, size)} for name, way in ways.items()]
-    rows[1] |= {
-        "map_bytes": arguments.map_bytes, "passes_by_keys": math.ceil(arguments.keys / map_keys_max(arguments.map_bytes)),
-        "bytes_read_ratio": round(bounded.bytes_read / whole.bytes_read, 2),
-        "bytes_written_ratio": round(bounded.bytes_written / whole.bytes_written, 2),
-        "processor_seconds_ratio": round(bounded.processor_seconds / whole.processor_seconds, 2),
-        "peak_mb_ratio": round(bounded.peak_bytes / whole.peak_bytes, 2),
-    }  # fmt: skip
-    return rows
-
-
-def in_short(way: Way, size: int) -> Row:
-    return {
-        "passes": way.passes, "seconds": round(way.seconds, 1), "processor_seconds": round(way.processor_seconds, 1),
-        "bytes_read": way.bytes_read, "bytes_read_to_log": round(way.bytes_read / size, 2),
-        "bytes_written": way.bytes_written, "bytes_written_to_log": round(way.bytes_written / size, 2),
-        "requests": way.requests, "peak_mb": way.peak_bytes >> 20, "idle_mb": way.idle_bytes >> 20,
-    }  # fmt: skip
-
-
-def alone(metastore_url: str, arguments: argparse.Namespace, map_bytes: int | None) -> Way:
-    """In a process of its own: the peak of a process's memory never falls again."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(until_clean, metastore_url, arguments, map_bytes).result()
-
-
-def until_clean(metastore_url: str, arguments: argparse.Namespace, map_bytes: int | None) -> Way:
-    warm_up(arguments)
-    lake, idle = open_lake(metastore_url), memory_bytes("VmRSS")
-    costs, done = [], None
-    while True:
-        now, cost = costed(lake, lambda: compacted(lake, arguments, map_bytes))
-        if not now.committed:
-            break
-        done = now
-        costs.append(cost)
-        tell(f"  pass {len(costs)}: {cost.seconds:.1f} s, {now.extents_read} of {now.extents} extents read")
-        collect(lake, garbage(lake, now_ms=NOW_MS + 1, grace_ms=0))  # else the disk fills with what passes replace
-    lake.close()
-    assert done is not None
-    return Way(
-        passes=len(costs), seconds=sum(c.seconds for c in costs), processor_seconds=sum(c.processor_seconds for c in costs),
-        bytes_read=sum(c.traffic.bytes_read for c in costs), bytes_written=sum(c.traffic.bytes_written for c in costs),
-        requests=sum(c.requests for c in costs), peak_bytes=memory_bytes("VmHWM"), idle_bytes=idle,
-        records_after=done.records_after,
-    )  # fmt: skip
-
-
-def memory_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
-
-
-def warm_up(arguments: argparse.Namespace) -> None:
-    """Loads the kernels, so that the first thing measured does not pay for it."""
-    with tempfile.TemporaryDirectory(prefix="headstone-bench-") as root:
-        log = write_log(Path(root) / "log", evenly(1), VALUE_BYTES, codecs.NAMES.index(arguments.codec))
-        with new_lake(Path(root), None) as (lake, _):
-            ingest(lake, [log], clock=lambda: NOW_MS)
-            compacted(lake, arguments)
 
 
 GROUPS: Mapping[str, Callable[[Path, argparse.Namespace], list[Row]]] = {

@@ -33,12 +33,12 @@ def children(root: int) -> list[int]:
             except OSError:
                 continue
             parents.setdefault(int(fields[1]), []).append(int(entry))
-    found, todo = [], [root]
+    pids, todo = [], [root]
     while todo:
         pid = todo.pop()
-        found.append(pid)
+        pids.append(pid)
         todo += parents.get(pid, [])
-    return found
+    return pids
 
 
 def resident(pid: int) -> tuple[str, int]:

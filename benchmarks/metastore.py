@@ -162,11 +162,11 @@ def seconds(bench: Bench, what: str) -> float:
 
 def measure(benches: list[Bench], runs: int) -> dict[str, list[float]]:
     """Seconds in each lake: the median, after one that warms up."""
-    found = {}
+    medians = {}
     for what in ("decision", "append", "commit", "status"):
         rounds = [[seconds(bench, what) for bench in benches] for _ in range(runs + 1)][1:]
-        found[what] = [statistics.median(times) for times in zip(*rounds, strict=True)]
-    return found
+        medians[what] = [statistics.median(times) for times in zip(*rounds, strict=True)]
+    return medians
 
 
 def main() -> None:
@@ -181,19 +181,19 @@ def main() -> None:
         Path(root).chmod(0o755)  # the server runs as a user of its own
         with postgres(Path(root) / "server") as server:
             benches = [lake(server, given.partitions, extents) for extents in given.extents]
-            found = measure(benches, given.runs)
+            medians = measure(benches, given.runs)
             for bench in benches:
                 bench.metastore.close()
-    ratios = {what: many / few for what, (few, many) in found.items()}
+    ratios = {what: many / few for what, (few, many) in medians.items()}
     if given.output == "json":
         print(
-            json.dumps({"partitions": given.partitions, "extents": given.extents, "seconds": found, "ratios": ratios})
+            json.dumps({"partitions": given.partitions, "extents": given.extents, "seconds": medians, "ratios": ratios})
         )
         return
     print(
         f"{given.partitions:,} partitions; seconds with {given.extents[0]:,} and {given.extents[1]:,} extents, and the ratio"
     )
-    for what, (few, many) in found.items():
+    for what, (few, many) in medians.items():
         print(f"{what:9} {few:8.3f} {many:8.3f} {ratios[what]:6.2f}")
 
 

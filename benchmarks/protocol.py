@@ -164,14 +164,14 @@ def _log_bytes(cluster: Cluster) -> int:
 def measure(replicas_max: int) -> dict[str, object]:
     cost = []
     for members in range(1, replicas_max + 1):
-        one = traffic(members)
+        asked = traffic(members)
         micros = leader_microseconds(members)
-        row: dict[str, object] = {"replicas": members, **one, "leader_us_per_poll": round(micros, 1)}
+        row: dict[str, object] = {"replicas": members, **asked, "leader_us_per_poll": round(micros, 1)}
         for count in PARTITIONS:
-            row[f"bytes_per_second_{count}"] = round(one["bytes"] * count / 3600, 1)
+            row[f"bytes_per_second_{count}"] = round(asked["bytes"] * count / 3600, 1)
             row[f"leader_cores_{count}"] = round(micros / 1e6 * count / 3600, 6)
         cost.append(row)
-        print(f"replicas {members}: {one['messages']:.0f} messages, {one['bytes']:.0f} bytes per partition and hour, "
+        print(f"replicas {members}: {asked['messages']:.0f} messages, {asked['bytes']:.0f} bytes per partition and hour, "
               f"{micros:.0f} us of the leader a poll", file=sys.stderr)  # fmt: skip
     held = []
     for hours in OUTAGE_HOURS:

@@ -61,10 +61,10 @@ def processor_seconds() -> float:
             continue
         parents[int(entry.name)] = int(fields[1])
         ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-    mine = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
-        mine |= more
-    return sum(ticks[pid] for pid in mine) / os.sysconf("SC_CLK_TCK")
+    pids = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in pids} - pids:
+        pids |= more
+    return sum(ticks[pid] for pid in pids) / os.sysconf("SC_CLK_TCK")
 
 
 def best(run: Callable[[], float], target: Path, times: int) -> tuple[float, float]:

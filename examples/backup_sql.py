@@ -49,9 +49,9 @@ def main(log_directory: Path) -> int:
         table = spark.sql(TABLE).collect()
     for row in table[:3]:
         print(f"partition {row.partition}, offset {row.offset}: {bytes(row.key)!r} = {bytes(row.value)[:24]!r}")
-    found = len(table)
-    print(f"{found} live keys in the table, {expected} counted by inspect")
-    return 0 if found == expected else 1
+    live = len(table)
+    print(f"{live} live keys in the table, {expected} counted by inspect")
+    return 0 if live == expected else 1
 
 
 if __name__ == "__main__":
