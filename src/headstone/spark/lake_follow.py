@@ -22,7 +22,7 @@ from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
 from headstone.spark.lake_selection import RECORDS, LakeSelection, RecordsPart, record_parts
 from headstone.spark.source_options import truth
-from headstone.spark.stream_limits import SupportsTriggerAvailableNow, limited, offsets_max_of, read_limit
+from headstone.spark.stream_limits import SupportsTriggerAvailableNow, ends_of_batch, offsets_max_of, read_limit
 
 OPTIONS = (
     "failOnDataLoss", "lake", "maxOffsetsPerTrigger", "partitions", "path", "pinMs", "startingOffsets", "store.NAME", "topic",
@@ -76,11 +76,7 @@ class LakeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logs = {str(partition): log for partition, log in self._logs()}
         begins = {**{name: log.start for name, log in logs.items()}, **(start or {})}
         ends = {name: self._end(name, logs.get(name), begin) for name, begin in begins.items()}
-        if self._until is not None:
-            until = {**begins, **self._until}
-            ends = {name: max(begins[name], min(end, until[name])) for name, end in ends.items()}
-        offsets_max: int | None = getattr(limit, "max_rows", None)
-        return ends if offsets_max is None else limited(begins, ends, offsets_max)
+        return ends_of_batch(begins, ends, until=self._until, limit=limit)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         lake = self._lake()

@@ -26,7 +26,7 @@ from headstone.retention.survey import PartitionSurvey
 from headstone.spark.log_rows import LogPart, parts_of, rows_of_records
 from headstone.spark.log_selection import LogSelection
 from headstone.spark.source_options import one_of, truth
-from headstone.spark.stream_limits import SupportsTriggerAvailableNow, limited, offsets_max_of, read_limit
+from headstone.spark.stream_limits import SupportsTriggerAvailableNow, ends_of_batch, offsets_max_of, read_limit
 from headstone.storage.places import ObjectPlace, place
 from headstone.storage.stores import MissingObject
 
@@ -94,11 +94,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = self._partitions()
         begins = {**self._firsts(partitions), **(start or {})}
         ends = self._ends(partitions, begins)
-        if self._until is not None:
-            until = {**begins, **self._until}
-            ends = {name: max(begins[name], min(end, until[name])) for name, end in ends.items()}
-        offsets_max: int | None = getattr(limit, "max_rows", None)
-        return ends if offsets_max is None else limited(begins, ends, offsets_max)
+        return ends_of_batch(begins, ends, until=self._until, limit=limit)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         partitions = self._partitions()

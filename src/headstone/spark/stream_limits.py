@@ -22,7 +22,7 @@ except ImportError:  # before Spark 4.2
         pass
 
 
-__all__ = ["HAS_LIMITS", "SupportsTriggerAvailableNow", "limited", "offsets_max_of", "read_limit"]
+__all__ = ["HAS_LIMITS", "SupportsTriggerAvailableNow", "ends_of_batch", "limited", "offsets_max_of", "read_limit"]
 NAME = "maxOffsetsPerTrigger"
 
 
@@ -37,6 +37,17 @@ def offsets_max_of(options: Mapping[str, str]) -> int | None:
 def read_limit(offsets_max: int) -> Any:
     """Where Spark has such limits."""
     return ReadMaxRows(offsets_max)
+
+
+def ends_of_batch(
+    begins: Mapping[str, int], ends: Mapping[str, int], *, until: Mapping[str, int] | None, limit: object
+) -> dict[str, int]:
+    """Not beyond `until`, where a trigger that wants what is available now has set it, and within Spark's own `limit`."""
+    if until is not None:
+        stops = {**begins, **until}
+        ends = {name: max(begins[name], min(end, stops[name])) for name, end in ends.items()}
+    offsets_max: int | None = getattr(limit, "max_rows", None)
+    return dict(ends) if offsets_max is None else limited(begins, ends, offsets_max)
 
 
 def limited(begins: Mapping[str, int], ends: Mapping[str, int], offsets_max: int) -> dict[str, int]:
