@@ -10,9 +10,9 @@ import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Select, Table, delete, insert, select, update
 
 from headstone.lake import schema
 from headstone.lake.due import most_urgent
@@ -127,13 +127,10 @@ class Leases:
 
     def held(self, *, now_ms: int) -> dict[TopicPartition, str]:
         """Partitions that somebody works on, and who."""
-        joined = (
-            select(schema.topics.c.name, schema.partitions.c.number, schema.leases.c.worker)
-            .join_from(schema.leases, schema.partitions)
-            .join(schema.topics)
-        )
         with self._metastore.transaction() as connection:
-            query = joined.where(schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms))
+            query = _with_names(schema.leases).where(
+                schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms)
+            )
             return {TopicPartition(row.name, row.number): row.worker for row in connection.execute(query)}
 
     def request(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
@@ -147,23 +144,16 @@ class Leases:
 
     def waiting(self, *, now_ms: int) -> dict[TopicPartition, int]:
         """Partitions whose last jobs failed and that nobody should try yet, and until when."""
-        joined = (
-            select(schema.topics.c.name, schema.partitions.c.number, schema.setbacks.c.not_before_ms)
-            .join_from(schema.setbacks, schema.partitions)
-            .join(schema.topics)
-        )
         with self._metastore.transaction() as connection:
-            query = joined.where(schema.setbacks.c.not_before_ms > self._metastore.moment(connection, now_ms))
+            query = _with_names(schema.setbacks).where(
+                schema.setbacks.c.not_before_ms > self._metastore.moment(connection, now_ms)
+            )
             return {TopicPartition(row.name, row.number): row.not_before_ms for row in connection.execute(query)}
 
     def requested(self) -> dict[TopicPartition, int]:
-        joined = (
-            select(schema.topics.c.name, schema.partitions.c.number, schema.requests.c.requested_ms)
-            .join_from(schema.requests, schema.partitions)
-            .join(schema.topics)
-        )
         with self._metastore.transaction() as connection:
-            return {TopicPartition(row.name, row.number): row.requested_ms for row in connection.execute(joined)}
+            rows = connection.execute(_with_names(schema.requests))
+            return {TopicPartition(row.name, row.number): row.requested_ms for row in rows}
 
     def done(
         self, topic_partition: TopicPartition, worker: str, outcome: str, details: Mapping[str, object], *,
@@ -182,20 +172,15 @@ class Leases:
 
     def history(self, *, limit: int = 20) -> list[HistoryRow]:
         """Newest first."""
-        joined = (
-            select(schema.topics.c.name, schema.partitions.c.number, schema.history)
-            .join_from(schema.history, schema.partitions)
-            .join(schema.topics)
-            .order_by(schema.history.c.finished_ms.desc(), schema.history.c.job_id)
-            .limit(limit)
-        )
+        columns = schema.history.c
+        newest = _with_names(schema.history).order_by(columns.finished_ms.desc(), columns.job_id).limit(limit)
         with self._metastore.transaction() as connection:
             return [
                 HistoryRow(
                     partition=TopicPartition(row.name, row.number), worker=row.worker, started_ms=row.started_ms,
                     finished_ms=row.finished_ms, outcome=row.outcome, details=json.loads(row.details),
                 )
-                for row in connection.execute(joined)
+                for row in connection.execute(newest)
             ]  # fmt: skip
 
     def seen(self, worker: str, doing: str, *, now_ms: int) -> bool:
@@ -230,6 +215,12 @@ class Leases:
                 WorkerRow(worker=row.worker, seen_ms=row.seen_ms, paused=bool(row.paused), doing=row.doing)
                 for row in rows
             ]
+
+
+def _with_names(table: Table) -> Select[Any]:
+    """Rows of a table that has one or more per partition, each with the topic's name and the partition's number."""
+    named = select(schema.topics.c.name, schema.partitions.c.number, table)
+    return named.join_from(table, schema.partitions).join(schema.topics)
 
 
 def _set_back(connection: Connection, partition_id: int, now_ms: int, wait_ms: int) -> None:
