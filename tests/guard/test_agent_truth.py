@@ -99,7 +99,7 @@ def test_the_slowest_is_named_with_how_far_and_since_when(truth: Truth, agents: 
     assert moved_ms is not None
     rounds(agents, {1: (90, 90), 2: (90, 90), 3: (20, 90)})
     [blocker] = orders(truth).blockers
-    assert (blocker.kind, blocker.who, blocker.at, blocker.behind) == ("tombstones", 3, 20, 70)
+    assert (blocker.kind, blocker.who, blocker.watermark, blocker.behind) == ("tombstones", 3, 20, 70)
     assert blocker.since_ms < moved_ms
     assert blocker.heard_ms == orders(truth).members[2].heard_ms
     assert marks(truth) == (20, 90)

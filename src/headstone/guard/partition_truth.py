@@ -253,7 +253,7 @@ class Group:
             seat = self.leader.seats[broker]
             for kind, held in (("tombstones", self.group.mtro), ("markers", self.group.mxro)):
                 blockers[kind, broker] = Blocker(
-                    kind=kind, who=broker, at=held, behind=max(0, (self.committed_end or 0) - held),
+                    kind=kind, who=broker, watermark=held, behind=max(0, (self.committed_end or 0) - held),
                     since_ms=seat.moved_ms if member is None else member.received_ms,
                     heard_ms=None if member is None else member.received_ms, reason=problem,
                 )  # fmt: skip
@@ -263,7 +263,7 @@ class Group:
         """A replica without transactional data is held by what it knows to be committed, which it writes down now and then."""
         member = self.members.get(blocker.who) if isinstance(blocker.who, int) else None
         high = None if member is None else member.replica.high_watermark
-        if blocker.kind == "markers" and high is not None and blocker.at >= high:
+        if blocker.kind == "markers" and high is not None and blocker.watermark >= high:
             return replace(blocker, reason="has written down no higher high watermark yet")
         return blocker
 
