@@ -72,8 +72,8 @@ def test_what_is_written_is_there_for_the_next_process(file: Path) -> None:
         number = journal.begin(CHANGE)
         journal.note_reading("orders", Reading(partition=0, broker=2, verdict=Verdict.UNJUDGED, read_ms=8))
         journal.note_fact("margins", "{}")
-        journal.note_size("orders", 5, held_ms=1)
-        journal.note_size("orders", 9, held_ms=2)
+        journal.note_sizes("orders", {1: 5})
+        journal.note_sizes("orders", {1: 9, 2: 7})
         journal.note_released("orders", now_ms=3)
     with opened(file) as journal:
         assert journal.topics() == {"orders": kept, "é\n": Remembered(memory=Memory())}
@@ -84,7 +84,7 @@ def test_what_is_written_is_there_for_the_next_process(file: Path) -> None:
         assert (journal.changes(topic="other"), journal.unfinished()) == ([], [])
         assert journal.readings("orders") == [Reading(partition=0, broker=2, verdict=Verdict.UNJUDGED, read_ms=8)]
         assert (journal.fact("margins"), journal.fact("other")) == ("{}", None)
-        assert (journal.sizes(), journal.released()) == ({"orders": 5}, {"orders": 3})
+        assert (journal.sizes(), journal.released()) == ({"orders": {1: 5, 2: 7}}, {"orders": 3})
         journal.forget("orders")
         assert (journal.sizes(), journal.released(), journal.readings("orders")) == ({}, {}, [])
         assert list(journal.topics()) == ["é\n"]

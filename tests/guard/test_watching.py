@@ -17,6 +17,7 @@ from headstone.coordination.guard_values import (
     AlarmKind,
     Allowed,
     AskBrokers,
+    EndPasses,
     Memory,
     Release,
     SetHold,
@@ -398,3 +399,29 @@ def test_an_empty_memory_takes_who_is_behind_for_somebody_without_slack(journal:
     twin.stop(3)
     result = watcher(twin, journal).round()
     assert (states(result), twin.changes) == ([State.TOO_LATE], [("topic orders", dict(HOLD))])
+
+
+def test_cleaner_threads_are_restarted_when_a_hold_comes_late_and_asked_again_if_that_is_refused(
+    journal: Journal,
+) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    twin.refuses = "not now"
+    held_at_half_a_day(twin, guard)
+    after(twin, guard, DAY_MS // 2 - 45_000)
+    twin.refuses = None
+    for _ in range(2):
+        after(twin, guard, 1_000)
+    twin.refuses = "no ALTER_CONFIGS on the cluster"
+    result = after(twin, guard, 1_000)
+    assert [type(done.action) for done in result.done] == [EndPasses]
+    assert [(alarm.kind, alarm.detail) for alarm in result.alarms] == [(REFUSED, twin.refuses)]
+    twin.refuses = None
+    twin.changes.clear()
+    result = after(twin, guard, 1_000)
+    assert (states(result), result.alarms) == ([State.HELD], ())
+    assert twin.changes == [
+        ("default", {"log.cleaner.backoff.ms": "15001"}),
+        ("default", {"log.cleaner.backoff.ms": None}),
+    ]
+    assert after(twin, guard, 1_000).done == ()

@@ -53,6 +53,8 @@ class Outcome:
     """`why` is None if it was done, or was not needed any more; else the reason, for a person. held_on: who said so."""
 
     why: str | None = None
+    needed: bool = True
+    """False: there was nothing to do any more, or others still need it."""
     held_on: tuple[int, ...] = ()
 
 
@@ -94,13 +96,18 @@ def _carry_out(action: Action, admin: Admin, journal: Journal, now_ms: int, topi
 
 def _made(journal: Journal, change: Change, make: Callable[[], None]) -> Outcome:
     number = journal.begin(change)
+    began = time.monotonic()
     try:
         make()
     except Unfinished as error:
-        journal.end(number, f"failed: {error}")
+        journal.end(number, f"failed: {error}", now_ms=change.began_ms + _since_ms(began))
         raise
-    journal.end(number, DONE)
+    journal.end(number, DONE, now_ms=change.began_ms + _since_ms(began))
     return Outcome()
+
+
+def _since_ms(began: float) -> int:
+    return int((time.monotonic() - began) * 1000)
 
 
 def own_values(admin: Admin, topic: str, names: Sequence[str]) -> Configs:
@@ -117,7 +124,6 @@ def own_defaults(admin: Admin, names: Sequence[str]) -> Configs:
 def _set_hold(action: SetHold, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
     old = own_values(admin, action.topic, [name for name, _ in HOLD])
     _correct_found(journal, action.topic, old)
-    _note_size(admin, journal, action.topic, now_ms)
     change = Change(
         resource=f"topic {action.topic}", topic=action.topic, old=old, new=action.configs, reason=action.reason,
         evidence=evidence, began_ms=now_ms,
@@ -136,24 +142,26 @@ def _correct_found(journal: Journal, topic: str, old: Configs) -> None:
         journal.remember(topic, replace(memory, hold=replace(memory.hold, found=actual)))
 
 
-def topic_bytes(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> dict[str, int]:
-    """Of all replicas that can be asked."""
-    total = dict.fromkeys(topics, 0)
+def topic_bytes(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> dict[str, dict[int, int]]:
+    """By topic and broker; those that cannot be asked are left out."""
+    sizes: dict[str, dict[int, int]] = {topic: {} for topic in topics}
     for broker in brokers:
         try:
             replicas = admin.log_dirs(broker)
         except Unfinished:
             continue
         for partition, replica in replicas.items():
-            if partition.topic in total:
-                total[partition.topic] += replica.size
-    return total
+            if partition.topic in sizes:
+                sizes[partition.topic][broker] = sizes[partition.topic].get(broker, 0) + replica.size
+    return sizes
 
 
-def _note_size(admin: Admin, journal: Journal, topic: str, now_ms: int) -> None:
-    if topic not in journal.sizes():
-        brokers = sorted(admin.describe([topic]).brokers)
-        journal.note_size(topic, topic_bytes(admin, [topic], brokers)[topic], held_ms=now_ms)
+def grown_bytes(before: Mapping[str, Mapping[int, int]], now: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
+    """By topic: of the brokers that were asked both times."""
+    return {
+        topic: max(0, sum(size - sizes[broker] for broker, size in now.get(topic, {}).items() if broker in sizes))
+        for topic, sizes in before.items()
+    }
 
 
 def _release(action: Release, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
@@ -171,7 +179,7 @@ def restore_topic(
     present = dict(own_values(admin, topic, [name for name, _ in restore]))
     ours = tuple((name, value) for name, value in restore if present[name] == held.get(name) and value != present[name])
     if not ours:
-        return Outcome()
+        return Outcome(needed=False)
     change = Change(
         resource=f"topic {topic}", topic=topic, old=tuple((name, held[name]) for name, _ in ours), new=ours, reason=reason,
         evidence=evidence, began_ms=now_ms,
@@ -184,7 +192,7 @@ def _hold_by_default(
 ) -> Outcome:
     old = own_defaults(admin, [name for name, _ in DEFAULT_HOLD])
     if dict(old) == dict(DEFAULT_HOLD):
-        return Outcome()  # for another topic; what was found then is what goes back
+        return Outcome(needed=False)  # for another topic; what was found then is what goes back
     if journal.fact(DEFAULT_FOUND) is None:
         journal.note_fact(DEFAULT_FOUND, json.dumps(old))
     change = Change(
@@ -200,7 +208,7 @@ def _release_default(
     """The default is held once for all topics that need it: the last one lets it go."""
     others = [name for name, kept in journal.topics().items() if name != topic and holds_by_default(kept.memory)]
     if others:
-        return Outcome()
+        return Outcome(needed=False)
     reason = "nobody needs the hold by the cluster default any more: as it was found"
     return restore_default(
         admin, journal, default_restored(journal, action.restore), topic=topic, reason=reason, evidence=evidence, now_ms=now_ms
@@ -312,7 +320,9 @@ def _reassign(
     action: Expel | AddAgain, replicas: tuple[int, ...], reason: str, admin: Admin, journal: Journal, now_ms: int, evidence: str
 ) -> Outcome:  # fmt: skip
     partition = TopicPartition(action.topic, action.partition)
-    state = admin.describe([action.topic]).topics[action.topic][action.partition]
+    state = admin.describe([action.topic]).topics.get(action.topic, {}).get(action.partition)
+    if state is None:
+        return Outcome(why=f"{partition} is not described any more")
     change = Change(
         resource=f"partition {partition}", topic=action.topic, old=_replicas(state.replicas), new=_replicas(replicas),
         reason=reason, evidence=evidence, began_ms=now_ms,

@@ -14,7 +14,7 @@ from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import HOLD, Allowed, Memory, State, Status
 from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished
-from headstone.guard.acting import topic_bytes
+from headstone.guard.acting import grown_bytes, topic_bytes
 from headstone.guard.journal import Journal
 from headstone.guard.looks import look
 from headstone.guard.memories import value_of
@@ -69,6 +69,6 @@ def ask_status(journal: Journal, admin: Admin, clock: Callable[[], int]) -> Guar
     known = Known(
         cluster_id=journal.cluster_id, memories=memories, statuses=statuses, looked_ms=seen.asked_ms, lease=journal.lease(),
         alarms=journal.alarms(), problems=seen.problems, reasons=reasons_of(journal),
-        held_bytes={topic: max(0, total[topic] - size) for topic, size in sizes.items()},
+        held_bytes=grown_bytes(sizes, total),
     )  # fmt: skip
     return guard_status(known, now_ms=now_ms, poll_ms=margins.poll_ms, fresh=True)

@@ -8,7 +8,6 @@ cluster or of another version is refused: an empty memory would take everybody f
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,37 +15,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import quote
 
 from headstone.coordination.guard_values import Configs, Memory, Status, Verdict
 from headstone.errors import Unfinished, UsageError
+from headstone.guard.journal_file import checked, damaged, make_private, usual_directory, usual_journal
 from headstone.guard.memories import NotAMemory, memory_json, memory_of, plain, value_of
 
-VERSION = 1
 BUSY_SECONDS = 10.0
-SUFFIX = ".sqlite"
-SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE memory (topic TEXT PRIMARY KEY, memory TEXT NOT NULL, statuses TEXT NOT NULL, looked_ms INTEGER NOT NULL);
-CREATE TABLE changes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, resource TEXT NOT NULL, topic TEXT, old TEXT NOT NULL, new TEXT NOT NULL,
-    reason TEXT NOT NULL, evidence TEXT NOT NULL, began_ms INTEGER NOT NULL, ended_ms INTEGER, outcome TEXT
-);
-CREATE TABLE lease (
-    one INTEGER PRIMARY KEY CHECK (one = 1), holder TEXT NOT NULL, until_ms INTEGER NOT NULL, applies INTEGER NOT NULL
-);
-CREATE TABLE alarms (
-    topic TEXT NOT NULL, kind TEXT NOT NULL, partition INTEGER NOT NULL, broker INTEGER NOT NULL, detail TEXT NOT NULL,
-    first_ms INTEGER NOT NULL, PRIMARY KEY (topic, kind, partition, broker)
-);
-CREATE TABLE readings (
-    topic TEXT NOT NULL, partition INTEGER NOT NULL, broker INTEGER NOT NULL, verdict TEXT NOT NULL, read_ms INTEGER NOT NULL,
-    detail TEXT NOT NULL, PRIMARY KEY (topic, partition, broker)
-);
-CREATE TABLE held_sizes (topic TEXT PRIMARY KEY, bytes INTEGER NOT NULL, held_ms INTEGER NOT NULL);
-CREATE TABLE released (topic TEXT PRIMARY KEY, released_ms INTEGER NOT NULL);
-"""
 CHANGES = "SELECT number, resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome FROM changes"
+__all__ = [
+    "Change",
+    "Journal",
+    "KeptAlarm",
+    "Lease",
+    "LeaseLost",
+    "Reading",
+    "Remembered",
+    "usual_directory",
+    "usual_journal",
+]
 NONE = -1
 """Partition or broker of an alarm that is about the whole topic: in a key, NULL differs from itself."""
 BEGUN = None
@@ -114,15 +101,6 @@ class LeaseLost(Unfinished):
     """Another guard leads now; nothing was written."""
 
 
-def usual_journal(cluster_id: str, environment: Mapping[str, str]) -> Path:
-    return usual_directory(environment) / f"{quote(cluster_id, safe='')}{SUFFIX}"
-
-
-def usual_directory(environment: Mapping[str, str]) -> Path:
-    home = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "headstone" / "guard"
-
-
 class Journal:
     """Threads may share it: each call is one transaction under one lock."""
 
@@ -136,16 +114,16 @@ class Journal:
         """Made if it is not there; `cluster_id` None: of whichever cluster, and it must be there."""
         if cluster_id is None and not path.exists():
             raise UsageError(f"{path}: no such journal; name one with --journal FILE")
-        _make_private(path)
+        make_private(path)
         try:
             connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-            return cls(path, connection, _checked(path, connection, cluster_id))
+            return cls(path, connection, checked(path, connection, cluster_id))
         except sqlite3.OperationalError as error:
             raise Unfinished(f"{path}: the journal cannot be opened: {error}; nothing was changed") from error
         except sqlite3.DatabaseError as error:
-            raise _damaged(path, str(error)) from error
+            raise damaged(path, str(error)) from error
 
     def __enter__(self) -> Journal:
         return self
@@ -169,7 +147,7 @@ class Journal:
             except sqlite3.OperationalError as error:
                 raise Unfinished(f"{self.path}: the journal cannot be written: {error}") from error
             except sqlite3.DatabaseError as error:
-                raise _damaged(self.path, str(error)) from error
+                raise damaged(self.path, str(error)) from error
 
     def _rows(self, question: str, *values: object) -> list[tuple[object, ...]]:
         with self._lock:
@@ -178,7 +156,7 @@ class Journal:
             except sqlite3.OperationalError as error:
                 raise Unfinished(f"{self.path}: the journal cannot be read: {error}") from error
             except sqlite3.DatabaseError as error:
-                raise _damaged(self.path, str(error)) from error
+                raise damaged(self.path, str(error)) from error
 
     def memory(self, topic: str) -> Memory:
         """An empty one of a topic that was never remembered."""
@@ -200,7 +178,7 @@ class Journal:
                 looked_ms=int(str(looked_ms)),
             )
         except (NotAMemory, ValueError) as error:
-            raise _damaged(self.path, f"what it remembers of topic {topic!r} cannot be read: {error}") from error
+            raise damaged(self.path, f"what it remembers of topic {topic!r} cannot be read: {error}") from error
 
     def remember(self, topic: str, memory: Memory) -> None:
         before = self.remembered(topic)
@@ -265,7 +243,7 @@ class Journal:
                 outcome=None if outcome is None else str(outcome),
             )  # fmt: skip
         except ValueError as error:
-            raise _damaged(self.path, f"change {number} cannot be read: {error}") from error
+            raise damaged(self.path, f"change {number} cannot be read: {error}") from error
 
     def lead(self, holder: str, *, now_ms: int, lease_ms: int, applies: bool) -> Lease:
         """The lease as it is now: ours, if it was free, expired, ours already, or of a dry run and we act."""
@@ -346,17 +324,24 @@ class Journal:
             for partition, broker, verdict, read_ms, detail in rows
         ]  # fmt: skip
 
-    def note_size(self, topic: str, size_bytes: int, *, held_ms: int) -> None:
-        """Of all replicas when the hold was asked for; the first counts until it is released."""
+    def note_sizes(self, topic: str, sizes_bytes: Mapping[int, int]) -> None:
+        """By broker, once it is held; the first word of each broker counts until the topic is released."""
         with self._transaction() as connection:
-            connection.execute("INSERT OR IGNORE INTO held_sizes VALUES (?, ?, ?)", (topic, size_bytes, held_ms))
+            connection.executemany(
+                "INSERT OR IGNORE INTO held_sizes VALUES (?, ?, ?)",
+                [(topic, broker, size) for broker, size in sizes_bytes.items()],
+            )
 
-    def forget_size(self, topic: str) -> None:
+    def forget_sizes(self, topic: str) -> None:
         with self._transaction() as connection:
             connection.execute("DELETE FROM held_sizes WHERE topic = ?", (topic,))
 
-    def sizes(self) -> dict[str, int]:
-        return {str(topic): int(str(size)) for topic, size in self._rows("SELECT topic, bytes FROM held_sizes")}
+    def sizes(self) -> dict[str, dict[int, int]]:
+        """By topic and broker."""
+        sizes: dict[str, dict[int, int]] = {}
+        for topic, broker, size in self._rows("SELECT topic, broker, bytes FROM held_sizes"):
+            sizes.setdefault(str(topic), {})[int(str(broker))] = int(str(size))
+        return sizes
 
     def note_released(self, topic: str, *, now_ms: int) -> None:
         """A person released it: the guard leaves it alone until everybody is back."""
@@ -380,48 +365,6 @@ class Journal:
             connection.execute("DELETE FROM facts WHERE name = ?", (name,))
             if value is not None:
                 connection.execute("INSERT INTO facts VALUES (?, ?)", (name, value))
-
-
-def _make_private(path: Path) -> None:
-    """Names of topics and of their settings are nobody else's business."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-
-
-def _checked(path: Path, connection: sqlite3.Connection, cluster_id: str | None) -> str:
-    """The cluster's id, which a new file is given."""
-    if connection.execute("PRAGMA quick_check").fetchone() != ("ok",):
-        raise _damaged(path, "SQLite's own check fails")
-    connection.execute("BEGIN IMMEDIATE")
-    empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
-    if empty and cluster_id is not None:
-        for statement in filter(str.strip, SCHEMA.split(";\n")):
-            connection.execute(statement)
-        facts = [("version", str(VERSION)), ("cluster_id", cluster_id)]
-        connection.executemany("INSERT INTO facts VALUES (?, ?)", facts)
-    connection.execute("COMMIT")
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if "facts" not in tables:
-        raise UsageError(f"{path}: not a journal of the guard; name another file with --journal")
-    known = dict(connection.execute("SELECT name, value FROM facts WHERE name IN ('version', 'cluster_id')").fetchall())
-    if known.get("version") != str(VERSION):
-        raise UsageError(f"{path}: a journal of version {known.get('version')}; this program knows {VERSION}")
-    found = known.get("cluster_id")
-    if not isinstance(found, str):
-        raise _damaged(path, "it does not say of which cluster it is")
-    if cluster_id not in (None, found):
-        raise UsageError(
-            f"{path}: the journal of cluster {found}, but this is cluster {cluster_id}: nothing was changed; check "
-            "--bootstrap, or name another file with --journal"
-        )
-    return found
-
-
-def _damaged(path: Path, why: str) -> UsageError:
-    return UsageError(
-        f"{path}: the journal is damaged: {why}. Nothing was changed. Keep the file: it may still tell what is held; bring "
-        "back a copy, or look at the topics' own overrides, undo holds by hand (docs/guard.md) and start with a new --journal"
-    )
 
 
 def _lease(connection: sqlite3.Connection) -> Lease | None:

@@ -105,6 +105,8 @@ def duration(span_ms: int) -> str:
 def _done(before: Round | None, now: Round, *, applies: bool) -> Iterator[str]:
     known = set() if before is None else {(done.topic, _key(done.action)) for done in before.done}
     for done in now.done:
+        if isinstance(done.action, AskBrokers):
+            continue
         words = action_words(done)
         if not applies:
             if (done.topic, _key(done.action)) not in known:
@@ -112,7 +114,7 @@ def _done(before: Round | None, now: Round, *, applies: bool) -> Iterator[str]:
         elif isinstance(done.action, Verify):
             if (done.topic, _key(done.action)) not in known:
                 yield f"wanted: {words}"
-        elif done.outcome is not None and done.outcome.why is None and not isinstance(done.action, AskBrokers):
+        elif done.outcome is not None and done.outcome.why is None and done.outcome.needed:
             yield f"done: {words}"
 
 

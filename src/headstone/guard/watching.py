@@ -35,7 +35,7 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished
-from headstone.guard.acting import Outcome, carry_out, put_back, topic_bytes
+from headstone.guard.acting import Outcome, carry_out, grown_bytes, put_back, topic_bytes
 from headstone.guard.evidence import evidence
 from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Reading, Remembered
 from headstone.guard.loans import loans
@@ -55,6 +55,7 @@ MARGINS = "margins"
 UNKNOWN_TOPIC = 3
 """Kafka's error of a topic that is not there."""
 PROBLEMS_MAX = 5
+END_TRIES_MAX = 10
 REREAD_MS = 600_000
 """A replica that could not be judged is read again after this long."""
 HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
@@ -128,6 +129,7 @@ class Watcher:
         self._admin, self._look, self._journal, self._clock = admin, look, journal, clock
         self._readings = readings
         self._held_on: dict[str, tuple[int, ...]] = {}
+        self._end_tries: dict[str, int] = {}
         self._held_bytes: dict[str, int] = {}
         self._statuses: dict[str, tuple[Status, ...]] = {}
         self._memories: dict[str, Memory] = {}
@@ -251,15 +253,31 @@ class Watcher:
                 self._journal.forget_released(topic)
         for topic in self._journal.sizes():
             if topic in kept and kept[topic].memory.hold is None:
-                self._journal.forget_size(topic)
-        return put_back(self._admin, self._journal) if self.settings.applies else []
+                self._journal.forget_sizes(topic)
+        if not self.settings.applies:
+            return []
+        try:
+            return put_back(self._admin, self._journal)
+        except Unfinished as error:
+            return [f"what an interrupted guard began was not put back: {error}"]
 
     def _act(self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen]) -> list[Done]:
         done = []
-        for topic, action in _actions(decided):
+        wanted = [*_actions(decided), *self._unended(decided)]
+        for topic, action in wanted:
             outcome = self._acted(topic, action, decided[topic][1], seen[topic]) if self.settings.applies else None
             done.append(Done(topic=topic, action=action, outcome=outcome))
         return done
+
+    def _unended(self, decided: Mapping[str, tuple[Memory, Decision]]) -> list[tuple[str, Action]]:
+        """Passes are asked to end once, when a hold is confirmed: what was refused is asked for again, some times."""
+        wanted: list[tuple[str, Action]] = []
+        for topic, tries in list(self._end_tries.items()):
+            if topic in decided and (tries > END_TRIES_MAX or not _is_held(decided[topic][1].memory)):
+                del self._end_tries[topic]
+            elif topic in decided:
+                wanted.append((topic, EndPasses(topic=topic)))
+        return wanted
 
     def _acted(self, topic: str, action: Action, decision: Decision, seen: TopicSeen) -> Outcome:
         if isinstance(action, Verify):
@@ -272,6 +290,10 @@ class Watcher:
         outcome = carry_out(action, self._admin, self._journal, now_ms=now_ms, topic=topic, evidence=text)
         if outcome.held_on:
             self._held_on[topic] = outcome.held_on
+        if isinstance(action, EndPasses):
+            tries = self._end_tries.pop(topic, 0)
+            if outcome.why is not None:
+                self._end_tries[topic] = tries + 1
         self.calls_failed += outcome.why is not None
         return outcome
 
@@ -304,20 +326,27 @@ class Watcher:
                 alarms = [a for a in alarms if a.kind != AlarmKind.FOREIGN_HOLD or topic not in lent]
                 self._journal.set_alarms(topic, alarms, now_ms=now_ms)
         if whole:
-            self._measure()
+            self._measure(leads)
 
-    def _measure(self) -> None:
+    def _measure(self, leads: bool) -> None:
         """One question to each broker, and only while something is held."""
-        sizes = {topic: size for topic, size in self._journal.sizes().items() if topic in self._memories}
-        if not sizes:
+        held = sorted(topic for topic, memory in self._memories.items() if _is_held(memory))
+        if not held:
             self._held_bytes = {}
             return
         try:
-            brokers = sorted(self._admin.describe(sorted(sizes)).brokers)
+            brokers = sorted(self._admin.describe(held).brokers)
         except Unfinished:
             return
-        total = topic_bytes(self._admin, sorted(sizes), brokers)
-        self._held_bytes = {topic: max(0, total[topic] - size) for topic, size in sizes.items()}
+        sizes = topic_bytes(self._admin, held, brokers)
+        for topic in held if leads else ():
+            self._journal.note_sizes(topic, sizes[topic])
+        known = self._journal.sizes()
+        self._held_bytes = grown_bytes({topic: known[topic] for topic in held if topic in known}, sizes)
+
+
+def _is_held(memory: Memory) -> bool:
+    return memory.hold is not None and memory.hold.seen_ms is not None and memory.hold.released_ms is None
 
 
 def _actions(decided: Mapping[str, tuple[Memory, Decision]]) -> list[tuple[str, Action]]:

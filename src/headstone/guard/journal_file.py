@@ -1,0 +1,90 @@
+"""The file of a journal: where it usually is, how a new one is laid out, and whether one that is there may be used.
+
+A file that is damaged, of another cluster, of another version, or no journal at all is refused with what to do. What is in the
+tables is `journal.py`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from headstone.errors import UsageError
+
+VERSION = 1
+SUFFIX = ".sqlite"
+SCHEMA = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE memory (topic TEXT PRIMARY KEY, memory TEXT NOT NULL, statuses TEXT NOT NULL, looked_ms INTEGER NOT NULL);
+CREATE TABLE changes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, resource TEXT NOT NULL, topic TEXT, old TEXT NOT NULL, new TEXT NOT NULL,
+    reason TEXT NOT NULL, evidence TEXT NOT NULL, began_ms INTEGER NOT NULL, ended_ms INTEGER, outcome TEXT
+);
+CREATE TABLE lease (
+    one INTEGER PRIMARY KEY CHECK (one = 1), holder TEXT NOT NULL, until_ms INTEGER NOT NULL, applies INTEGER NOT NULL
+);
+CREATE TABLE alarms (
+    topic TEXT NOT NULL, kind TEXT NOT NULL, partition INTEGER NOT NULL, broker INTEGER NOT NULL, detail TEXT NOT NULL,
+    first_ms INTEGER NOT NULL, PRIMARY KEY (topic, kind, partition, broker)
+);
+CREATE TABLE readings (
+    topic TEXT NOT NULL, partition INTEGER NOT NULL, broker INTEGER NOT NULL, verdict TEXT NOT NULL, read_ms INTEGER NOT NULL,
+    detail TEXT NOT NULL, PRIMARY KEY (topic, partition, broker)
+);
+CREATE TABLE held_sizes (topic TEXT NOT NULL, broker INTEGER NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (topic, broker));
+CREATE TABLE released (topic TEXT PRIMARY KEY, released_ms INTEGER NOT NULL);
+"""
+
+
+def usual_journal(cluster_id: str, environment: Mapping[str, str]) -> Path:
+    return usual_directory(environment) / f"{quote(cluster_id, safe='')}{SUFFIX}"
+
+
+def usual_directory(environment: Mapping[str, str]) -> Path:
+    home = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "headstone" / "guard"
+
+
+def make_private(path: Path) -> None:
+    """Names of topics and of their settings are nobody else's business."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def checked(path: Path, connection: sqlite3.Connection, cluster_id: str | None) -> str:
+    """The cluster's id, which a new file is given."""
+    if connection.execute("PRAGMA quick_check").fetchone() != ("ok",):
+        raise damaged(path, "SQLite's own check fails")
+    connection.execute("BEGIN IMMEDIATE")
+    empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    if empty and cluster_id is not None:
+        for statement in filter(str.strip, SCHEMA.split(";\n")):
+            connection.execute(statement)
+        facts = [("version", str(VERSION)), ("cluster_id", cluster_id)]
+        connection.executemany("INSERT INTO facts VALUES (?, ?)", facts)
+    connection.execute("COMMIT")
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "facts" not in tables:
+        raise UsageError(f"{path}: not a journal of the guard; name another file with --journal")
+    known = dict(connection.execute("SELECT name, value FROM facts WHERE name IN ('version', 'cluster_id')").fetchall())
+    if known.get("version") != str(VERSION):
+        raise UsageError(f"{path}: a journal of version {known.get('version')}; this program knows {VERSION}")
+    found = known.get("cluster_id")
+    if not isinstance(found, str):
+        raise damaged(path, "it does not say of which cluster it is")
+    if cluster_id not in (None, found):
+        raise UsageError(
+            f"{path}: the journal of cluster {found}, but this is cluster {cluster_id}: nothing was changed; check "
+            "--bootstrap, or name another file with --journal"
+        )
+    return found
+
+
+def damaged(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{path}: the journal is damaged: {why}. Nothing was changed. Keep the file: it may still tell what is held; bring "
+        "back a copy, or look at the topics' own overrides, undo holds by hand (docs/guard.md) and start with a new --journal"
+    )
