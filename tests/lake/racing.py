@@ -1,4 +1,4 @@
-"""One worker process of the races: compacts for ever, with leases that expire under it, uploads that fail, and naps.
+"""One worker process of the races: compacts and erases for ever, with leases that expire under it, uploads that fail, and naps.
 
 python -m tests.lake.racing METASTORE_URL SEED STORE_SETTINGS_JSON
 """
@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headstone.errors import Unfinished
+from headstone.lake.erasure import Tools
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake, open_lake
+from headstone.lake.upkeep import Upkeep
 from headstone.lake.worker import Worker
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Sink, Store
@@ -58,12 +60,14 @@ def main() -> None:
     def nap() -> None:
         napping.wait(chance.choice((0, 0, 0.02, 0.1)))
 
+    tools = Tools(lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), worker=f"upkeep-{seed}")
     while True:
         name = f"worker-{seed}-{chance.randrange(3)}"
         worker = Worker(
             name=name, lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), tell=lambda text: None,
             lease_ms=LEASE_MS, wait_ms=1, partitions_at_once=chance.choice((1, 2, 5)),
             options=JobOptions(before_commit=nap, commit_bytes=300, dead_share_max=chance.choice((0.3, 1.0, 10.0))),
+            upkeep=Upkeep(tools=tools) if chance.random() < 0.3 else None,
         )  # fmt: skip
         if not worker.work():
             napping.wait(0.02)

@@ -1,28 +1,19 @@
-"""Workers: one at a time on a partition, the queue drained, requests, pauses, stops; and races with kill -9."""
+"""Workers: one at a time on a partition, the queue drained, requests, pauses, stops."""
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused
 from headstone.lake.compaction import Done
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.leases import COMMITTED, IDLE, STOPPED, Due, Leases
 from headstone.lake.metastore import Append
-from headstone.lake.objects import object_path, writing_object
-from headstone.lake.reading import records, table
+from headstone.lake.objects import writing_object
+from headstone.lake.reading import records
 from headstone.lake.spans import Span
 from headstone.lake.worker import HARD, SOFT, Worker
 from headstone.log.topic_partition import TopicPartition
@@ -30,8 +21,6 @@ from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
 from tests.oracle.batches import Batch, Record, encode
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-RACE_ROUNDS = int(os.environ.get("HEADSTONE_RACE_ROUNDS", "60"))
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -175,85 +164,6 @@ def test_a_soft_stop_finishes_the_job_and_a_hard_one_gives_it_up(lake: Lake, mon
     soft.partitions_at_once = 1
     assert soft.work() == 1
     assert sorted(lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)) == [0, 1]
-
-
-class Racers:
-    """Worker processes that are killed and started again."""
-
-    def __init__(self, url: str, settings: dict[str, str], count: int) -> None:
-        self._url = url
-        self._settings = settings
-        self._next = 0
-        self.processes = [self._start() for _ in range(count)]
-
-    def _start(self) -> subprocess.Popen[str]:
-        self._next += 1
-        command = [sys.executable, "-m", "tests.lake.racing", self._url, str(self._next), json.dumps(self._settings)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    def kill_one(self, chance: random.Random) -> None:
-        at = chance.randrange(len(self.processes))
-        self._kill(self.processes[at])
-        self.processes[at] = self._start()
-
-    def stop(self) -> None:
-        for process in self.processes:
-            self._kill(process)
-
-    def _kill(self, process: subprocess.Popen[str]) -> None:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-@pytest.mark.parametrize(
-    ("metastore_url", "object_store"), [("sqlite", "file"), ("postgresql", "s3")], indirect=True
-)  # fmt: skip
-def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[str, str]) -> None:
-    """Three processes compact two partitions while we append to both, and now and then one of them is killed.
-
-    HEADSTONE_RACE_ROUNDS=1000 for a long one."""
-    chance = random.Random(1)
-    model: dict[TopicPartition, dict[bytes, bytes | None]] = {FIRST: {}, SECOND: {}}
-    racers, killed = Racers(metastore_url, dict(s3_settings), 3), 0
-    try:
-        for number in range(RACE_ROUNDS):
-            at = chance.choice((FIRST, SECOND))
-            pairs = [(b"k%d" % chance.randrange(12), None if chance.random() < 0.3 else b"%d" % chance.getrandbits(30))
-                     for _ in range(chance.randint(1, 6))]  # fmt: skip
-            put(lake, at, pairs, now_ms=int(time.time() * 1000))
-            model[at].update(pairs)
-            if number % (1 + RACE_ROUNDS // 200) == 0:
-                live = {key: value for key, value in model[at].items() if value is not None}
-                assert {key: record.value for key, record in table(lake, at).items()} == live
-            if chance.random() < 0.05:
-                racers.kill_one(chance)
-                killed += 1
-    finally:
-        racers.stop()
-    assert lake.metastore.check() == []
-    later = int(time.time() * 1000) + 10_000
-    for number in range(3):  # a little dirt alone is no reason: somebody has to ask
-        for at in model:
-            Leases(lake.metastore).request(at, now_ms=later + number)
-        worker(lake, "last", later + number).work()
-    for at, expected in model.items():
-        live = {key: value for key, value in expected.items() if value is not None}
-        left = list(records(lake, at))
-        assert {record.key: record.value for record in left} == live
-        assert len(left) == len(live)
-    outcomes = [row.outcome for row in Leases(lake.metastore).history(limit=100_000)]
-    print(RACE_ROUNDS, "rounds", killed, "kills", {one: outcomes.count(one) for one in sorted(set(outcomes))})
-    assert outcomes.count(COMMITTED) > 5
-    collect(lake, garbage(lake, now_ms=later + 10, grace_ms=0, upload_ms=1))
-    extents = [extent for at in model for extent in lake.metastore.partition(at).extents]
-    used = {name for extent in extents for name in (extent.object_id, extent.dead_object) if name is not None}
-    assert set(lake.store.list("objects")) == {object_path(object_id) for object_id in used}
-    assert lake.metastore.check() == []
 
 
 def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
