@@ -7,7 +7,8 @@ stories. What every broker holds is read from its disk, what it serves is read b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -192,58 +193,99 @@ def _pair(key: bytes, value: bytes | None) -> str:
     return f"{key.decode()}={'null' if value is None else value.decode()}"
 
 
+class Stage:
+    """A running cluster with the chosen stories, and what happens to broker 3 and to them, move by move."""
+
+    def __init__(
+        self, cluster: Cluster, client: KafkaClient, scenes: Sequence[Scene], tell: Callable[[str], None]
+    ) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.scenes = scenes
+        self._tell = tell
+
+    def begin(self) -> None:
+        for scene in self.scenes:
+            scene.play(scene.moves.before)
+            wait_replicated(self.cluster, self.client, scene.topic)
+
+    def switch_off(self) -> None:
+        self._tell(f"switching broker {AWAY} off")
+        self.cluster.brokers[AWAY].stop()
+        for scene in self.scenes:
+            scene.tell(f"broker {AWAY} is switched off")
+
+    def miss(self) -> None:
+        for scene in self.scenes:
+            scene.play(scene.moves.missed)
+
+    def wait_removed(self) -> None:
+        started = time.monotonic()
+        for scene in self.scenes:
+            self._tell(f"{scene.topic}: waiting for the cleaners")
+            wait_removed(self.cluster, scene)
+            scene.tell(f"{time.monotonic() - started:.0f} s later the cleaners have removed it")
+
+    def go_on(self) -> None:
+        for scene in self.scenes:
+            scene.play(scene.moves.after)
+
+    def switch_on(self) -> None:
+        self._tell(f"switching broker {AWAY} on")
+        self.cluster.brokers[AWAY].start()
+
+    def wait_replicated(self) -> None:
+        for scene in self.scenes:
+            wait_replicated(self.cluster, self.client, scene.topic)
+
+    def read(self) -> list[Outage]:
+        """What each broker serves while it leads."""
+        for scene in self.scenes:
+            self._tell(f"{scene.topic}: reading from every broker in turn")
+            for number in BROKERS:
+                self.client.lead(scene.topic, 0, number)
+                scene.outage.replicas.append(_served(self.cluster, self.client, scene.topic, number))
+        return [scene.outage for scene in self.scenes]
+
+
+@contextmanager
+def staged(
+    distribution: Distribution, root: Path, variants: Sequence[str], *, tell: Callable[[str], None],
+    topic_settings: Mapping[str, object] = TOPIC_SETTINGS, broker_settings: Mapping[str, object] = BROKER_SETTINGS,
+) -> Iterator[Stage]:  # fmt: skip
+    """Three brokers, and a topic for each of the chosen stories."""
+    tell(f"starting three brokers of Kafka {distribution.version}")
+    cluster = Cluster(distribution, root / "cluster", brokers=len(BROKERS), settings=broker_settings)
+    with cluster, JavaClient(distribution, root / "client") as java:
+        client = java.connect(cluster.bootstrap)
+        scenes = []
+        for moves in (moves for moves in STORIES if moves.variant in variants):
+            outage = Outage(
+                variant=moves.variant, about=moves.about, kafka=distribution.version, expected=moves.expected
+            )
+            client.create_topic(moves.variant, [list(BROKERS)], topic_settings)
+            scenes.append(Scene(moves, client, outage))
+        yield Stage(cluster, client, scenes, tell)
+        client.close()
+
+
 def play(
     distribution: Distribution, root: Path, variants: Sequence[str], *, tell: Callable[[str], None], away: bool = True
 ) -> list[Outage]:
     """All the chosen stories in one outage; with `away` False broker 3 stays on, and nothing goes wrong."""
-    chosen = [moves for moves in STORIES if moves.variant in variants]
-    tell(f"starting three brokers of Kafka {distribution.version}")
-    cluster = Cluster(distribution, root / "cluster", brokers=len(BROKERS), settings=BROKER_SETTINGS)
-    with cluster, JavaClient(distribution, root / "client") as java:
-        client = java.connect(cluster.bootstrap)
-        scenes = []
-        for moves in chosen:
-            outage = Outage(
-                variant=moves.variant, about=moves.about, kafka=distribution.version, expected=moves.expected
-            )
-            client.create_topic(moves.variant, [list(BROKERS)], TOPIC_SETTINGS)
-            scenes.append(Scene(moves, client, outage))
-        _outage(cluster, client, scenes, tell, away=away)
-        for scene in scenes:
-            tell(f"{scene.topic}: reading from every broker in turn")
-            for number in BROKERS:
-                client.lead(scene.topic, 0, number)
-                scene.outage.replicas.append(_served(cluster, client, scene.topic, number))
-        client.close()
-    return [scene.outage for scene in scenes]
-
-
-def _outage(
-    cluster: Cluster, client: KafkaClient, scenes: Sequence[Scene], tell: Callable[[str], None], *, away: bool
-) -> None:
-    for scene in scenes:
-        scene.play(scene.moves.before)
-        wait_replicated(cluster, client, scene.topic)
-    if away:
-        tell(f"switching broker {AWAY} off")
-        cluster.brokers[AWAY].stop()
-    started = time.monotonic()
-    for scene in scenes:
-        scene.tell(f"broker {AWAY} is switched off" if away else f"broker {AWAY} stays on")
-        scene.play(scene.moves.missed)
-    for scene in scenes:
-        tell(f"{scene.topic}: waiting for the cleaners")
-        wait_removed(cluster, scene)
-        scene.tell(f"{time.monotonic() - started:.0f} s later the cleaners have removed it")
-    for scene in scenes:
-        scene.play(scene.moves.after)
-    if away:
-        tell(f"switching broker {AWAY} on")
-        cluster.brokers[AWAY].start()
-    for scene in scenes:
-        wait_replicated(cluster, client, scene.topic)
+    with staged(distribution, root, variants, tell=tell) as stage:
+        stage.begin()
         if away:
+            stage.switch_off()
+        stage.miss()
+        stage.wait_removed()
+        stage.go_on()
+        if away:
+            stage.switch_on()
+        stage.wait_replicated()
+        for scene in stage.scenes if away else ():
             scene.tell(f"broker {AWAY} is back and in sync: {scene.moves.lesson}")
+        return stage.read()
 
 
 def wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
@@ -258,8 +300,7 @@ def wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
 
 def wait_removed(cluster: Cluster, scene: Scene) -> None:
     deadline = time.monotonic() + CLEAN_SECONDS_MAX
-    running = [number for number, broker in cluster.brokers.items() if broker.running]
-    while any(scene.moves.left(batch) for number in running for batch in _log(cluster, number, scene.topic)):
+    while brokers_with(cluster, scene):
         if time.monotonic() > deadline:
             raise Unfinished(
                 f"{scene.topic}: the cleaners did not remove it in {CLEAN_SECONDS_MAX} s; "
@@ -267,6 +308,12 @@ def wait_removed(cluster: Cluster, scene: Scene) -> None:
             )
         scene.fill()
         time.sleep(ROLL_MS / 1000)
+
+
+def brokers_with(cluster: Cluster, scene: Scene) -> list[int]:
+    """The running ones that still have what the story's cleaners are to remove, or a part of it."""
+    running = [number for number, broker in cluster.brokers.items() if broker.running]
+    return [number for number in running if any(map(scene.moves.left, _log(cluster, number, scene.topic)))]
 
 
 def _log(cluster: Cluster, number: int, topic: str) -> list[BatchEntry]:
