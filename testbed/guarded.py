@@ -29,6 +29,7 @@ from headstone.brokers.outages import (
     Stage,
     brokers_with,
     staged,
+    wait_removed,
 )
 from headstone.brokers.processes import wait_until
 from headstone.cluster.admin import Admin
@@ -168,7 +169,9 @@ class Play:
         except Unfinished:
             self.result.not_restored = [t for t, found in self._found.items() if self.own(t) != found]
             return
-        self.stage.wait_removed()
+        for scene in self.stage.scenes:
+            if not scene.moves.after:  # whose markers are newer stay
+                wait_removed(self.stage.cluster, scene)
         self.note("back to cleaned")
 
     def finish(self) -> None:
