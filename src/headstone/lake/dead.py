@@ -95,7 +95,7 @@ def merged(first: Offsets, second: Offsets) -> Offsets:
     if first.size == 0 or second.size == 0:
         return first if second.size == 0 else second
     both = np.sort(np.concatenate((first, second)), kind="stable")
-    return both[np.append(True, both[1:] != both[:-1])]
+    return np.asarray(both[np.append(True, both[1:] != both[:-1])])
 
 
 def offsets_of(chunk: Chunk) -> Offsets:
