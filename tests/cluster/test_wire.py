@@ -119,6 +119,20 @@ def test_who_accepts_and_says_nothing_is_given_up(protocol: str) -> None:
     assert SECONDS_MAX == 10
 
 
+def test_who_answers_a_byte_at_a_time_is_given_up_too() -> None:
+    given_up = threading.Event()
+
+    def conversation(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(b"\0\0\1\0\0\0\0\1")
+        while not given_up.wait(0.05):
+            connection.sendall(b"\0")
+
+    with serving(conversation) as host:
+        assert told(host, seconds_max=0.4).endswith("does not answer: it said nothing for 0.4 s")
+        given_up.set()
+
+
 def test_all_hosts_together_have_the_time_of_one() -> None:
     """The last one still gets its share, and every one is named with its reason."""
     started = time.monotonic()

@@ -102,11 +102,9 @@ def test_a_named_topic_is_told_though_it_is_not_compacted_and_one_that_is_not_th
     [(-1, -1, 0), (NOW_MS - 7000, NOW_MS, 0), (NOW_MS + 7000, NOW_MS - 500, 7500), (-1, NOW_MS + 900, 900)],
 )
 def test_clocks_differ_by_what_is_proved(newest_ms: int, controller_ms: int, skew_ms: int) -> None:
-    topics = {"__consumer_offsets": 3}
-    model = Model(
-        topics=topics, configs=dict.fromkeys(topics, COMPACTED), newest_ms=newest_ms, controller_ms=controller_ms
-    )  # fmt: skip
-    assert [topic.skew_ms for topic in looked(model).topics] == [skew_ms]
+    """Whichever topics are looked at."""
+    model = Model(topics={"__consumer_offsets": 3, "orders": 1}, newest_ms=newest_ms, controller_ms=controller_ms)
+    assert [(topic.topic, topic.skew_ms) for topic in looked(model, ["orders"]).topics] == [("orders", skew_ms)]
 
 
 def test_each_broker_is_asked_itself_whether_it_holds() -> None:

@@ -103,7 +103,8 @@ class BrokerConnection:
         self.host = host
         self._settings = settings
         self.seconds_max = seconds_max
-        self._deadline: float | None = time.monotonic() + seconds_max
+        self._open_by: float | None = time.monotonic() + seconds_max
+        self._answer_by: float | None = None
         self._correlation = 0
         self._lost: str | None = None
         try:
@@ -114,7 +115,7 @@ class BrokerConnection:
             undo.callback(self.close)
             self._open()
             undo.pop_all()
-        self._deadline = None
+        self._open_by = None
 
     def _connected(self) -> socket.socket:
         addresses = socket.getaddrinfo(self.host.name, self.host.port, type=socket.SOCK_STREAM)
@@ -134,9 +135,8 @@ class BrokerConnection:
             self._authenticate(self._settings.login)
 
     def _left(self) -> float:
-        if self._deadline is None:
-            return self.seconds_max
-        return max(self._deadline - time.monotonic(), 0.001)
+        deadline = self._answer_by if self._open_by is None else self._open_by
+        return self.seconds_max if deadline is None else max(deadline - time.monotonic(), 0.001)
 
     def _why(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):
@@ -225,6 +225,8 @@ class BrokerConnection:
         self._correlation += 1
         head = Writer().put("hhi", api.key, api.version, self._correlation).text(self._settings.client_id or CLIENT_ID)
         message = head.data + (b"\0" if api.flexible else b"") + question.data
+        # Records may take as long as they keep coming.
+        self._answer_by = None if api is FETCH else time.monotonic() + self.seconds_max
         try:
             self._socket.settimeout(self._left())
             self._socket.sendall(struct.pack(">i", len(message)) + message)

@@ -60,6 +60,16 @@ class Look:
     """None: the cluster does not tell. From 2 on, markers are kept or removed by KIP-890's rules."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Questions:
+    """For one broker: its replicas, those that it leads, those in which its own clock may show, topics as it knows them."""
+
+    replicas: Sequence[TopicPartition]
+    leading: Sequence[TopicPartition]
+    stamping: Sequence[TopicPartition]
+    topics: Sequence[str]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Told:
     """What one broker said of its own replicas, and of the topics that it was asked about."""
@@ -78,9 +88,10 @@ def look(admin: Admin, topics: Sequence[str] | None, clock: Clock, horizons: Hor
     `horizons` are kept from look to look by who wants them read; READ is needed for that, and nothing else.
     """
     asked_ms = clock()
-    state = admin.describe(topics)
-    problems = _undescribed(admin, state, topics)
-    partitions = {name: states for name, states in sorted(state.topics.items()) if -1 not in states}
+    state = admin.describe(None if topics is None else list(dict.fromkeys([*topics, STAMPED_BY_BROKERS])))
+    described = {name: states for name, states in sorted(state.topics.items()) if topics is None or name in topics}
+    problems = _undescribed(admin, described, topics)
+    partitions = {name: states for name, states in described.items() if -1 not in states}
     configs = _configs(admin, list(partitions), problems)
     watched = [name for name in configs if topics is not None or _compacted(configs[name])]
     reassignments = _reassignments(admin, problems)
@@ -138,13 +149,15 @@ def _has(configs: Configs, names: Iterable[tuple[str, str | None]]) -> bool:
     return all(name in configs for name, _ in names)
 
 
-def _undescribed(admin: Admin, state: ClusterState, topics: Sequence[str] | None) -> list[str]:
+def _undescribed(
+    admin: Admin, described: Mapping[str, Mapping[int, PartitionState]], topics: Sequence[str] | None
+) -> list[str]:
     problems = []
-    for name, states in sorted(state.topics.items()):
+    for name, states in described.items():
         if -1 in states:
             where = admin.connection.address
             problems.append(str(refusal(where, f"topic {name}", states[-1].error, permission=DESCRIBE_TOPIC)))
-    if topics is None and not state.topics:
+    if topics is None and not described:
         problems.append(f"{admin.connection.address} shows no topic: there is none, or this user may describe none")
     return problems
 
@@ -207,44 +220,53 @@ def _ask_brokers(
     configs: Mapping[str, Configs], clock: Clock,
 ) -> list[_Told]:  # fmt: skip
     replicas: dict[int, list[TopicPartition]] = {broker: [] for broker in sorted(state.brokers)}
-    leading: dict[int, list[TopicPartition]] = {broker: [] for broker in replicas}
     for topic, partitions in watched.items():
         for number, partition in partitions.items():
             for broker in partition.replicas:
                 if broker in replicas:
                     replicas[broker].append(TopicPartition(topic, number))
-            if partition.leader in leading:
-                leading[partition.leader].append(TopicPartition(topic, number))
+    leading = _leading(state, watched)
+    stamping = _leading(state, {STAMPED_BY_BROKERS: state.topics.get(STAMPED_BY_BROKERS, {})})
     held = [topic for topic in watched if holds(configs[topic])]
     # Each broker's own default shows in any one topic that does not say otherwise.
-    asked = list(dict.fromkeys([*held, *_without_own_retention(configs)[:1]]))
+    topics = list(dict.fromkeys([*held, *_without_own_retention(configs)[:1]]))
 
     def ask(broker: int) -> _Told:
-        return _ask_broker(admin, broker, replicas[broker], leading[broker], asked, clock)
+        questions = _Questions(
+            replicas=replicas[broker], leading=leading[broker], stamping=stamping[broker], topics=topics
+        )  # fmt: skip
+        return _ask_broker(admin, broker, questions, clock)
 
     return _at_once(ask, list(replicas))
 
 
-def _ask_broker(
-    admin: Admin, broker: int, replicas: Sequence[TopicPartition], leading: Sequence[TopicPartition],
-    topics: Sequence[str], clock: Clock,
-) -> _Told:  # fmt: skip
-    """Question by question; when its time is over, the rest is left unasked."""
+def _leading(
+    state: ClusterState, topics: Mapping[str, Mapping[int, PartitionState]]
+) -> dict[int, list[TopicPartition]]:  # fmt: skip
+    leading: dict[int, list[TopicPartition]] = {broker: [] for broker in state.brokers}
+    for topic, partitions in topics.items():
+        for number, partition in partitions.items():
+            if partition.leader in leading:
+                leading[partition.leader].append(TopicPartition(topic, number))
+    return leading
+
+
+def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) -> _Told:
+    """One after the other; when its time is over, the rest is left unasked."""
     told = _Told(broker=broker)
-    stamped = [partition for partition in leading if partition.topic == STAMPED_BY_BROKERS]
 
     def ends() -> None:
-        told.ends = admin.replica_ends(broker, replicas)
+        told.ends = admin.replica_ends(broker, questions.replicas)
 
     def committed() -> None:
-        told.committed = admin.committed_ends(broker, leading)
+        told.committed = admin.committed_ends(broker, questions.leading)
 
     def configs() -> None:
-        answers = admin.try_topic_configs(topics, broker=broker, keys=KEYS) if topics else {}
+        answers = admin.try_topic_configs(questions.topics, broker=broker, keys=KEYS) if questions.topics else {}
         told.configs = {topic: answer for topic, answer in answers.items() if not isinstance(answer, Unfinished)}
 
     def clock_reading() -> None:
-        newest_ms = max(admin.newest_ms(broker, stamped).values(), default=None)
+        newest_ms = max(admin.newest_ms(broker, questions.stamping).values(), default=None)
         if newest_ms is not None:
             # It was written before now: how long ago is not known, so the clock may be ahead of this as far as it likes.
             told.clock = Reading(earliest_ms=newest_ms - clock(), latest_ms=None)
