@@ -46,6 +46,7 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.coordination.guarding import decide
+from headstone.coordination.watermarks import ReplicaWatermarks
 
 SECOND_MS, HOUR_MS = 1_000, 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -53,7 +54,7 @@ MARGINS = Margins()
 NOTHING: Configs = ((RATIO, None), (LAG_MIN, None), (LAG_MAX, None))
 START_MS = 100 * DAY_MS
 COMPLETE_MS = START_MS - MARGINS.metadata_age_ms
-UNSAFE_MS = COMPLETE_MS + DAY_MS - MARGINS.skew_ms
+UNSAFE_MS = COMPLETE_MS + DAY_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
 
 
 def partition(
@@ -79,6 +80,8 @@ LOOK = TopicSeen(
     partitions=(partition(),), alive=(1, 2, 3),
 )  # fmt: skip
 BEHIND = partition((1, 2), end=None)
+NEWS_MS = MARGINS.metadata_age_ms + 1
+"""So much later no answer can be older than the one before."""
 
 
 class Watch:
@@ -92,6 +95,8 @@ class Watch:
 
     def sees(self, part: PartitionSeen | None = None, *, at_ms: int = START_MS, **changes: object) -> Decision:
         parts = self.look.partitions if part is None else (part,)
+        if changes.get("overrides", HOLD) != HOLD:
+            changes.setdefault("held_on", ())
         self.look = replace(self.look, asked_ms=at_ms, partitions=parts, **changes)  # type: ignore[arg-type]
         decision = decide(self.memory, self.look, at_ms, MARGINS, self.allowed)
         self.memory = decision.memory
@@ -140,6 +145,7 @@ def test_every_margin_makes_the_hold_earlier() -> None:
     assert of(none, skew_ms=0) == Danger(complete_ms=5_000, unsafe_ms=6_000, hold_ms=6_000)
     assert of(none) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_993)
     assert of(replace(none, skew_ms=3)) == Danger(complete_ms=5_000, unsafe_ms=5_990, hold_ms=5_990)
+    assert of(replace(none, pass_start_ms=4)) == Danger(complete_ms=5_000, unsafe_ms=5_989, hold_ms=5_989)
     assert of(replace(none, effect_ms=100)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_893)
     assert of(replace(none, poll_ms=50)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_943)
     assert of(replace(none, slack_share=0.5)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_496)
@@ -229,7 +235,9 @@ def test_release_needs_everyone_in_sync_and_what_was_missed_read() -> None:
     released = watch.sees(read, at_ms=days + 3)
     assert released.actions == (Release(topic="orders", restore=NOTHING),)
     assert released.statuses == (Status(partition=0, state=State.FINE),)
-    assert watch.sees(partition(), at_ms=days + 4, overrides=NOTHING).memory.hold is None
+    assert watch.sees(partition(), at_ms=days + 4).actions == (Release(topic="orders", restore=NOTHING),)
+    assert watch.sees(partition(), at_ms=days + 5, overrides=NOTHING).memory.hold is not None
+    assert watch.sees(partition(), at_ms=days + 4 + NEWS_MS).memory.hold is None
 
 
 def test_release_restores_what_was_found_and_leaves_what_others_set() -> None:
@@ -272,12 +280,28 @@ def test_a_hold_that_a_robot_undid_is_set_by_the_cluster_default_if_that_is_allo
     assert back.actions == ((ReleaseDefault(restore=restore),) if allowed else ())
 
 
-def test_a_new_replica_has_no_slack() -> None:
+NEW_COPY = partition((1, 2, 3), assigned=(1, 2, 3, 4), moving=(4,))
+HOLD_FOR_NEW = SetHold(topic="orders", configs=HOLD, by_ms=0, reason="behind: partition 0: broker 4")
+
+
+def test_a_new_replica_is_held_for_at_once_and_read_before_it_counts() -> None:
+    """No alarm: it is an ordinary reassignment."""
     watch = Watch()
-    new = partition((1, 2, 3), assigned=(1, 2, 3, 4), moving=(4,))
-    decision = watch.sees(new, at_ms=START_MS + HOUR_MS)
-    hold = SetHold(topic="orders", configs=HOLD, by_ms=0, reason="behind: partition 0: broker 4")
-    assert decision.actions == (alarm(AlarmKind.TOO_LATE, broker=4, number=0), hold)
+    first = watch.sees(NEW_COPY, at_ms=START_MS + HOUR_MS)
+    unread = Status(partition=0, state=State.UNREAD, blockers=(4,), since_ms=START_MS + HOUR_MS)
+    assert (first.actions, first.statuses) == ((HOLD_FOR_NEW,), (unread,))
+    soon_ms = START_MS + HOUR_MS + SECOND_MS
+    held = watch.sees(at_ms=soon_ms, overrides=HOLD, held_on=(1, 2, 3), alive=(1, 2, 3, 4))
+    assert held.actions == (AskBrokers(topic="orders", brokers=(4,)),)
+    watch.sees(at_ms=soon_ms + 1, held_on=(4,))
+    copied = partition((1, 2, 3, 4), assigned=(1, 2, 3, 4))
+    in_sync = watch.sees(copied, at_ms=soon_ms + 2)
+    assert (in_sync.actions, in_sync.statuses[0].state) == (
+        (Verify(topic="orders", partition=0, broker=4),), State.UNREAD,
+    )  # fmt: skip
+    four = ReplicaSeen(broker=4, log_end=100, verdict=Verdict.RIGHT, read_ms=soon_ms + 2)
+    right = replace(copied, replicas=(*copied.replicas[:3], four))
+    assert watch.sees(right, at_ms=soon_ms + 3).actions == (Release(topic="orders", restore=NOTHING),)
 
 
 def test_who_looks_for_the_first_time_knows_nothing_of_those_behind() -> None:
@@ -288,8 +312,12 @@ def test_who_looks_for_the_first_time_knows_nothing_of_those_behind() -> None:
 def test_who_did_not_look_for_longer_than_the_retention_reads_everything() -> None:
     decision = Watch().sees(partition(), at_ms=START_MS + 2 * DAY_MS)
     verifies = tuple(Verify(topic="orders", partition=0, broker=broker) for broker in (1, 2, 3))
-    lates = tuple(alarm(AlarmKind.TOO_LATE, broker=broker, number=0) for broker in (1, 2, 3))
-    assert decision.actions == (*lates, *verifies)
+    assert (decision.actions, decision.statuses[0].state) == (verifies, State.UNREAD)
+
+
+def test_who_did_not_look_for_longer_than_the_retention_and_finds_one_behind_is_too_late() -> None:
+    decision = Watch().sees(BEHIND, at_ms=START_MS + 2 * DAY_MS)
+    assert decision.actions[0] == LATE
 
 
 def test_a_wrong_replica_is_expelled_and_added_again_under_the_hold() -> None:
@@ -308,6 +336,39 @@ def test_a_wrong_replica_is_expelled_and_added_again_under_the_hold() -> None:
     assert watch.sees(right, at_ms=days + 6).actions == (Release(topic="orders", restore=NOTHING),)
 
 
+def test_the_order_of_replicas_is_restored() -> None:
+    """The one that is added again was the preferred leader."""
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(assigned=(3, 1, 2)), at_ms=days)
+    watch.sees(partition(assigned=(3, 1, 2), verdict=Verdict.WRONG, read_ms=days), at_ms=days + 1)
+    out = watch.sees(partition((1, 2), assigned=(1, 2)), at_ms=days + 2)
+    assert out.actions == (AddAgain(topic="orders", partition=0, broker=3, order=(3, 1, 2)),)
+
+
+def test_an_expelled_replica_stays_out_after_a_person_undid_the_hold() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    watch.sees(partition(verdict=Verdict.WRONG, read_ms=days), at_ms=days + 1)
+    out = partition((1, 2), assigned=(1, 2))
+    undone = watch.sees(out, at_ms=days + 1 + NEWS_MS, overrides=NOTHING, held_on=())
+    assert (undone.actions, undone.statuses[0].state) == ((alarm(AlarmKind.CHANGED_BY_PERSON),), State.TOO_LATE)
+    assert watch.sees(at_ms=days + HOUR_MS).actions == ()
+    watch.sees(partition((1, 2), end=0, moving=(3,)), at_ms=days + 2 * HOUR_MS)
+    added = watch.sees(partition(), at_ms=days + 3 * HOUR_MS)
+    assert (added.actions, added.statuses[0].state) == ((VERIFY,), State.UNREAD)
+
+
+def test_nothing_is_released_while_a_reassignment_runs() -> None:
+    """A replica that was fine is about to go; the one that was away is back and right."""
+    watch = Watch().held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(moving=(1,)), at_ms=days)
+    right = partition(verdict=Verdict.RIGHT, read_ms=days, moving=(1,))
+    assert watch.sees(right, at_ms=days + 1).actions == ()
+
+
 def test_nobody_is_expelled_below_the_replicas_that_must_be_in_sync() -> None:
     watch = Watch(Allowed(readmission=True)).held()
     days = START_MS + 5 * DAY_MS
@@ -316,11 +377,25 @@ def test_nobody_is_expelled_below_the_replicas_that_must_be_in_sync() -> None:
     assert [action for action in decision.actions if isinstance(action, Expel)] == []
 
 
-def test_somebody_elses_hold_is_told_and_never_released() -> None:
+def test_somebody_elses_hold_is_told_counts_while_it_stands_and_is_never_released() -> None:
+    foreign = alarm(AlarmKind.FOREIGN_HOLD)
     watch = Watch()
-    held = watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS, overrides=HOLD)
-    back = watch.sees(partition(), at_ms=START_MS + 14 * HOUR_MS)
-    assert (held.actions, back.actions) == ((alarm(AlarmKind.FOREIGN_HOLD),),) * 2
+    half_ms, back_ms = START_MS + 13 * HOUR_MS, START_MS + 3 * DAY_MS
+    assert watch.sees(BEHIND, at_ms=half_ms, overrides=HOLD).actions == (foreign,)
+    held = watch.sees(at_ms=half_ms + 1, held_on=(1, 2, 3))
+    assert (held.actions, held.statuses[0].state) == ((foreign,), State.HELD)
+    assert watch.sees(partition(), at_ms=back_ms).actions == (foreign, VERIFY)
+    read = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=back_ms), at_ms=back_ms + 1)
+    assert read.actions == (foreign,)
+    assert watch.sees(partition(), at_ms=back_ms + 1 + NEWS_MS, overrides=NOTHING).memory.hold is None
+
+
+def test_somebody_elses_hold_that_is_gone_is_not_set_again() -> None:
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS, overrides=HOLD)
+    gone = watch.sees(at_ms=START_MS + 14 * HOUR_MS, overrides=NOTHING)
+    assert gone.actions == (alarm(AlarmKind.CHANGED_BY_PERSON),)
+    assert watch.sees(at_ms=UNSAFE_MS).actions == (LATE,)
 
 
 def test_a_look_that_is_too_old_says_unknown() -> None:
@@ -338,9 +413,96 @@ def test_a_release_that_arrives_after_the_next_hold_is_not_taken_for_somebody_el
     back_ms = START_MS + 14 * HOUR_MS
     watch.sees(partition(), at_ms=back_ms)
     watch.sees(partition(verdict=Verdict.RIGHT, read_ms=back_ms), at_ms=back_ms + 1)
-    new = partition((1, 2, 3), assigned=(1, 2, 3, 4), moving=(4,))
-    again = SetHold(topic="orders", configs=HOLD, by_ms=0, reason="behind: partition 0: broker 4")
-    late = alarm(AlarmKind.TOO_LATE, broker=4, number=0)
-    assert watch.sees(new, at_ms=back_ms + 2).actions == (late, again)
+    assert watch.sees(NEW_COPY, at_ms=back_ms + 2).actions == (HOLD_FOR_NEW,)
     watch.sees(at_ms=back_ms + 3)
-    assert watch.sees(at_ms=back_ms + 4, overrides=NOTHING).actions == (again,)
+    assert watch.sees(at_ms=back_ms + 4, overrides=NOTHING).actions == ()
+    assert watch.sees(at_ms=back_ms + 3 + NEWS_MS).actions == (HOLD_FOR_NEW,)
+
+
+def test_an_old_answer_from_before_the_hold_is_nobody_who_undid_it() -> None:
+    watch = Watch().held()
+    old = watch.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS + MARGINS.metadata_age_ms, overrides=NOTHING)
+    assert (old.actions, old.statuses[0].state) == ((), State.HELD)
+
+
+def test_a_robot_that_is_faster_than_the_looks_is_noticed_by_what_the_cluster_accepted() -> None:
+    watch = Watch(Allowed(cluster_default=True))
+    half_ms = START_MS + 13 * HOUR_MS
+    watch.sees(BEHIND, at_ms=half_ms)
+    old = watch.sees(at_ms=half_ms + MARGINS.metadata_age_ms, hold_accepted_ms=half_ms + 1)
+    assert old.actions == (SET_HOLD,)
+    noticed = watch.sees(at_ms=half_ms + MARGINS.metadata_age_ms + 2)
+    assert noticed.actions == (
+        alarm(AlarmKind.UNDONE_BY_ROBOT), HoldByDefault(configs=DEFAULT_HOLD),
+        AskBrokers(topic="orders", brokers=(1, 2, 3)),
+    )  # fmt: skip
+
+
+def test_a_default_that_did_not_arrive_is_asked_for_again_and_one_that_a_person_undid_is_not() -> None:
+    watch = Watch(Allowed(cluster_default=True)).held()
+    soon = START_MS + 13 * HOUR_MS + 60 * SECOND_MS
+    watch.sees(at_ms=soon, overrides=NOTHING, held_on=())
+    asked = AskBrokers(topic="orders", brokers=(1, 2, 3))
+    assert watch.sees(at_ms=soon + 1).actions == (HoldByDefault(configs=DEFAULT_HOLD), asked)
+    watch.sees(at_ms=soon + 2, default_overrides=DEFAULT_HOLD, held_on=(1, 2, 3))
+    assert watch.sees(at_ms=soon + 3, default_overrides=(), held_on=()).statuses[0].state == State.HELD
+    undone = watch.sees(at_ms=soon + 2 + NEWS_MS, default_overrides=(), held_on=())
+    assert (undone.actions, undone.statuses[0].state) == ((alarm(AlarmKind.CHANGED_BY_PERSON),), State.WATCHED)
+    assert watch.sees(at_ms=soon + 3 + NEWS_MS).actions == ()
+
+
+def test_a_retention_that_was_lowered_counts_from_the_oldest_answer_that_may_have_hidden_it() -> None:
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
+    seen_ms = START_MS + HOUR_MS - MARGINS.metadata_age_ms
+    lowered = watch.sees(at_ms=START_MS + 2 * HOUR_MS, delete_retention_ms=6 * HOUR_MS)
+    unsafe_ms = seen_ms + 6 * HOUR_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
+    assert lowered.statuses[0].unsafe_ms == unsafe_ms
+
+
+def test_a_retention_of_before_still_counts_for_one_that_comes_back_with_less() -> None:
+    """What it lost was stamped while the short one was in force."""
+    watch = Watch()
+    watch.sees(at_ms=START_MS, delete_retention_ms=6 * HOUR_MS)
+    later_ms = START_MS + HOUR_MS
+    watch.sees(replace(partition(), committed_end=200), at_ms=later_ms, delete_retention_ms=DAY_MS)
+    for hours in range(2, 5):
+        watch.sees(at_ms=START_MS + hours * HOUR_MS)
+    lost = replace(partition((1, 2), end=100), committed_end=200)
+    decision = watch.sees(lost, at_ms=START_MS + 5 * HOUR_MS)
+    unsafe_ms = START_MS + 6 * HOUR_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
+    assert decision.statuses[0].unsafe_ms == unsafe_ms
+
+
+def covered(mcco: int, mxfo: int, *, end: int | None = None, isr: tuple[int, ...] = (1, 2)) -> PartitionSeen:
+    """Every replica's agent has claimed the same; replica 3 may be away."""
+    part = partition(isr, end=end)
+    claim = ReplicaWatermarks(mcco=mcco, mxfo=mxfo)
+    return replace(part, replicas=tuple(replace(replica, watermarks=claim) for replica in part.replicas))
+
+
+def test_no_hold_while_every_replica_is_clean_beyond_all_that_was_committed() -> None:
+    watch = Watch()
+    days = START_MS + 3 * DAY_MS
+    for hours in range(0, 72, 6):
+        assert watch.sees(covered(100, 100), at_ms=START_MS + hours * HOUR_MS).actions == ()
+    written = watch.sees(replace(covered(100, 100), committed_end=101), at_ms=days)
+    assert (written.actions, written.statuses[0].state) == ((), State.WATCHED)
+    later = watch.sees(at_ms=days + 13 * HOUR_MS)
+    assert [type(action) for action in later.actions] == [SetHold]
+
+
+@pytest.mark.parametrize("part", [
+    covered(99, 100), covered(100, 99), covered(100, 100, end=99),
+    replace(covered(100, 100), replicas=(*covered(100, 100).replicas[:2], BEHIND.replicas[2])),
+], ids=["tombstones", "markers", "more than its log has", "one without an agent"])  # fmt: skip
+def test_a_claim_that_is_too_low_or_missing_or_impossible_covers_nothing(part: PartitionSeen) -> None:
+    assert Watch().sees(part, at_ms=START_MS + 13 * HOUR_MS).statuses[0].unsafe_ms == UNSAFE_MS
+
+
+def test_a_hold_ends_early_once_whoever_is_away_misses_nothing() -> None:
+    watch = Watch().held()
+    decision = watch.sees(covered(100, 100), at_ms=START_MS + 2 * DAY_MS)
+    assert (decision.actions, decision.statuses[0].state) == (
+        (Release(topic="orders", restore=NOTHING),), State.WATCHED,
+    )  # fmt: skip

@@ -65,7 +65,7 @@ def test_without_a_planned_outage_the_guards_own_needs_count() -> None:
     (finding,) = check(replace(CLUSTER, topics=(short,), outage_max_ms=None))
     assert (
         finding.figure
-        == "delete.retention.ms is 60000 (1 min); the guard alone needs 2.6 min to see an outage and to hold"
+        == "delete.retention.ms is 60000 (1 min); the guard alone needs 2.8 min to see an outage and to hold"
     )
     longer = topic({"delete.retention.ms": str(HOUR_MS)})
     assert check(replace(CLUSTER, topics=(longer,), outage_max_ms=None)) == ()

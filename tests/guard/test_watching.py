@@ -94,7 +94,7 @@ def test_a_topic_is_held_in_time_confirmed_by_each_broker_read_and_released_as_i
     assert states(after(twin, guard, 1_000)) == [State.FINE]
     assert twin.topics["orders"].overrides == OWN
     assert twin.changes[1:] == [("topic orders", {RATIO: "0.1", LAG_MIN: None, LAG_MAX: None})]
-    after(twin, guard, MARGINS.effect_ms)
+    after(twin, guard, MARGINS.effect_ms + MARGINS.metadata_age_ms)
     assert journal.memory("orders").hold is None
     assert (journal.sizes(), journal.alarms()) == ({}, [])
     held, released = journal.changes()
@@ -253,7 +253,7 @@ def test_where_a_robot_undoes_holds_two_topics_share_the_cluster_default_and_the
     after(twin, guard, 1_000)
     for topic in ("orders", "users"):
         twin.topics[topic].overrides.clear()
-        result = after(twin, guard, 5_000)
+        result = after(twin, guard, MARGINS.metadata_age_ms + 1)
     assert twin.default["log.cleaner.min.cleanable.ratio"] == "1.0"
     assert sorted(kinds(result)) == [AlarmKind.UNDONE_BY_ROBOT] * 2
     after(twin, guard, 1_000)

@@ -1,6 +1,6 @@
 """Who is not known to have everything, and since when: one look at a topic, added to what was known.
 
-Owns the guard's memory of replicas, committed ends and retentions. Decides nothing.
+Owns the guard's memory of replicas, committed ends and retentions, and what counts as having everything. Decides nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from headstone.coordination.danger import CommittedEnd, Margins, Retention, danger, still_complete_ms
 from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
     HOLD,
     Away,
     Complete,
@@ -18,6 +19,7 @@ from headstone.coordination.guard_values import (
     ReplicaSeen,
     TopicSeen,
 )
+from headstone.coordination.watermarks import group_watermarks
 
 ENDS_MAX = 128
 """Per partition. Forgetting the oldest is safe: a replica that lost more than that has no slack."""
@@ -28,24 +30,56 @@ def is_held(overrides: Configs) -> bool:
     return all(values.get(name) == value for name, value in HOLD)
 
 
+def is_held_by_default(overrides: Configs) -> bool:
+    values = dict(overrides)
+    return all(values.get(name) == value for name, value in DEFAULT_HOLD)
+
+
+def shows_hold(seen: TopicSeen) -> bool:
+    """The topic's overrides do; or every live broker says it itself, which an older answer does not belie."""
+    return is_held(seen.overrides) or (bool(seen.alive) and set(seen.alive) <= set(seen.held_on))
+
+
 def in_effect(memory: Memory) -> bool:
     """Every live broker has said itself that it has the hold, and nobody was seen to undo it since."""
     return memory.hold is not None and memory.hold.confirmed_ms is not None and memory.hold.released_ms is None
 
 
+def is_covered(partition: PartitionSeen) -> bool:
+    """Every replica, one that is away too, is known to be clean beyond all that was committed: nothing is missed.
+
+    What could go then is below MTRO and MXRO. A claim above the end of a replica's log is of another log, or a lie: it
+    counts as none. One that is too low only delays.
+    """
+    claims = [
+        replica.watermarks
+        for replica in partition.replicas
+        if replica.watermarks is not None
+        and (replica.log_end is None or max(replica.watermarks.mcco, replica.watermarks.mxfo) <= replica.log_end)
+    ]
+    if partition.committed_end is None or len(claims) < len(partition.replicas):
+        return False
+    group = group_watermarks(claims)
+    return partition.committed_end <= min(group.mtro, group.mxro)
+
+
 def learn_retentions(memory: Memory, seen: TopicSeen, margins: Margins) -> Memory:
-    """A new value may have been in force since the old one was last seen; the old one for as long as metadata may lag."""
+    """A new value may have been in force since the old one was last told, or longer if that answer was old; the old one
+    for as long as a broker's metadata may lag."""
     spans = memory.retentions
     if not spans:
         spans = (Retention(retention_ms=seen.delete_retention_ms),)
     elif spans[-1].retention_ms != seen.delete_retention_ms:
         assert memory.retention_seen_ms is not None
         ended = replace(spans[-1], until_ms=seen.asked_ms + margins.metadata_age_ms)
-        new = Retention(retention_ms=seen.delete_retention_ms, since_ms=memory.retention_seen_ms)
+        since_ms = memory.retention_seen_ms - margins.metadata_age_ms
+        new = Retention(retention_ms=seen.delete_retention_ms, since_ms=since_ms)
         spans = (*spans[:-1], ended, new)
+    # As far back as `still_complete_ms` may go.
     known = [
         *(c.complete_ms for c in memory.complete),
         *(a.complete_ms for a in memory.away if a.complete_ms is not None),
+        *(end.asked_ms for _, end in memory.ends),
     ]
     oldest = min(known, default=0)
     return replace(
@@ -54,12 +88,12 @@ def learn_retentions(memory: Memory, seen: TopicSeen, margins: Margins) -> Memor
 
 
 def learn_ends(memory: Memory, seen: TopicSeen) -> Memory:
-    """Only looks at which more was committed are kept: of equal ends the latest says most."""
+    """Of looks at which the same was committed only the first and the latest are kept: from when on, and until when."""
     kept: list[tuple[int, CommittedEnd]] = []
     for partition in seen.partitions:
         ends = [end for number, end in memory.ends if number == partition.partition]
         if partition.committed_end is not None:
-            if ends and ends[-1].offset == partition.committed_end:
+            if [end.offset for end in ends[-2:]] == [partition.committed_end] * 2:
                 ends.pop()
             ends.append(CommittedEnd(asked_ms=seen.asked_ms, offset=partition.committed_end))
         kept += [(partition.partition, end) for end in ends[-ENDS_MAX:]]
@@ -78,8 +112,9 @@ def learn_absences(memory: Memory, seen: TopicSeen, margins: Margins) -> Memory:
             if absence is not None and absence.expelled_ms is not None:
                 # Added again by the guard: a new copy, which never had anything.
                 absence = Away(
-                    partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=None
-                )
+                    partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=None,
+                    unread=True,
+                )  # fmt: skip
             if absence is None:
                 absence = _absence(memory, seen, partition, replica, known, first_look=first_look, margins=margins)
             if absence is None:
@@ -88,7 +123,7 @@ def learn_absences(memory: Memory, seen: TopicSeen, margins: Margins) -> Memory:
                     Complete(partition=partition.partition, broker=replica.broker, complete_ms=complete_ms)
                 )  # fmt: skip
             else:
-                away.append(_looked_at(absence, memory, seen, partition, replica))
+                away.append(_looked_at(absence, memory, seen, partition, replica, margins))
         away += _expelled(memory, seen, partition)
     return replace(memory, complete=tuple(complete), away=tuple(away))
 
@@ -98,7 +133,8 @@ def _absence(
     first_look: bool, margins: Margins,
 ) -> Away | None:  # fmt: skip
     """A replica that was fine, or not known at all. What was before the guard's first look is the audit's to find."""
-    if replica.broker in partition.isr:
+    in_sync = replica.broker in partition.isr
+    if in_sync:
         if known is None and first_look:
             return None
         limit = danger(
@@ -110,11 +146,14 @@ def _absence(
         held = in_effect(memory) and is_held(seen.overrides) and known is not None
         if seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or (short and known is not None):
             return None
-    return Away(partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=known)
+    return Away(
+        partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=known,
+        unread=in_sync or (known is None and not first_look),
+    )  # fmt: skip
 
 
 def _looked_at(
-    absence: Away, memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen
+    absence: Away, memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen, margins: Margins
 ) -> Away:  # fmt: skip
     """It lost its place again, or is back; and it may have come back with less than it had."""
     if replica.broker not in partition.isr or replica.broker in partition.moving:
@@ -125,6 +164,8 @@ def _looked_at(
     if returned_ms is None:
         ends = tuple(end for number, end in memory.ends if number == partition.partition)
         complete_ms = still_complete_ms(complete_ms, replica.log_end, ends)
+        if is_covered(partition):
+            complete_ms = max(complete_ms or 0, seen.asked_ms - margins.metadata_age_ms)
     return replace(absence, returned_ms=returned_ms, complete_ms=complete_ms)
 
 

@@ -25,14 +25,15 @@ class Margins:
     poll_ms: int = 30_000
     """Until the guard looks again: what is due before that is due now."""
     pass_start_ms: int = 15_000
-    """A cleaner may have chosen a log before the hold reached it and begin its pass this much later."""
+    """A cleaner may have chosen a log before the hold reached it and begin its pass this much later: the hold must be in
+    effect so much earlier."""
     slack_share: float = 0.5
     """A hold comes when this share of the slack is used up: outages of minutes touch nothing."""
 
     @property
     def retention_ms_min(self) -> int:
         """With a shorter delete.retention.ms no look is ever new enough: such a topic cannot be guarded, only told of."""
-        return self.metadata_age_ms + self.skew_ms + self.effect_ms + 2 * self.poll_ms
+        return self.metadata_age_ms + self.skew_ms + self.effect_ms + 2 * self.poll_ms + self.pass_start_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class CommittedEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Danger:
-    """complete_ms: when the replica last had everything, None if never; unsafe_ms: the first moment of danger.
+    """complete_ms: when the replica last had everything, None if never; unsafe_ms: by then the hold must be in effect.
 
     hold_ms is when the hold is due: in good time and not before.
     """
@@ -103,7 +104,7 @@ def danger(
     removal_ms = first_removal_ms(complete, retentions, horizon_ms)
     if removal_ms == NEVER_MS:
         return Danger(complete_ms=complete, unsafe_ms=NEVER_MS, hold_ms=NEVER_MS)
-    unsafe_ms = removal_ms - skew_ms - margins.skew_ms
+    unsafe_ms = removal_ms - skew_ms - margins.skew_ms - margins.pass_start_ms
     share_ms = complete + int((unsafe_ms - complete) * margins.slack_share)
     latest_ms = unsafe_ms - margins.effect_ms - margins.poll_ms
     return Danger(complete_ms=complete, unsafe_ms=unsafe_ms, hold_ms=min(share_ms, latest_ms))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headstone.coordination.danger import CommittedEnd, Retention
+from headstone.coordination.watermarks import ReplicaWatermarks
 
 LONG_MAX = str(2**63 - 1)
 RATIO, LAG_MIN, LAG_MAX = "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms"
@@ -35,13 +36,15 @@ class Verdict(StrEnum):
 class ReplicaSeen:
     """log_end is None while it cannot be asked; verdict is None while it was not read and compared with the others.
 
-    A reading counts only if it began (read_ms) after the replica was in sync again.
+    A reading counts only if it began (read_ms) after the replica was in sync again. watermarks are what its agent last
+    claimed of the log that it has now (`coordination.messages.Report`, its newest incarnation), None without an agent.
     """
 
     broker: int
     log_end: int | None
     verdict: Verdict | None = None
     read_ms: int = 0
+    watermarks: ReplicaWatermarks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +63,12 @@ class PartitionSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSeen:
-    """One look at a topic. asked_ms is when the first question was sent: all that is told is at least that new.
+    """One look at a topic. asked_ms is when the first question was sent. A broker answers from what it knows, which may
+    be `Margins.metadata_age_ms` old.
 
     `overrides` are the topic's own of the three settings of a hold. `held_on` are the brokers that said themselves that
-    the hold is in force there; `alive` are the brokers that the cluster counts as such.
+    the hold is in force there; `alive` are the brokers that the cluster counts as such, no older than `overrides`: who was
+    there when the hold was set must be among them.
     """
 
     topic: str
@@ -77,6 +82,8 @@ class TopicSeen:
     skew_ms: int = 0
     """The largest difference between two brokers' clocks that the answers allow."""
     in_sync_min: int = 1
+    hold_accepted_ms: int | None = None
+    """When the cluster last answered a SetHold of this topic without an error, if the caller knows."""
     default_overrides: Configs = ()
     """The cluster default's own overrides of the settings of DEFAULT_HOLD."""
 
@@ -90,6 +97,10 @@ class Away:
     since_ms: int
     complete_ms: int | None
     too_late: bool = False
+    """Its moment of danger came without a hold in effect: it stays so until it is read, or copies afresh."""
+    unread: bool = False
+    """Nobody saw that it was away too long, and nobody can say that it was not: a new copy that began without a hold in
+    effect, or a replica that nobody looked at for too long."""
     returned_ms: int | None = None
     """When it was first seen in sync again."""
     order: tuple[int, ...] = ()
@@ -100,17 +111,27 @@ class Away:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The guard's own hold of a topic; `found` is restored. seen_ms is None until the cluster shows it."""
+    """The hold of a topic; `found` is restored. seen_ms is None until the cluster shows it.
+
+    If the hold's own values were found, it is somebody else's: it counts while it stands, and nothing is restored.
+    """
 
     asked_ms: int
     found: Configs
     seen_ms: int | None = None
+    shown_ms: int | None = None
+    """When the cluster last showed it. Another broker's answer may be older and show it not yet, or still."""
+    accepted_ms: int | None = None
+    """When the cluster first accepted it: it is there, even if somebody takes it away before it is seen."""
     confirmed: tuple[int, ...] = ()
     confirmed_ms: int | None = None
     undone_ms: int | None = None
     released_ms: int | None = None
     late_release_ms: int | None = None
     """When the guard last asked to release it, before it held again: that call may arrive after this one."""
+    default_seen_ms: int | None = None
+    """When the cluster default last showed the hold, where the guard holds by it."""
+    default_undone_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +210,7 @@ class HoldByDefault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseDefault:
-    """Effect: restore the cluster default."""
+    """Effect: restore the cluster default, unless another topic's memory holds by it too: then leave it."""
 
     restore: Configs
 
@@ -243,13 +264,17 @@ class State(StrEnum):
     FINE = "fine"
     WATCHED = "watched"
     HELD = "held"
+    UNREAD = "to be read"
     TOO_LATE = "too late: needs readmission"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """One partition for an operator. countdown_ms is negative once unsafe_ms is over; both are None if nobody is away."""
+    """One partition for an operator. countdown_ms is negative once unsafe_ms is over.
+
+    Both are None if nobody is away, or of nobody who is away it is known when it had everything.
+    """
 
     partition: int
     state: State

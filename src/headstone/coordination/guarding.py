@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headstone.coordination.absences import in_effect, is_held, learn_absences, learn_ends, learn_retentions
+from headstone.coordination.absences import (
+    in_effect,
+    is_covered,
+    is_held,
+    is_held_by_default,
+    learn_absences,
+    learn_ends,
+    learn_retentions,
+    shows_hold,
+)
 from headstone.coordination.danger import Danger, Margins, danger
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
@@ -22,6 +31,7 @@ from headstone.coordination.guard_values import (
     AskBrokers,
     Away,
     Complete,
+    Configs,
     Decision,
     EndPasses,
     Expel,
@@ -88,30 +98,82 @@ def _cases(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:
 
 
 def _first_unsafe_ms(cases: list[Case]) -> int | None:
-    return min((case.danger.unsafe_ms for case in cases if not case.away.too_late), default=None)
+    """Of those that a hold can still save; one that never had everything is read instead."""
+    saved = [case for case in cases if not case.away.too_late and case.danger.complete_ms is not None]
+    return min((case.danger.unsafe_ms for case in saved), default=None)
 
 
 def _follow_hold(
     memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed
 ) -> tuple[Memory, list[Action]]:
     """What became of the hold that the guard asked for: not there yet, there, undone."""
-    hold = memory.hold
-    if hold is None:
-        foreign = is_held(seen.overrides)
-        return memory, [Alarm(kind=AlarmKind.FOREIGN_HOLD, topic=seen.topic)] if foreign else []
-    if hold.released_ms is not None:
-        return memory, []
     actions: list[Action] = []
-    if hold.seen_ms is not None and hold.undone_ms is None and not is_held(seen.overrides):
-        if hold.late_release_ms is not None and seen.asked_ms - hold.late_release_ms <= margins.effect_ms:
-            # The guard's own release, which overtook nobody but its next hold: that is asked for again.
-            return replace(memory, hold=replace(hold, seen_ms=None, confirmed=(), confirmed_ms=None)), []
-        memory, actions = _undone(memory, hold, seen, allowed)
+    if is_held(seen.overrides) and (memory.hold is None or is_held(memory.hold.found)):
+        actions.append(Alarm(kind=AlarmKind.FOREIGN_HOLD, topic=seen.topic))
+    if memory.hold is None:
+        return memory, actions
+    hold = _learn_shown(memory.hold, seen)
+    memory = replace(memory, hold=hold)
+    if hold.released_ms is not None:
+        return memory, actions
+    if hold.undone_ms is not None:
+        memory, more = _follow_default(memory, hold, seen, margins)
+        actions += more
+    elif _gone(hold, seen, margins):
+        if _by_own_release(hold, seen, margins):
+            again = replace(hold, seen_ms=None, shown_ms=None, accepted_ms=None, confirmed=(), confirmed_ms=None)
+            return replace(memory, hold=again), actions
+        memory, more = _undone(memory, hold, seen, allowed)
+        actions += more
+    if not _stands(memory, seen):
+        return memory, actions
+    memory, more = _confirm(memory, seen, now_ms, margins)
+    return memory, [*actions, *more]
+
+
+def _learn_shown(hold: Hold, seen: TopicSeen) -> Hold:
+    if is_held(seen.overrides):
+        hold = replace(hold, shown_ms=seen.asked_ms)
+    accepted_ms = seen.hold_accepted_ms
+    if hold.accepted_ms is None and accepted_ms is not None and accepted_ms >= hold.asked_ms:
+        hold = replace(hold, accepted_ms=accepted_ms)
+    return hold
+
+
+def _gone(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
+    """An old answer would show what was there before the hold; anything else is news."""
+    if is_held(seen.overrides):
+        return False
+    strange = hold.seen_ms is not None and seen.overrides != hold.found
+    return strange or _is_news(seen, margins, hold.shown_ms, hold.accepted_ms)
+
+
+def _is_news(seen: TopicSeen, margins: Margins, *there_ms: int | None) -> bool:
+    """Whether what was there at these times, as far as they are known, is gone: the answer cannot be an older one."""
+    times = [ms for ms in there_ms if ms is not None]
+    return bool(times) and seen.asked_ms > max(times) + margins.metadata_age_ms
+
+
+def _by_own_release(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
+    """The guard's own release, which overtook nobody but its next hold: that is asked for again."""
+    noticed_ms = margins.effect_ms + 2 * margins.metadata_age_ms + margins.poll_ms
+    return hold.late_release_ms is not None and seen.asked_ms - hold.late_release_ms <= noticed_ms
+
+
+def _stands(memory: Memory, seen: TopicSeen) -> bool:
+    """Whether the brokers are worth asking: the topic's own hold is there, or the cluster default's was asked for."""
     hold = memory.hold
     assert hold is not None
-    stands = memory.default_hold is not None if hold.undone_ms is not None else is_held(seen.overrides)
-    if not stands:
-        return memory, actions
+    if hold.undone_ms is None:
+        return shows_hold(seen)
+    return memory.default_hold is not None and hold.default_undone_ms is None
+
+
+def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
+    """Each live broker is asked until it says itself that it has the hold: an answer from any other is not enough."""
+    hold = memory.hold
+    assert hold is not None
+    actions: list[Action] = []
     unsafe_ms = _first_unsafe_ms(_cases(memory, seen, margins))
     confirmed = tuple(sorted({*hold.confirmed, *seen.held_on}))
     missing = tuple(broker for broker in seen.alive if broker not in confirmed)
@@ -123,14 +185,16 @@ def _follow_hold(
     elif hold.confirmed_ms is None and unsafe_ms is not None and now_ms + margins.pass_start_ms > unsafe_ms:
         actions.append(EndPasses(topic=seen.topic))
     seen_ms = hold.seen_ms if hold.seen_ms is not None else seen.asked_ms
-    hold = replace(hold, seen_ms=seen_ms, confirmed=confirmed, confirmed_ms=confirmed_ms)
+    shown_ms = hold.shown_ms if hold.shown_ms is not None else seen.asked_ms
+    hold = replace(hold, seen_ms=seen_ms, shown_ms=shown_ms, confirmed=confirmed, confirmed_ms=confirmed_ms)
     return replace(memory, hold=hold), actions
 
 
 def _undone(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
     """Told and left alone. Only a robot, which puts back exactly what it knew, is answered: out of its reach."""
-    assert hold.seen_ms is not None
-    robot = seen.overrides == hold.found and seen.asked_ms - hold.seen_ms <= ROBOT_MS
+    there_ms = hold.seen_ms if hold.seen_ms is not None else hold.accepted_ms
+    assert there_ms is not None
+    robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= ROBOT_MS
     kind = AlarmKind.UNDONE_BY_ROBOT if robot else AlarmKind.CHANGED_BY_PERSON
     hold = replace(hold, undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
     memory = replace(memory, hold=hold)
@@ -142,10 +206,26 @@ def _undone(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tu
     return memory, actions
 
 
-def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
-    """A replica whose moment of danger came without a hold in effect: it stays so until it is read, or copies afresh.
+def _follow_default(memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins) -> tuple[Memory, list[Action]]:
+    """The cluster default is asked for until the cluster shows it; who undoes that is a person, told and left alone."""
+    if memory.default_hold is None or hold.default_undone_ms is not None:
+        return memory, []
+    if is_held_by_default(seen.default_overrides):
+        return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), []
+    if hold.default_seen_ms is not None and not _is_news(seen, margins, hold.default_seen_ms):
+        return memory, []
+    if hold.default_seen_ms is None or _by_own_release(hold, seen, margins):
+        hold = replace(hold, default_seen_ms=None, confirmed=(), confirmed_ms=None)
+        return replace(memory, hold=hold), [HoldByDefault(configs=DEFAULT_HOLD)]
+    hold = replace(hold, default_undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
+    return replace(memory, hold=hold), [Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)]
 
-    What happens to the hold after it was seen in sync again is no danger to it: it has everything.
+
+def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
+    """A replica whose moment of danger came without a hold in effect.
+
+    What happens to the hold after it was seen in sync again is no danger to it: it has everything. A copy that began
+    under a hold in effect missed nothing either.
     """
     away: list[Away] = []
     alarms: list[Action] = []
@@ -157,7 +237,9 @@ def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
         safe = held_ms is not None and held_ms <= needed_ms
         over = absence.returned_ms is not None and absence.returned_ms + margins.poll_ms < needed_ms
         judged = absence.returned_ms is None or absence.returned_ms == seen.asked_ms
-        if judged and not absence.too_late and not absence.order and not safe and not over and now_ms >= needed_ms:
+        if absence.unread:
+            absence = replace(absence, unread=not safe)
+        elif judged and not absence.too_late and not absence.order and not safe and not over and now_ms >= needed_ms:
             absence = replace(absence, too_late=True)
             alarms.append(
                 Alarm(
@@ -182,7 +264,8 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
             left.append(away)
             continue
         verdict = _verdict(partition, away)
-        if verdict is Verdict.RIGHT or (away.returned_ms is not None and memory.hold is None and not away.too_late):
+        doubtful = memory.hold is not None or away.too_late or away.unread
+        if verdict is Verdict.RIGHT or (away.returned_ms is not None and not doubtful):
             complete_ms = seen.asked_ms - margins.metadata_age_ms
             complete.append(Complete(partition=away.partition, broker=away.broker, complete_ms=complete_ms))
             continue
@@ -234,16 +317,22 @@ def _hold_or_release(
 ) -> tuple[Memory, list[Action]]:  # fmt: skip
     hold = memory.hold
     due = [case for case in cases if now_ms >= case.danger.hold_ms and _needs_hold(seen, case.away)]
-    if due and seen.compacted and (hold is None or hold.released_ms is not None or hold.seen_ms is None):
-        if hold is None and is_held(seen.overrides):
-            return memory, []
+    asks = hold is None or hold.released_ms is not None or (hold.seen_ms is None and hold.undone_ms is None)
+    if due and seen.compacted and asks:
         found = hold.found if hold is not None else seen.overrides
+        if hold is None and is_held(found):
+            # Somebody else's: it counts as long as it stands.
+            theirs = Hold(asked_ms=now_ms, found=found, seen_ms=seen.asked_ms, shown_ms=seen.asked_ms)
+            return replace(memory, hold=theirs), []
         late_ms = None if hold is None else hold.released_ms if hold.released_ms is not None else hold.late_release_ms
-        memory = replace(memory, hold=Hold(asked_ms=now_ms, found=found, late_release_ms=late_ms))
+        accepted_ms = None if hold is None or hold.released_ms is not None else hold.accepted_ms
+        new = Hold(asked_ms=now_ms, found=found, late_release_ms=late_ms, accepted_ms=accepted_ms)
+        memory = replace(memory, hold=new)
         who = ", ".join(f"partition {case.away.partition}: broker {case.away.broker}" for case in due)
         by_ms = min(case.danger.unsafe_ms for case in due)
         return memory, [SetHold(topic=seen.topic, configs=HOLD, by_ms=by_ms, reason=f"behind: {who}")]
-    if hold is None or (seen.compacted and not _all_back(memory, seen)):
+    settled = all(_settled(memory, partition) for partition in seen.partitions)
+    if hold is None or (seen.compacted and not settled):
         return memory, []
     return _release(memory, hold, seen, now_ms, margins)
 
@@ -254,34 +343,39 @@ def _needs_hold(seen: TopicSeen, away: Away) -> bool:
     return away.returned_ms is None or _verdict(partitions[away.partition], away) is not None
 
 
-def _all_back(memory: Memory, seen: TopicSeen) -> bool:
-    in_sync = all(
-        {replica.broker for replica in partition.replicas} <= set(partition.isr) and not partition.moving
-        for partition in seen.partitions
-    )
-    return in_sync and not memory.away
+def _settled(memory: Memory, partition: PartitionSeen) -> bool:
+    """Everyone is back and right; or all replicas' agents say that whoever is away misses nothing."""
+    absences = [away for away in memory.away if away.partition == partition.partition]
+    if is_covered(partition):
+        return not any(a.too_late or a.unread or a.order or a.returned_ms is not None for a in absences)
+    in_sync = {replica.broker for replica in partition.replicas} <= set(partition.isr)
+    return in_sync and not absences and not partition.moving
 
 
 def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
     """Asked for until the cluster shows it. What somebody else set meanwhile stays."""
-    present, found, actions = dict(seen.overrides), dict(hold.found), list[Action]()
-    # A value that the guard found and that is a hold's already is not the guard's to restore.
-    ours = [name for name, value in HOLD if present.get(name) == value and found.get(name) != value]
-    if ours:
-        actions.append(Release(topic=seen.topic, restore=tuple((name, found.get(name)) for name in ours)))
+    actions: list[Action] = []
+    if restore := _to_restore(HOLD, seen.overrides, hold.found):
+        actions.append(Release(topic=seen.topic, restore=restore))
     default = memory.default_hold
     if default is not None:
-        now_there = dict(seen.default_overrides)
-        if any(now_there.get(name) == value for name, value in DEFAULT_HOLD):
-            before = dict(default)
-            restore = tuple((name, before.get(name)) for name, _ in DEFAULT_HOLD)
+        restore = _to_restore(DEFAULT_HOLD, seen.default_overrides, default)
+        if restore:
             actions.append(ReleaseDefault(restore=restore))
         else:
             default = None
-    # A call that was given up, or repeated, may still arrive: the hold is remembered for as long as it could.
-    arriving = now_ms - hold.asked_ms < margins.effect_ms
-    left = replace(hold, released_ms=now_ms) if actions or arriving else None
+    # A call that was given up, or repeated, may still arrive, and an old answer may show what is gone: the hold is
+    # remembered for as long as either could be.
+    last_ms = max(hold.asked_ms + margins.effect_ms, hold.shown_ms or 0, hold.default_seen_ms or 0)
+    left = replace(hold, released_ms=now_ms) if actions or not _is_news(seen, margins, last_ms) else None
     return replace(memory, hold=left, default_hold=default), actions
+
+
+def _to_restore(held: Configs, present: Configs, found: Configs) -> Configs:
+    """A value that the guard found and that is a hold's already is not the guard's to restore."""
+    present_values, found_values = dict(present), dict(found)
+    ours = [name for name, value in held if present_values.get(name) == value and found_values.get(name) != value]
+    return tuple((name, found_values.get(name)) for name in ours)
 
 
 def _status(
@@ -292,14 +386,17 @@ def _status(
         state = State.UNKNOWN
     elif any(case.away.too_late or case.away.order for case in blocking):
         state = State.TOO_LATE
+    elif any(case.away.unread for case in blocking):
+        state = State.UNREAD
     elif not blocking:
         state = State.FINE
     else:
         state = State.HELD if in_effect(memory) else State.WATCHED
     if not blocking:
         return Status(partition=partition.partition, state=state)
-    unsafe_ms = min(case.danger.unsafe_ms for case in blocking)
+    unsafe_ms = min((case.danger.unsafe_ms for case in blocking if case.danger.complete_ms is not None), default=None)
     return Status(
         partition=partition.partition, state=state, blockers=tuple(case.away.broker for case in blocking),
-        since_ms=min(case.away.since_ms for case in blocking), unsafe_ms=unsafe_ms, countdown_ms=unsafe_ms - now_ms,
+        since_ms=min(case.away.since_ms for case in blocking), unsafe_ms=unsafe_ms,
+        countdown_ms=None if unsafe_ms is None else unsafe_ms - now_ms,
     )  # fmt: skip

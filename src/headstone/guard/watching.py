@@ -130,6 +130,7 @@ class Watcher:
         self._readings = readings
         self._held_on: dict[str, tuple[int, ...]] = {}
         self._end_tries: dict[str, int] = {}
+        self._accepted_ms: dict[str, int] = {}
         self._held_bytes: dict[str, int] = {}
         self._statuses: dict[str, tuple[Status, ...]] = {}
         self._memories: dict[str, Memory] = {}
@@ -230,7 +231,8 @@ class Watcher:
         memory = released_by_person(self._journal.memory(seen.topic), released.get(seen.topic))
         now_ms = self._clock()
         held_on = tuple(sorted({*seen.held_on, *self._held_on.pop(seen.topic, ())}))
-        seen = with_readings(replace(seen, held_on=held_on), self._journal.readings(seen.topic), now_ms)
+        seen = replace(seen, held_on=held_on, hold_accepted_ms=self._accepted_ms.get(seen.topic))
+        seen = with_readings(seen, self._journal.readings(seen.topic), now_ms)
         return memory, decide(memory, seen, now_ms, self.settings.margins, self.settings.allowed)
 
     def _remember(self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen]) -> list[str]:
@@ -294,6 +296,8 @@ class Watcher:
             tries = self._end_tries.pop(topic, 0)
             if outcome.why is not None:
                 self._end_tries[topic] = tries + 1
+        if isinstance(action, SetHold) and outcome.why is None:
+            self._accepted_ms[topic] = now_ms
         self.calls_failed += outcome.why is not None
         return outcome
 

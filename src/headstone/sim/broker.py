@@ -245,10 +245,13 @@ class Broker:
     def progress(self) -> None:
         self.perform(self.replica.step(following.Progressed(local=self._parts.prove(self.log))))
 
-    def clean(self, now_ms: int) -> Cleaned | None:
-        """One cleaner pass. A coordinated cleaner also comes for tombstones and markers that are due in clean parts."""
+    def clean(self, now_ms: int, *, chosen: bool = False) -> Cleaned | None:
+        """One cleaner pass. A coordinated cleaner also comes for tombstones and markers that are due in clean parts.
+
+        A log that was chosen before the hold came is cleaned all the same.
+        """
         self.log.expire_producers(self.clock(now_ms), self.policy.producer_id_expiration_ms)
-        if self.held:
+        if self.held and not chosen:
             return None
         policy = self.cleaning_policy(now_ms)
         coordinated = self.rules == COORDINATED

@@ -5,8 +5,8 @@ arguments, time is a number. Each method is one thing that can happen; what must
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from headstone.coordination import leader as leading
 from headstone.coordination.messages import Poll, Report, Send
@@ -20,8 +20,6 @@ from headstone.sim.truth import ABORTED, COMMITTED, Truth, Txn
 RecordPairs = list[tuple[bytes, bytes | None]]
 FIRST_INCARNATION = 1
 START_MS = 1_000_000
-WATCH_MS = 20
-"""A watcher sees time pass in steps of this."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +33,20 @@ class Producer:
     txn: Txn | None = None
 
 
+class Watcher(Protocol):
+    """Somebody outside who looks on while time passes."""
+
+    def next_ms(self) -> int:
+        """When it wants to look again."""
+        ...
+
+    def watch(self) -> None: ...
+
+    def changing(self) -> None:
+        """What the controller knows is about to change."""
+        ...
+
+
 class Cluster:
     """Brokers 0 to n - 1 exist; the first `replicas` of them are members at the start."""
 
@@ -42,9 +54,10 @@ class Cluster:
         self, *, brokers: int, replicas: int, rules: str, policy: Policy, parts: Parts, skews_ms: list[int]
     ) -> None:
         self.now_ms = START_MS
-        self.watcher: Callable[[], None] | None = None
+        self.watcher: Watcher | None = None
         self.hold = False
         """The topic's config, as the controller has it: a hold of all cleaning."""
+        self.delete_retention_ms = policy.delete_retention_ms
         self.truth = Truth()
         self.brokers = [Broker(i, rules, policy, parts, skews_ms[i]) for i in range(brokers)]
         self.producers: list[Producer] = []
@@ -66,12 +79,10 @@ class Cluster:
     def wait(self, ms: int) -> None:
         """Time passes, and nothing else; but whoever watches from outside looks on."""
         end_ms = self.now_ms + ms
-        while self.watcher is not None and self.now_ms + WATCH_MS < end_ms:
-            self.now_ms += WATCH_MS
-            self.watcher()
+        while self.watcher is not None and self.watcher.next_ms() <= end_ms:
+            self.now_ms = max(self.now_ms, self.watcher.next_ms())
+            self.watcher.watch()
         self.now_ms = end_ms
-        if self.watcher is not None:
-            self.watcher()
 
     def fresh(self) -> int:
         """An incarnation never used before; a real cluster takes it from the broker's registration."""
@@ -91,6 +102,8 @@ class Cluster:
         return broker if self.reachable(broker) and knows else None
 
     def _change(self, **changes: object) -> None:
+        if self.watcher is not None:
+            self.watcher.changing()
         self.metadata = replace(self.metadata, version=self.metadata.version + 1, **changes)  # type: ignore[arg-type]
 
     def learn(self, broker: Broker) -> None:
@@ -100,6 +113,8 @@ class Cluster:
         metadata = self.metadata
         broker.learn(metadata, self.now_ms, self.fresh())
         broker.held = self.hold
+        if broker.policy.delete_retention_ms != self.delete_retention_ms:
+            broker.policy = replace(broker.policy, delete_retention_ms=self.delete_retention_ms)
         if metadata.leader == broker.number and metadata.leader_epoch > self.active_epoch:
             self.active_epoch = metadata.leader_epoch
             self.truth.led_by(broker.log.batches())
@@ -301,8 +316,8 @@ class Cluster:
     def fetch(self, follower: Broker, limit: int = 1000) -> bool:
         return self.request(follower, limit) and self.receive(follower)
 
-    def clean(self, broker: Broker) -> Cleaned | None:
-        return broker.clean(self.now_ms)
+    def clean(self, broker: Broker, *, chosen: bool = False) -> Cleaned | None:
+        return broker.clean(self.now_ms, chosen=chosen)
 
     def tick(self, broker: Broker) -> bool:
         """The leader polls; its own answer does not cross the network."""

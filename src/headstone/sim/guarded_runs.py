@@ -1,0 +1,118 @@
+"""Seeds of the guarded simulation: what each draws, one run, many runs with and without the guard, and its mutants.
+
+A seed is one story; with and without a guard the same things happen. A mutant is the guard without one of its margins.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from headstone.coordination.danger import Margins
+from headstone.retention.policy import KAFKA
+from headstone.sim.chaos import CHECK_EVERY, Corrupt, Outcome, Step
+from headstone.sim.guard_world import MARGINS, RETENTION_MS
+from headstone.sim.guarded import Guarded
+from headstone.sim.scenario import FAULTS, LONG_ACTIONS, WEIGHTS, Scenario, draw_scenario
+
+STEPS = 25
+EDGE_WEIGHT = 100
+EDIT_WEIGHT = 60
+SKEW_MS_MAX = MARGINS.skew_ms // 2
+LONG = LONG_ACTIONS | {"edge_outage"}
+
+AT_THE_LAST_MOMENT = replace(MARGINS, slack_share=1.0)
+"""Half of the slack in reserve would hide that a margin is missing."""
+MUTANTS = {
+    name: replace(AT_THE_LAST_MOMENT, **{name: 0})
+    for name in ("metadata_age_ms", "skew_ms", "effect_ms", "poll_ms", "pass_start_ms")
+}
+
+
+def draw_guarded(seed: int, steps: int) -> tuple[Scenario, list[Step]]:
+    rng = random.Random(seed)
+    drawn = draw_scenario(seed, rules=KAFKA, replicas=rng.choice((2, 3, 3, 3)), rng=rng)
+    policy = replace(drawn.policy, delete_retention_ms=RETENTION_MS)
+    scenario = replace(drawn, policy=policy, skews_ms=_skews(drawn.brokers, rng), readers=0, old_version=None)
+    names = rng.choices(
+        [*WEIGHTS, "edge_outage", "somebody_edits"], weights=[*scenario.weights, EDGE_WEIGHT, EDIT_WEIGHT], k=steps
+    )
+    return scenario, [(name, rng.getrandbits(32)) for name in names]
+
+
+def _skews(brokers: int, rng: random.Random) -> tuple[int, ...]:
+    """None; anything; or as far apart as the margin allows, and sometimes by what was seen as well."""
+    wide = rng.choice((1, 1, 1, 2))
+    extremes = [-SKEW_MS_MAX * wide, SKEW_MS_MAX * wide]
+    drawn = [rng.randrange(extremes[0], extremes[1] + 1) for _ in range(brokers)]
+    match rng.choice(("none", "any", "extreme", "extreme")):
+        case "none":
+            return (0,) * brokers
+        case "extreme":
+            drawn[:2] = extremes
+            rng.shuffle(drawn)
+    return tuple(drawn)
+
+
+def run_guarded(
+    seed: int, *, steps: int = STEPS, margins: Margins = MARGINS, guarding: bool = True
+) -> tuple[Outcome, Guarded]:
+    scenario, story = draw_guarded(seed, steps)
+    driver = Guarded(scenario, margins, seed, guarding=guarding)
+    outcome = Outcome(seed=seed, steps=story)
+    try:
+        for step_number, (name, number) in enumerate(story):
+            outcome.at_step = step_number
+            done = driver.do(name, number)
+            if done and name in FAULTS | {"edge_outage", "somebody_edits"}:
+                outcome.faults[name] += 1
+            if step_number % CHECK_EVERY == 0 or name in LONG:
+                driver.check()
+        driver.heal()
+    except Corrupt as corrupt:
+        outcome.finding = corrupt.finding
+    outcome.checks = driver.checks
+    return outcome, driver
+
+
+@dataclass(slots=True, kw_only=True)
+class GuardedTally:
+    """What was run and what was found. `corrupt_without` are seeds that corrupt without a guard, by kind."""
+
+    seeds: int = 0
+    checks: int = 0
+    excused: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    actions: Counter[str] = field(default_factory=Counter)
+    corrupt_without: Counter[str] = field(default_factory=Counter)
+    prevented: int = 0
+    """Corrupt without, and with the guard neither found nor excused."""
+    found: list[Outcome] = field(default_factory=list)
+
+    def add(self, other: GuardedTally) -> None:
+        self.seeds += other.seeds
+        self.checks += other.checks
+        self.excused += other.excused
+        self.faults += other.faults
+        self.actions += other.actions
+        self.corrupt_without += other.corrupt_without
+        self.prevented += other.prevented
+        self.found += other.found
+
+
+def run_both_ways(seed: int, *, steps: int = STEPS) -> GuardedTally:
+    """At the last moment in every other seed: there nothing is in reserve."""
+    margins = MARGINS if seed % 2 == 0 else AT_THE_LAST_MOMENT
+    without, _ = run_guarded(seed, steps=steps, guarding=False)
+    outcome, driver = run_guarded(seed, steps=steps, margins=margins)
+    tally = GuardedTally(
+        seeds=1, checks=outcome.checks, excused=int(driver.excused_for_good), faults=outcome.faults,
+        actions=driver.guard.actions,
+    )  # fmt: skip
+    if without.finding is not None:
+        tally.corrupt_without[without.finding.kind] += 1
+        tally.prevented = int(outcome.finding is None and not driver.excused_for_good)
+    if outcome.finding is not None:
+        tally.found.append(outcome)
+    return tally
