@@ -408,7 +408,7 @@ def test_cleaner_threads_are_restarted_when_a_hold_comes_late_and_asked_again_if
     guard = watcher(twin, journal)
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    after(twin, guard, DAY_MS // 2 - 45_000)
+    after(twin, guard, DAY_MS // 2 - 60_000)
     twin.refuses = None
     for _ in range(2):
         after(twin, guard, 1_000)
