@@ -124,12 +124,12 @@ def test_agents_tell_what_is_true_of_running_and_of_stopped_brokers(distribution
         assert told.mxfo == transactional
         held = guarded.until(
             lambda found: (
-                [b.who for b in found.blockers if b.kind == "tombstones"] == [AWAY]
+                [b.broker for b in found.blockers if b.kind == "tombstones"] == [AWAY]
                 and of(found, 1).mcco > stopped.mcco + 5
             ),
             "the others to be cleaned further",
         )
         [blocker] = [blocker for blocker in held.blockers if blocker.kind == "tombstones"]
-        assert (blocker.at, blocker.reason) == (stopped.mcco, "not cleanly compacted further")
+        assert (blocker.watermark, blocker.reason) == (stopped.mcco, "not cleanly compacted further")
         assert held.mtro <= stopped.mcco
         assert guarded.remarks == []

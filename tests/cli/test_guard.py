@@ -6,14 +6,18 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from headstone.brokers.ports import HOST, free_ports
+from headstone.cli.guard_agents import listening
 from headstone.cli.main import main, parser
+from headstone.cli.output import Output
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import HOLD, Hold, Memory, State, Status
+from headstone.errors import UsageError
 from headstone.guard.journal import Change, Journal, KeptAlarm, Remembered
 
 FOUND = tuple((name, None) for name, _ in HOLD)
@@ -118,7 +122,7 @@ def test_the_help_of_the_guard_itself_has_examples_that_parse(capsys: pytest.Cap
         main(["guard", "--help"])
     text = capsys.readouterr().out
     examples = [line.split()[1:] for line in text.splitlines() if line.startswith("  headstone guard")]
-    assert len(examples) == 3
+    assert len(examples) == 4
     for words in examples:
         assert parser("guard").parse_args(words).action is None
 
@@ -153,3 +157,22 @@ def test_a_signal_ends_a_look_that_waits(number: signal.Signals, tmp_path: Path)
         process.send_signal(number)
         assert process.stdout.readline() == "ended\n"
         assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--agents-token", "env:HOME"], "--agents-token goes with --agents HOST:PORT"),
+        (["--agents", "127.0.0.1:0"], "reports need a token, or TLS"),
+        (["--agents", "127.0.0.1:0", "--agents-token", "short"], "the token has fewer than 16 characters"),
+        (["--agents", "127.0.0.1:0", "--agents-tls-ca", "ca.pem"], "--agents-tls-ca goes with --agents-tls-cert"),
+        (
+            ["--agents", "127.0.0.1:0", "--agents-tls-cert", "no.pem", "--agents-tls-ca", "no.pem"],
+            "no certificates of an",
+        ),
+    ],
+)
+def test_agents_are_not_listened_to_without_knowing_who_they_are(words: list[str], why: str) -> None:
+    arguments = parser("guard").parse_args(["guard", "--bootstrap", "127.0.0.1:1", *words])
+    with ExitStack() as stack, pytest.raises(UsageError, match=why):
+        listening(arguments, stack, Output())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ def remarks() -> list[str]:
     return []
 
 
-def agent_of(*roots: Path, remarks: list[str] | None = None) -> Agent:
+def agent_of(*roots: Path, remarks: list[str] | None = None, clock: Callable[[], int] | None = None) -> Agent:
     heard = [] if remarks is None else remarks
-    return Agent(roots, clock=Clock(), remark=heard.append, interval_ms=10_000)
+    return Agent(roots, clock=clock or Clock(), remark=heard.append, interval_ms=10_000)
 
 
 def report(agent: Agent, *topics: str, epoch: int = 1, questions: tuple[Question, ...] = ()) -> BrokerReport:
@@ -108,12 +108,14 @@ def test_claims_rise_within_one_life_and_a_log_that_lost_them_begins_another(bro
     assert third.mcco == 1
 
 
-def test_a_folder_that_was_made_again_begins_another_life(broker: BrokerDirectory) -> None:
+@pytest.mark.parametrize("seen_gone", [True, False])
+def test_a_folder_that_was_made_again_begins_another_life(broker: BrokerDirectory, seen_gone: bool) -> None:
     broker.append("orders-0", "N[a]")
     agent = agent_of(broker.root)
     first = report(agent).replicas[0]
     shutil.rmtree(broker.root / "orders-0")
-    assert report(agent).replicas == ()
+    if seen_gone:
+        assert report(agent).replicas == ()
     broker.histories.clear()
     broker.append("orders-0", "N[a] N[b]")
     again = report(agent).replicas[0]
@@ -193,14 +195,14 @@ def test_three_agents_over_http_prove_what_all_have(truth: Truth, where: Host, t
         broker = BrokerDirectory(tmp_path / f"broker-{number}", broker=number)
         broker.append("orders-0", "N[a] N[a] | T[a] | N[b]")
         broker.cleaned("orders-0", 4 - number)
-        agents[number] = agent_of(broker.root)
+        agents[number] = agent_of(broker.root, clock=truth.clock)
     truth.ask(TopicPartition("orders", 0), 2)
     for _ in range(2):
         for agent in agents.values():
             assert agent.tell(client).taken == 1
     [orders] = truth.partitions()
     assert (orders.mtro, orders.mxro) == (1, 4)
-    assert [(blocker.kind, blocker.who, blocker.behind) for blocker in orders.blockers] == [("tombstones", 3, 1)]
+    assert [(blocker.kind, blocker.broker, blocker.behind) for blocker in orders.blockers] == [("tombstones", 3, 1)]
     found = truth.whereabouts(TopicPartition("orders", 0), 2)
     assert found is not None
     assert (found.holders, found.unknown) == ((1, 2, 3), ())

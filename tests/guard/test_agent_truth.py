@@ -11,7 +11,7 @@ from headstone.guard.authentication import CHALLENGE_AGE_MS_MAX, Refusal, Refuse
 from headstone.guard.clocks import Reading, largest_difference_ms
 from headstone.guard.partition_truth import PartitionTruth
 from headstone.guard.reports import Answered, Hello, Question, Receipt
-from headstone.guard.truth import NOT_A_MEMBER, NOT_WATCHED, Truth
+from headstone.guard.truth import CLOCK_MS_MAX, NOT_A_MEMBER, NOT_WATCHED, Truth
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.broker_directory import CLUSTER
 from tests.guard.reporting import (
@@ -29,7 +29,7 @@ from tests.guard.reporting import (
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(now_ms=10 * CLOCK_MS_MAX)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_replica_that_copied_again_meanwhile_does_not_count_with_its_old_claim
 def test_one_that_was_never_heard_of_holds_everything_and_is_named(truth: Truth, agents: dict[int, Beside]) -> None:
     rounds(agents, {1: (50, 50), 2: (50, 50)}, count=3)
     assert marks(truth) == (0, 0)
-    blockers = {(blocker.kind, blocker.who, blocker.reason) for blocker in orders(truth).blockers}
+    blockers = {(blocker.kind, blocker.broker, blocker.reason) for blocker in orders(truth).blockers}
     assert blockers == {(kind, 3, "no agent has told of it") for kind in ("tombstones", "markers")}
 
 
@@ -99,7 +99,7 @@ def test_the_slowest_is_named_with_how_far_and_since_when(truth: Truth, agents: 
     assert moved_ms is not None
     rounds(agents, {1: (90, 90), 2: (90, 90), 3: (20, 90)})
     [blocker] = orders(truth).blockers
-    assert (blocker.kind, blocker.who, blocker.watermark, blocker.behind) == ("tombstones", 3, 20, 70)
+    assert (blocker.kind, blocker.broker, blocker.watermark, blocker.behind) == ("tombstones", 3, 20, 70)
     assert blocker.since_ms < moved_ms
     assert blocker.heard_ms == orders(truth).members[2].heard_ms
     assert marks(truth) == (20, 90)
@@ -114,7 +114,7 @@ def test_an_agent_that_falls_silent_is_named_and_stops_the_rise(
     assert marks(truth) == (50, 50)
     silent = [member.broker for member in orders(truth).members if member.problem == "its agent is silent"]
     assert silent == [3]
-    assert {blocker.who for blocker in orders(truth).blockers} == {3}
+    assert {blocker.broker for blocker in orders(truth).blockers} == {3}
     assert [agent.broker for agent in truth.agents() if agent.silent] == [3]
 
 
@@ -125,7 +125,7 @@ def test_who_lies_high_is_bounded_by_what_the_cluster_has_committed(truth: Truth
     looked(truth)
     member = orders(truth).members[0]
     assert member.problem == "its agent claims 1000000000000, the cluster has committed 100"
-    assert {blocker.who for blocker in orders(truth).blockers} == set(BROKERS)
+    assert {blocker.broker for blocker in orders(truth).blockers} == set(BROKERS)
 
 
 def test_a_log_that_only_the_agent_knows_is_a_lie_once_the_broker_was_asked_later(
@@ -250,6 +250,23 @@ def test_how_far_the_brokers_clocks_differ(truth: Truth, agents: dict[int, Besid
     for clock, ahead_ms in zip(truth.clocks(), (3_600_000, 0), strict=True):
         assert clock == Reading(earliest_ms=ahead_ms - 1, latest_ms=ahead_ms + 1)
     assert largest_difference_ms(truth.clocks()) == 3_599_999
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "after_ms"), [(0, CLOCK_MS_MAX + 10), (-CLOCK_MS_MAX - 10, 0), (CLOCK_MS_MAX // 2, 0)]
+)
+def test_a_clock_that_is_days_off_is_refused(
+    truth: Truth, agents: dict[int, Beside], before_ms: int, after_ms: int
+) -> None:
+    """Else anybody with the token could make the guard hold everything for ever."""
+    report = agents[1].made()
+    moved = replace(
+        report,
+        clock_before_ms=max(0, report.clock_before_ms + before_ms),
+        clock_after_ms=report.clock_after_ms + after_ms,
+    )
+    assert refusal(truth, moved) is Refusal.WRONG_CLOCK
+    assert truth.clocks() == ()
 
 
 def test_what_the_decision_may_rely_on_is_of_one_moment(truth: Truth, agents: dict[int, Beside]) -> None:

@@ -33,6 +33,7 @@ EXAMPLES = (
     "headstone guard --bootstrap kafka-1:9092,kafka-2:9092",
     "headstone guard --bootstrap kafka-1:9092 --apply --metrics 127.0.0.1:9464",
     "headstone guard --cluster production --topic orders --apply --once",
+    "headstone guard --bootstrap kafka-1:9092 --apply --agents 10.0.0.7:9465 --agents-token file:/etc/headstone/token",
 )
 
 
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics", type=HostPort(), metavar="HOST:PORT", help="serve Prometheus metrics there (default: none)"
     )
+    _add_agents(parser)
     _add_margins(parser)
     add_output_arguments(parser)
     explain(parser, EXAMPLES, {FINDINGS: "--once: an alarm stands, a person must do something"})
@@ -70,6 +72,26 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--journal", type=Path, metavar="FILE",
         help="what the guard remembers, an SQLite file (default: $XDG_STATE_HOME/headstone/guard/CLUSTER-ID.sqlite)",
+    )  # fmt: skip
+
+
+def _add_agents(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("agents beside brokers: headstone agent")
+    group.add_argument(
+        "--agents", type=HostPort(), metavar="HOST:PORT", help="take their reports there (default: none are taken)"
+    )
+    group.add_argument(
+        "--agents-token", metavar="REF",
+        help="that signs their reports, as env:NAME or file:PATH (default: none, by certificate)",
+    )  # fmt: skip
+    group.add_argument(
+        "--agents-tls-cert", metavar="FILE", help="speak TLS with this certificate, PEM (default: plain)"
+    )
+    group.add_argument("--agents-tls-key", metavar="FILE", help="its key, PEM (default: in --agents-tls-cert)")
+    group.add_argument(
+        "--agents-tls-ca", metavar="FILE",
+        help="agents must show a certificate of this authority, PEM; one that names broker-N speaks for broker N only "
+        "(default: none is asked for)",
     )  # fmt: skip
 
 

@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headstone.cli.connections import kafka_connection
 from headstone.cli.guard import CLUSTER_DEFAULT, READMISSION
+from headstone.cli.guard_agents import Agents, listening, told_document, told_in, told_lines
 from headstone.cli.output import BAD, GOOD, HEADING, Output
 from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
 from headstone.coordination.danger import Margins
@@ -30,6 +32,7 @@ from headstone.log.shown import visible
 if TYPE_CHECKING:
     from headstone.cluster.admin import Admin
     from headstone.cluster.connection import Connection
+    from headstone.guard.agents_told import AgentsTold
     from headstone.guard.journal import Journal
     from headstone.guard.metrics import MetricsServer
     from headstone.guard.release import Undo
@@ -68,14 +71,15 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
             )  # fmt: skip
             stack.callback(readings.end)
         horizons = Horizons()
+        agents = listening(arguments, stack, output)
         watcher = Watcher(
-            settings, admin=admin, look=lambda topics: look(admin, topics, clock_ms, horizons), journal=journal,
-            clock=clock_ms, readings=readings,
+            settings, admin=admin, look=agents.attended(lambda topics: look(admin, topics, clock_ms, horizons)),
+            journal=journal, clock=clock_ms, readings=readings,
         )  # fmt: skip
         stack.callback(journal.stand_down, settings.name)
-        rounds = _Rounds(watcher, output)
+        rounds = _Rounds(watcher, output, note=lambda result: agents.note(journal, result))
         if arguments.metrics is not None:
-            server = stack.enter_context(_metrics_server(arguments, watcher, rounds))
+            server = stack.enter_context(_metrics_server(arguments, watcher, rounds, agents))
             output.tell(f"metrics: http://{server.address}/metrics")
         if arguments.once:
             rounds.tell(watcher.round())
@@ -145,8 +149,9 @@ def _reader(connection: Connection, work: Path) -> Callable[[str, int, int], Ver
 class _Rounds:
     """The newest round, and what was told."""
 
-    def __init__(self, watcher: Watcher, output: Output) -> None:
+    def __init__(self, watcher: Watcher, output: Output, note: Callable[[Round], None]) -> None:
         self.watcher = watcher
+        self._note = note
         self.newest: Round | None = None
         self._output = output
 
@@ -157,6 +162,7 @@ class _Rounds:
         for line in news(self.newest, result, applies=settings.applies, poll_ms=settings.margins.poll_ms):
             self._output.say(line)
         self.newest = result
+        self._note(result)
 
     def status(self, now_ms: int) -> GuardStatus | None:
         from headstone.guard.status import Known, guard_status
@@ -171,7 +177,7 @@ class _Rounds:
         return guard_status(known, now_ms=now_ms, poll_ms=self.watcher.settings.margins.poll_ms, fresh=True)
 
 
-def _metrics_server(arguments: argparse.Namespace, watcher: Watcher, rounds: _Rounds) -> MetricsServer:
+def _metrics_server(arguments: argparse.Namespace, watcher: Watcher, rounds: _Rounds, agents: Agents) -> MetricsServer:
     from headstone.guard.metrics import Counters, MetricsServer, metrics_text
 
     def text() -> str:
@@ -183,7 +189,7 @@ def _metrics_server(arguments: argparse.Namespace, watcher: Watcher, rounds: _Ro
             looks=watcher.looks, calls_failed=watcher.calls_failed, applies=watcher.settings.applies,
             leads=newest is not None and newest.leads,
         )  # fmt: skip
-        return metrics_text(status, counters)
+        return metrics_text(status, counters) + agents.metrics()
 
     host, port = arguments.metrics
     return MetricsServer(host, port, text)
@@ -227,12 +233,13 @@ def _ended(arguments: argparse.Namespace, rounds: _Rounds, output: Output) -> in
 def status(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.guard.status import status_document
 
-    found = _status(arguments)
-    output.answer(lambda: status_document(found), status_lines(found, output))
+    found, told = _status(arguments)
+    lines = chain(status_lines(found, output), told_lines(told))
+    output.answer(lambda: {**status_document(found), "agents": told_document(told)}, lines)
     return FINDINGS if found.alarms else DONE
 
 
-def _status(arguments: argparse.Namespace) -> GuardStatus:
+def _status(arguments: argparse.Namespace) -> tuple[GuardStatus, AgentsTold | None]:
     """From the journal and a look just now; without the cluster, from the journal alone."""
     from headstone.cluster.admin import Admin
     from headstone.guard.asking import ask_status, journal_status
@@ -243,9 +250,9 @@ def _status(arguments: argparse.Namespace) -> GuardStatus:
             cluster_id = admin.describe([]).cluster_id
         except Unfinished as error:
             with _journal_without_cluster(arguments, connection, error) as journal:
-                return journal_status(journal, now_ms=clock_ms(), why=str(error))
+                return journal_status(journal, now_ms=clock_ms(), why=str(error)), told_in(journal)
         with _known_journal(arguments, cluster_id or "") as journal:
-            return ask_status(journal, admin, clock_ms)
+            return ask_status(journal, admin, clock_ms), told_in(journal)
 
 
 def _known_journal(arguments: argparse.Namespace, cluster_id: str) -> Journal:

@@ -32,6 +32,7 @@ class Refusal(StrEnum):
     OTHER_CLUSTER = "of another cluster"
     UNKNOWN_BROKER = "of an unknown broker"
     SECOND_AGENT = "of a second agent"
+    WRONG_CLOCK = "of a wrong clock"
     UNREADABLE = "unreadable"
     TOO_LARGE = "too large"
     NO_SUCH_PLACE = "no such place"

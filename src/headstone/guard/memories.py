@@ -42,7 +42,7 @@ def memory_of(text: str) -> Memory:
 
 
 def plain(value: object) -> object:
-    """A dataclass as an object without the fields that have their default, a tuple as a list."""
+    """A dataclass as an object without the fields that have their default, a tuple, also a named one, as a list."""
     if is_dataclass(value) and not isinstance(value, type):
         present = ((field.name, getattr(value, field.name), field.default) for field in fields(value))
         return {name: plain(content) for name, content, default in present if default is MISSING or content != default}
@@ -66,6 +66,9 @@ def _read(kind: Any, document: object, place: str) -> object:
         return _read_union(typing.get_args(kind), document, place)
     if origin is tuple:
         return _read_tuple(typing.get_args(kind), document, place)
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        named: Any = _read_tuple(tuple(_hints(kind).values()), document, place)
+        return typing.cast(Any, kind)(*named)
     if is_dataclass(kind):
         return _read_fields(typing.cast(type, kind), document, place)
     if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(document, str) and document in set(kind):

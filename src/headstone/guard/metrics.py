@@ -41,41 +41,41 @@ def metrics_text(status: GuardStatus, counters: Counters) -> str:
 
 
 def _lines(status: GuardStatus, counters: Counters) -> Iterator[str]:
-    yield from _metric("leads", "gauge", "1 if this guard leads, 0 if it stands by", [({}, counters.leads)])
-    yield from _metric("applies", "gauge", "1 if this guard acts, 0 in a dry run", [({}, counters.applies)])
-    yield from _metric("looks_total", "counter", "Looks at the cluster", [({}, counters.looks)])
-    yield from _metric(
+    yield from metric("leads", "gauge", "1 if this guard leads, 0 if it stands by", [({}, counters.leads)])
+    yield from metric("applies", "gauge", "1 if this guard acts, 0 in a dry run", [({}, counters.applies)])
+    yield from metric("looks_total", "counter", "Looks at the cluster", [({}, counters.looks)])
+    yield from metric(
         "calls_failed_total", "counter", "Questions and changes that failed", [({}, counters.calls_failed)]
     )
     if status.looked_ms is not None:
         age = (status.now_ms - status.looked_ms) / 1000
-        yield from _metric("last_look_age_seconds", "gauge", "Since the newest look", [({}, age)])
+        yield from metric("last_look_age_seconds", "gauge", "Since the newest look", [({}, age)])
     partitions = [(topic, partition) for topic in status.topics for partition in topic.partitions]
-    yield from _metric("partition_state", "gauge", "1 for the state that a partition is in", [
+    yield from metric("partition_state", "gauge", "1 for the state that a partition is in", [
         ({"topic": topic.topic, "partition": partition.partition, "state": partition.state}, 1)
         for topic, partition in partitions
     ])  # fmt: skip
-    yield from _metric("countdown_seconds", "gauge", "Until the first unsafe removal, held or not; negative: over", [
+    yield from metric("countdown_seconds", "gauge", "Until the first unsafe removal, held or not; negative: over", [
         ({"topic": topic.topic, "partition": partition.partition}, partition.countdown_ms / 1000)
         for topic, partition in partitions
         if partition.countdown_ms is not None and partition.unsafe_ms != NEVER_MS
     ])  # fmt: skip
     held = [(topic.topic, topic.held) for topic in status.topics if topic.held is not None]
-    yield from _metric("held_seconds", "gauge", "How long the topic has been held", [
+    yield from metric("held_seconds", "gauge", "How long the topic has been held", [
         ({"topic": topic}, (status.now_ms - hold.since_ms) / 1000) for topic, hold in held
     ])  # fmt: skip
-    yield from _metric("hold_in_effect", "gauge", "1 if every live broker has said that it has the hold", [
+    yield from metric("hold_in_effect", "gauge", "1 if every live broker has said that it has the hold", [
         ({"topic": topic}, hold.confirmed_ms is not None) for topic, hold in held
     ])  # fmt: skip
-    yield from _metric("held_back_bytes", "gauge", "What the topic's replicas have grown by since it was held", [
+    yield from metric("held_back_bytes", "gauge", "What the topic's replicas have grown by since it was held", [
         ({"topic": topic}, hold.bytes_held_back) for topic, hold in held if hold.bytes_held_back is not None
     ])  # fmt: skip
-    yield from _metric("waiting_for_readmission", "gauge", "1 for a replica that must not lead", [
+    yield from metric("waiting_for_readmission", "gauge", "1 for a replica that must not lead", [
         ({"topic": topic.topic, "partition": waiting.partition, "broker": waiting.broker}, 1)
         for topic in status.topics
         for waiting in topic.waiting
     ])  # fmt: skip
-    yield from _metric("alarm", "gauge", "1 for what a person must know; docs/guard.md has what to do", [
+    yield from metric("alarm", "gauge", "1 for what a person must know; docs/guard.md has what to do", [
         ({
             "kind": alarm.kind, "topic": alarm.topic, "partition": "" if alarm.partition is None else alarm.partition,
             "broker": "" if alarm.broker is None else alarm.broker,
@@ -84,7 +84,7 @@ def _lines(status: GuardStatus, counters: Counters) -> Iterator[str]:
     ])  # fmt: skip
 
 
-def _metric(name: str, kind: str, about: str, samples: list[Sample]) -> Iterator[str]:
+def metric(name: str, kind: str, about: str, samples: list[Sample]) -> Iterator[str]:
     yield f"# HELP {PREFIX}{name} {about}"
     yield f"# TYPE {PREFIX}{name} {kind}"
     for labels, value in samples:

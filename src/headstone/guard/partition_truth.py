@@ -8,7 +8,7 @@ blocks. Whose reports these are, and whether they count, is `truth.py`'s.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headstone.coordination.guard_values import PartitionSeen
 from headstone.coordination.leader import Blocker, Elected, Leader, MembersChanged, Reported
@@ -20,6 +20,7 @@ from headstone.log.topic_partition import TopicPartition
 GUARD = -1
 """The guard among the members of a partition: it leads the conversation and holds no replica."""
 NOTHING = GroupWatermarks(mtro=0, mxro=0)
+SILENT = "its agent is silent"
 CLAIMS_MAX = 3
 """Of a member that are remembered: what counts, what will count next, the newest."""
 
@@ -38,6 +39,23 @@ class MemberTruth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalBlocker:
+    """A replica that holds a watermark where it is: `tombstones` is MTRO, `markers` MXRO.
+
+    `behind` counts offsets to the next replica, or to the committed end; since_ms is its last progress, heard_ms when its
+    agent last told of it.
+    """
+
+    kind: str
+    broker: int
+    watermark: int
+    behind: int
+    since_ms: int
+    heard_ms: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTruth:
     """Below mtro no replica holds a record that a newer one below it supersedes; below mxro none holds transactional data.
 
@@ -49,7 +67,7 @@ class PartitionTruth:
     mxro: int
     settled_ms: int | None
     members: tuple[MemberTruth, ...]
-    blockers: tuple[Blocker, ...]
+    blockers: tuple[RemovalBlocker, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +249,7 @@ class Group:
 
     def _told_of(self, broker: int, silent: bool) -> MemberTruth:
         member = self.members.get(broker)
-        problem = self.problem(broker) or ("its agent is silent" if silent else None)
+        problem = self.problem(broker) or (SILENT if silent else None)
         if member is None:
             return MemberTruth(
                 broker=broker, heard_ms=None, log_start=None, log_end=None, mcco=None, mxfo=None, problem=problem
@@ -242,30 +260,34 @@ class Group:
             mcco=replica.mcco, mxfo=replica.mxfo, problem=problem,
         )  # fmt: skip
 
-    def _blockers(self, silent: frozenset[int]) -> list[Blocker]:
+    def _blockers(self, silent: frozenset[int]) -> list[RemovalBlocker]:
         """Those at the minimum; and those without whose word no minimum counts."""
         blockers = {(blocker.kind, blocker.who): self._worded(blocker) for blocker in self.leader.blockers()}
         for broker in self.brokers:
             member = self.members.get(broker)
-            problem = self.problem(broker) or ("its agent is silent" if broker in silent else None)
+            problem = self.problem(broker) or (SILENT if broker in silent else None)
             if problem is None or not self.leader.leading:
                 continue
             seat = self.leader.seats[broker]
             for kind, held in (("tombstones", self.group.mtro), ("markers", self.group.mxro)):
-                blockers[kind, broker] = Blocker(
-                    kind=kind, who=broker, watermark=held, behind=max(0, (self.committed_end or 0) - held),
+                blockers[kind, broker] = RemovalBlocker(
+                    kind=kind, broker=broker, watermark=held, behind=max(0, (self.committed_end or 0) - held),
                     since_ms=seat.moved_ms if member is None else member.received_ms,
                     heard_ms=None if member is None else member.received_ms, reason=problem,
                 )  # fmt: skip
         return list(blockers.values())
 
-    def _worded(self, blocker: Blocker) -> Blocker:
+    def _worded(self, blocker: Blocker) -> RemovalBlocker:
         """A replica without transactional data is held by what it knows to be committed, which it writes down now and then."""
-        member = self.members.get(blocker.who) if isinstance(blocker.who, int) else None
+        assert isinstance(blocker.who, int), "the guard declares no readers"
+        member = self.members.get(blocker.who)
         high = None if member is None else member.replica.high_watermark
-        if blocker.kind == "markers" and high is not None and blocker.watermark >= high:
-            return replace(blocker, reason="has written down no higher high watermark yet")
-        return blocker
+        waits = blocker.kind == "markers" and high is not None and blocker.watermark >= high
+        return RemovalBlocker(
+            kind=blocker.kind, broker=blocker.who, watermark=blocker.watermark, behind=blocker.behind,
+            since_ms=blocker.since_ms, heard_ms=blocker.heard_ms,
+            reason="has written down no higher high watermark yet" if waits else blocker.reason,
+        )  # fmt: skip
 
     def whereabouts(self, offset: int) -> Whereabouts:
         """Counts only what all told of one moment: a record that one has lost may just be copied to it by another."""

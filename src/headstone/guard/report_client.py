@@ -28,7 +28,6 @@ from headstone.guard.reports import (
 )
 
 SECONDS_MAX = 20.0
-PORT = 9464
 NO_FILES = TlsFiles()
 
 
@@ -96,7 +95,7 @@ class GuardClient:
         return answer
 
     def _connection(self) -> http.client.HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port or PORT
+        host, port = self._parts.hostname or "", self._parts.port
         if self._context is None:
             return http.client.HTTPConnection(host, port, timeout=self._seconds_max)
         return http.client.HTTPSConnection(host, port, timeout=self._seconds_max, context=self._context)

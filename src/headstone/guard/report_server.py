@@ -45,8 +45,8 @@ CONNECTIONS_MAX = 32
 """At a time; who comes while all are taken is turned away and comes again."""
 STATUSES = {
     Refusal.WRONG_TOKEN: 401, Refusal.WRONG_CERTIFICATE: 403, Refusal.REPLAYED: 409, Refusal.OTHER_CLUSTER: 409,
-    Refusal.UNKNOWN_BROKER: 409, Refusal.SECOND_AGENT: 409, Refusal.UNREADABLE: 400, Refusal.TOO_LARGE: 413,
-    Refusal.NO_SUCH_PLACE: 404, Refusal.NOT_READY: 503,
+    Refusal.UNKNOWN_BROKER: 409, Refusal.SECOND_AGENT: 409, Refusal.WRONG_CLOCK: 409, Refusal.UNREADABLE: 400,
+    Refusal.TOO_LARGE: 413, Refusal.NO_SUCH_PLACE: 404, Refusal.NOT_READY: 503,
 }  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from headstone.log.topic_partition import TopicPartition
 
 SILENT_INTERVALS = 3
 LEFT_MAX = 20
+CLOCK_MS_MAX = 86_400_000
+"""A difference of clocks makes the guard hold earlier, for good: nobody can make it do so by any amount."""
 
 NOT_WATCHED = "not a partition of a compacted topic that the guard watches"
 NOT_A_MEMBER = "this broker has no replica of it by the cluster's word"
@@ -111,7 +113,11 @@ class Truth:
                 raise Refused(
                     Refusal.REPLAYED, "this report is for another life of the guard: begin again with a hello"
                 )
-            self._agents[report.broker] = _Agent(report, given_ms, now_ms)
+            agent = _Agent(report, given_ms, now_ms)
+            before_ms, after_ms = report.clock_before_ms - given_ms, report.clock_after_ms - given_ms
+            if not -CLOCK_MS_MAX <= before_ms <= after_ms <= CLOCK_MS_MAX:
+                raise Refused(Refusal.WRONG_CLOCK, "the clock beside this broker is more than a day off, or steps back")
+            self._agents[report.broker] = agent
             left: list[str] = []
             for replica in report.replicas:
                 group = self._groups.get(replica.partition)

@@ -1,0 +1,135 @@
+"""What agents have told, for people and Prometheus: a value that the journal keeps for `guard status`, its words, its metrics.
+
+Values in, words out. What it means that agents told it is `truth.py`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headstone.guard.evidence import moment
+from headstone.guard.memories import plain, value_of
+from headstone.guard.metrics import metric
+from headstone.guard.partition_truth import PartitionTruth
+from headstone.guard.truth import AgentSeen, Truth
+
+FACT = "agents"
+"""Of the journal."""
+LINES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentsTold:
+    """refusals: how many messages did not count, by reason, since the guard began."""
+
+    told_ms: int
+    agents: tuple[AgentSeen, ...]
+    partitions: tuple[PartitionTruth, ...]
+    refusals: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def blocked(self) -> list[PartitionTruth]:
+        """The longest blocked first."""
+        found = [partition for partition in self.partitions if partition.blockers]
+        return sorted(found, key=lambda partition: min(blocker.since_ms for blocker in partition.blockers))
+
+
+def agents_told(truth: Truth) -> AgentsTold:
+    refusals = tuple((str(kind), count) for kind, count in sorted(truth.refusals().items()))
+    return AgentsTold(
+        told_ms=truth.clock(), agents=truth.agents(), partitions=truth.partitions(), refusals=refusals
+    )  # fmt: skip
+
+
+def as_fact(told: AgentsTold) -> str:
+    return json.dumps(plain(told), separators=(",", ":"))
+
+
+def of_fact(text: str) -> AgentsTold:
+    return value_of(AgentsTold, json.loads(text))
+
+
+def agents_document(told: AgentsTold) -> dict[str, object]:
+    return {
+        "told_ms": told.told_ms,
+        "agents": [
+            {
+                "broker": agent.broker, "heard_ms": agent.heard_ms, "silent": agent.silent, "replicas": agent.replicas,
+                "clock_ahead_ms": [agent.clock.earliest_ms, agent.clock.latest_ms],
+            }
+            for agent in told.agents
+        ],
+        "partitions": [_partition_document(partition) for partition in told.partitions],
+        "refused": dict(told.refusals),
+    }  # fmt: skip
+
+
+def _partition_document(partition: PartitionTruth) -> dict[str, object]:
+    return {
+        "partition": str(partition.partition), "mtro": partition.mtro, "mxro": partition.mxro,
+        "settled_ms": partition.settled_ms,
+        "replicas": [
+            {
+                "broker": member.broker, "heard_ms": member.heard_ms, "log_start": member.log_start,
+                "log_end": member.log_end, "mcco": member.mcco, "mxfo": member.mxfo, "problem": member.problem,
+            }
+            for member in partition.members
+        ],
+        "blockers": [
+            {
+                "kind": blocker.kind, "broker": blocker.broker, "watermark": blocker.watermark, "behind": blocker.behind,
+                "since_ms": blocker.since_ms, "heard_ms": blocker.heard_ms, "reason": blocker.reason,
+            }
+            for blocker in partition.blockers
+        ],
+    }  # fmt: skip
+
+
+def agents_lines(told: AgentsTold) -> Iterator[str]:
+    """Names of partitions were checked when they were reported: no terminal obeys them."""
+    heard = [str(agent.broker) for agent in told.agents if not agent.silent]
+    silent = [str(agent.broker) for agent in told.agents if agent.silent]
+    who = f"{', '.join(heard) or 'none'}" + (f"; silent: {', '.join(silent)}" if silent else "")
+    yield f"agents beside brokers: {who} (at {moment(told.told_ms)})"
+    blocked = told.blocked
+    for partition in blocked[:LINES_MAX]:
+        marks = f"clean on all replicas below {partition.mtro} (MTRO), plain below {partition.mxro} (MXRO)"
+        yield f"  {partition.partition}: {marks}"
+        for blocker in partition.blockers:
+            since = moment(blocker.since_ms)
+            yield f"    broker {blocker.broker} holds {blocker.kind}, {blocker.behind} behind since {since}: {blocker.reason}"
+    if len(blocked) > LINES_MAX:
+        yield f"  and {len(blocked) - LINES_MAX} partitions more; --output json has all"
+    for kind, count in told.refusals:
+        yield f"  {count} messages of agents refused: {kind}"
+
+
+def agents_metrics(told: AgentsTold) -> str:
+    return "".join(f"{line}\n" for line in _metrics(told))
+
+
+def _metrics(told: AgentsTold) -> Iterator[str]:
+    yield from metric("agent_silent", "gauge", "1 for a broker whose agent has told nothing for three intervals", [
+        ({"broker": agent.broker}, agent.silent) for agent in told.agents
+    ])  # fmt: skip
+    for name, about in (
+        ("mtro", "Below this offset every replica is clean: what a tombstone deleted is gone everywhere"),
+        ("mxro", "Below this offset no replica holds transactional data"),
+    ):
+        yield from metric(name, "gauge", about, [
+            (_labels(partition), getattr(partition, name)) for partition in told.partitions
+        ])  # fmt: skip
+    blockers = [(partition, blocker) for partition in told.partitions for blocker in partition.blockers]
+    yield from metric("blocker_behind", "gauge", "Offsets that a replica holds a watermark back by", [
+        ({**_labels(partition), "broker": blocker.broker, "kind": blocker.kind}, blocker.behind)
+        for partition, blocker in blockers
+    ])  # fmt: skip
+    yield from metric("reports_refused_total", "counter", "Messages of agents that did not count", [
+        ({"reason": kind}, count) for kind, count in told.refusals
+    ])  # fmt: skip
+
+
+def _labels(partition: PartitionTruth) -> dict[str, object]:
+    return {"topic": partition.partition.topic, "partition": partition.partition.number}
