@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
     HOLD,
     LAG_MAX,
     LAG_MIN,
@@ -425,3 +426,46 @@ def test_cleaner_threads_are_restarted_when_a_hold_comes_late_and_asked_again_if
         ("default", {"log.cleaner.backoff.ms": None}),
     ]
     assert after(twin, guard, 1_000).done == ()
+
+
+def test_what_was_found_is_on_the_disk_before_the_hold_is_asked_for(journal: Journal) -> None:
+    class Dies(ClusterTwin):
+        def alter_topic(self, topic: str, changes: object) -> None:
+            raise KeyboardInterrupt
+
+    twin = Dies(orders=Topic(overrides=dict(OWN)))
+    with pytest.raises(KeyboardInterrupt):
+        held_at_half_a_day(twin, watcher(twin, journal))
+    assert journal.memory("orders").hold.found == ((RATIO, "0.1"), (LAG_MIN, None), (LAG_MAX, None))
+    assert [(change.new, change.outcome) for change in journal.unfinished()] == [(HOLD, None)]
+
+
+def test_the_cluster_default_stays_held_while_one_topic_needs_it(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(), users=Topic())
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
+    held_at_half_a_day(twin, guard)
+    after(twin, guard, 1_000)
+    for topic in twin.topics.values():
+        topic.overrides.clear()
+    for _ in range(3):
+        after(twin, guard, 5_000)
+    twin.start(3)
+    twin.topics["users"].isr = (1, 2)
+    for _ in range(4):
+        result = after(twin, guard, MARGINS.effect_ms)
+    assert twin.default == dict(DEFAULT_HOLD)
+    assert (states(result), states(result, "users")) == ([State.FINE], [State.HELD])
+    twin.topics["users"].isr = (1, 2, 3)
+    for _ in range(4):
+        after(twin, guard, MARGINS.effect_ms)
+    assert twin.default == {}
+
+
+def test_a_topic_that_a_look_does_not_show_is_unknown_and_not_fine(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(), users=Topic())
+    guard = watcher(twin, journal)
+    assert states(guard.round(), "users") == [State.FINE]
+    twin.hidden = {"users"}
+    result = after(twin, guard, 30_000)
+    assert (states(result), states(result, "users")) == ([State.FINE], [State.UNKNOWN])
+    assert list(journal.topics()) == ["orders", "users"]

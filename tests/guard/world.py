@@ -37,6 +37,8 @@ class ClusterTwin:
         self.topics = topics or {"orders": Topic()}
         self.alive = {1, 2, 3}
         self.deaf: set[int] = set()
+        self.hidden: set[str] = set()
+        """Topics that a look at all does not show."""
         self.refuses: str | None = None
         self.lost: str | None = None
         self.default: dict[str, str] = {}
@@ -61,9 +63,8 @@ class ClusterTwin:
     def look(self, topics: Sequence[str] | None) -> Look:
         if self.lost is not None:
             raise Unfinished(self.lost)
-        wanted = (
-            [name for name, topic in self.topics.items() if topic.policy == "compact"] if topics is None else topics
-        )
+        compacted = [name for name, topic in self.topics.items() if topic.policy == "compact"]
+        wanted = [name for name in compacted if name not in self.hidden] if topics is None else topics
         seen = tuple(self._seen(name, self.topics[name]) for name in wanted)
         return Look(
             cluster_id=CLUSTER_ID, asked_ms=self.now_ms, brokers=tuple(sorted(self.alive)), topics=seen, problems=()
