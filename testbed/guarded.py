@@ -155,6 +155,9 @@ class Play:
 
     def back(self) -> None:
         self.stage.switch_on()
+        self.replicated()
+
+    def replicated(self) -> None:
         self.stage.wait_replicated()
         self._began = time.monotonic()
 
@@ -269,8 +272,8 @@ def late(play: Play) -> None:
     wait_until(
         lambda: all(replicas == BROKERS for replicas in _replicas(play)), "added again", seconds_max=STEP_SECONDS_MAX
     )
-    play.stage.wait_replicated()
     play.note("off to added again")
+    play.replicated()
     play.wait_released()
 
 
