@@ -346,6 +346,16 @@ def test_the_order_of_replicas_is_restored() -> None:
     assert out.actions == (AddAgain(topic="orders", partition=0, broker=3, order=(3, 1, 2)),)
 
 
+def test_an_expelled_replica_is_added_again_when_its_broker_is_there() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    watch.sees(partition(verdict=Verdict.WRONG, read_ms=days), at_ms=days + 1)
+    assert watch.sees(partition((1, 2), assigned=(1, 2)), at_ms=days + 2, alive=(1, 2)).actions == ()
+    there = watch.sees(at_ms=days + 3, alive=(1, 2, 3))
+    assert there.actions == (AddAgain(topic="orders", partition=0, broker=3, order=(1, 2, 3)),)
+
+
 def test_an_expelled_replica_stays_out_after_a_person_undid_the_hold() -> None:
     watch = Watch(Allowed(readmission=True)).held()
     days = START_MS + 5 * DAY_MS

@@ -285,7 +285,7 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
 
 
 def _readmission(memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away) -> list[Action]:
-    """The next step: out of the assignment, asked for until it is seen; then in again, only under the hold."""
+    """The next step: out of the assignment, asked for until it is seen; then in again, under the hold, once it is there."""
     if partition.moving:
         return []
     if away.expelled_ms is None:
@@ -293,7 +293,7 @@ def _readmission(memory: Memory, seen: TopicSeen, partition: PartitionSeen, away
             return []
         remaining = tuple(broker for broker in away.order if broker != away.broker)
         return [Expel(topic=seen.topic, partition=away.partition, broker=away.broker, remaining=remaining)]
-    if not in_effect(memory):
+    if not in_effect(memory) or away.broker not in seen.alive:
         return []
     return [AddAgain(topic=seen.topic, partition=away.partition, broker=away.broker, order=away.order)]
 

@@ -43,7 +43,7 @@ def news(before: Round | None, now: Round, *, applies: bool, poll_ms: int) -> It
         yield "the cluster answers again"
     known = set(before.problems) if before is not None else set()
     yield from (visible(problem) for problem in now.problems if problem not in known)
-    if now.whole and now.ended_ms - now.began_ms > poll_ms:
+    if _too_slow(now, poll_ms) and (before is None or not _too_slow(before, poll_ms)):
         yield f"this look took {now.ended_ms - now.began_ms} ms, longer than --poll-ms {poll_ms}: raise --poll-ms, a margin"
     yield from _states(before, now)
     if now.leads:
@@ -123,11 +123,16 @@ def _key(action: Action) -> object:
     return (SetHold, action.topic) if isinstance(action, SetHold) else action
 
 
+def _too_slow(done: Round, poll_ms: int) -> bool:
+    return done.whole and done.ended_ms - done.began_ms > poll_ms
+
+
 def action_words(done: Done) -> str:
     action, topic = done.action, visible(done.topic)
     match action:
         case SetHold():
-            return f"hold topic {topic} ({action.reason}), in effect by {moment(action.by_ms)}"
+            by = f"in effect by {moment(action.by_ms)}" if action.by_ms > 0 else "at once: it may be too late already"
+            return f"hold topic {topic} ({action.reason}), {by}"
         case AskBrokers():
             return f"ask brokers {', '.join(map(str, action.brokers))} whether they have the hold of {topic}"
         case EndPasses():
