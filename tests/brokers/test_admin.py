@@ -36,6 +36,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SECONDS_MAX = 60
 STAMP_MS = 1_000_000_000_000
+HOUR_MS = 3_600_000
 
 
 def now_ms() -> int:
@@ -285,10 +286,14 @@ def test_a_bearer_token_logs_in(cluster: Cluster) -> None:
 def test_internal_topics_are_looked_at_and_a_broker_that_is_away_is_seen(cluster: Cluster, admin: Admin) -> None:
     """First it says nothing, then it is gone: one deadline, and no end of the look."""
     horizons = Horizons()
-    seen = look(admin, None, now_ms, horizons)
+    seen = look(admin, None, now_ms, horizons=horizons)
     assert [topic.topic for topic in seen.topics] == ["__transaction_state", "orders", "payments"]
     assert {topic.in_sync_min for topic in seen.topics[1:]} == {2}
     assert (seen.problems, seen.brokers, seen.cluster_id) == ((), (1, 2, 3), cluster.cluster_id)
+    # On one machine all clocks are the same; an hour behind it, the guard sees one broker ahead, less the time since it wrote.
+    assert {topic.skew_ms for topic in seen.topics} == {0}
+    (ahead_ms,) = {topic.skew_ms for topic in look(admin, None, lambda: now_ms() - HOUR_MS).topics}
+    assert HOUR_MS - 600_000 < ahead_ms <= HOUR_MS
     assert seen.transaction_version == (2 if cluster.distribution.release >= (4,) else 0)
     broker = cluster.brokers[3]
     with Admin(Connection.parse(f"{HOST}:{cluster.ports[1]}", {}), seconds_max=2) as hasty:
@@ -317,4 +322,4 @@ def test_internal_topics_are_looked_at_and_a_broker_that_is_away_is_seen(cluster
         base_sequence=-1,
     )  # fmt: skip
     assert produce_raw(cluster.ports[1], "orders", encode(stamped)) == 0
-    assert look(admin, ["orders"], now_ms, horizons).topics[0].partitions[0].horizon_ms == STAMP_MS
+    assert look(admin, ["orders"], now_ms, horizons=horizons).topics[0].partitions[0].horizon_ms == STAMP_MS

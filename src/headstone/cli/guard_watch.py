@@ -52,6 +52,7 @@ def clock_ms() -> int:
 
 def watch(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.admin import Admin
+    from headstone.guard.clocks import Clocks
     from headstone.guard.horizons import Horizons
     from headstone.guard.looks import look
     from headstone.guard.readings import Readings
@@ -70,11 +71,11 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
                 _reader(connection, work), journal, clock=clock_ms, tell=output.tell, beside=not arguments.once
             )  # fmt: skip
             stack.callback(readings.end)
-        horizons = Horizons()
+        horizons, clocks = Horizons(), Clocks()
         agents = listening(arguments, stack, output)
         watcher = Watcher(
-            settings, admin=admin, look=agents.attended(lambda topics: look(admin, topics, clock_ms, horizons)),
-            journal=journal, clock=clock_ms, readings=readings,
+            settings, admin=admin, journal=journal, clock=clock_ms, readings=readings,
+            look=agents.attended(lambda topics: look(admin, topics, clock_ms, horizons=horizons, clocks=clocks)),
         )  # fmt: skip
         stack.callback(journal.stand_down, settings.name)
         rounds = _Rounds(watcher, output, note=lambda result: agents.note(journal, result))

@@ -1,13 +1,21 @@
 """How far brokers' clocks are known to be apart, from what brokers tell of them without meaning to.
 
-A reading bounds one broker's clock against the guard's. What cannot be learnt over the wire is in docs/rfcs/0003-guard.md: a
-margin, and agents, stand in for it. Asks nobody.
+A reading bounds one broker's clock against the guard's. The coordinators' own topics are stamped by the brokers that lead
+them: a timestamp in the future proves a clock ahead; one that came between two looks and is older than the first of them proves
+a clock behind. What cannot be learnt over the wire is in docs/rfcs/0003-guard.md: a margin, and agents, stand in for it.
+Asks nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from headstone.log.topic_partition import TopicPartition
+
+STAMPED_BY_BROKERS = ("__consumer_offsets", "__transaction_state")
+UNCOMMITTED_MS = 30_000
+"""A record that is new to a look may have been written this long before the look before: it shows once the ISR has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +24,33 @@ class Reading:
 
     earliest_ms: int | None
     latest_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamps:
+    """The newest timestamp of each partition that a broker leads, and the guard's time before and after the question."""
+
+    newest_ms: Mapping[TopicPartition, int]
+    asked_ms: int
+    answered_ms: int
+
+
+class Clocks:
+    """What the look before has shown; an empty one knows nothing of clocks that are behind."""
+
+    def __init__(self) -> None:
+        self._before: dict[TopicPartition, tuple[int, int]] = {}
+
+    def reading(self, stamps: Stamps) -> Reading:
+        earliest_ms = max((newest - stamps.answered_ms for newest in stamps.newest_ms.values()), default=None)
+        latest_ms: int | None = None
+        for partition, newest in stamps.newest_ms.items():
+            before = self._before.get(partition)
+            if before is not None and newest > before[0]:
+                bound_ms = newest - before[1] + UNCOMMITTED_MS
+                latest_ms = bound_ms if latest_ms is None else min(latest_ms, bound_ms)
+            self._before[partition] = newest, stamps.asked_ms
+        return Reading(earliest_ms=earliest_ms, latest_ms=latest_ms)
 
 
 def largest_difference_ms(readings: Sequence[Reading]) -> int:

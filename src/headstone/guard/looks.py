@@ -29,14 +29,12 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guard_values import Configs as Overrides
 from headstone.errors import Unfinished
-from headstone.guard.clocks import Reading, largest_difference_ms
+from headstone.guard.clocks import STAMPED_BY_BROKERS, Clocks, Reading, Stamps, largest_difference_ms
 from headstone.guard.horizons import Horizons
 from headstone.log.topic_partition import TopicPartition
 
 POLICY, RETENTION, IN_SYNC_MIN = "cleanup.policy", "delete.retention.ms", "min.insync.replicas"
 KEYS = (POLICY, RETENTION, IN_SYNC_MIN, RATIO, LAG_MIN, LAG_MAX)
-STAMPED_BY_BROKERS = "__consumer_offsets"
-"""Its timestamps are those of the brokers that lead its partitions, whatever clients' clocks say."""
 TRANSACTION_VERSION = "transaction.version"
 BROKERS_AT_ONCE = 32
 HORIZON_BYTES_MAX, HORIZON_PARTITION_BYTES_MAX = 16 << 20, 1 << 20
@@ -78,17 +76,20 @@ class _Told:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     configs: dict[str, Configs] = field(default_factory=dict)
-    clock: Reading | None = None
+    stamps: Stamps | None = None
     problems: list[str] = field(default_factory=list)
 
 
-def look(admin: Admin, topics: Sequence[str] | None, clock: Clock, horizons: Horizons | None = None) -> Look:
+def look(
+    admin: Admin, topics: Sequence[str] | None, clock: Clock, *, horizons: Horizons | None = None,
+    clocks: Clocks | None = None,
+) -> Look:  # fmt: skip
     """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers.
 
-    `horizons` are kept from look to look by who wants them read; READ is needed for that, and nothing else.
+    `horizons` and `clocks` are kept from look to look by who wants to know more; only the horizons need READ.
     """
     asked_ms = clock()
-    state = admin.describe(None if topics is None else list(dict.fromkeys([*topics, STAMPED_BY_BROKERS])))
+    state = admin.describe(None if topics is None else list(dict.fromkeys([*topics, *STAMPED_BY_BROKERS])))
     described = {name: states for name, states in sorted(state.topics.items()) if topics is None or name in topics}
     problems = _undescribed(admin, described, topics)
     partitions = {name: states for name, states in described.items() if -1 not in states}
@@ -99,7 +100,8 @@ def look(admin: Admin, topics: Sequence[str] | None, clock: Clock, horizons: Hor
     told = _ask_brokers(admin, state, {name: partitions[name] for name in watched}, configs, clock)
     for answer in told:
         problems += answer.problems
-    readings = [answer.clock for answer in told if answer.clock is not None]
+    clocks = clocks if clocks is not None else Clocks()
+    readings = [clocks.reading(answer.stamps) for answer in told if answer.stamps is not None]
     if reassignments is not None:
         readings += _controller_clock(admin, state, clock)
     retention_ms = _default_retention_ms(configs, told)
@@ -226,7 +228,7 @@ def _ask_brokers(
                 if broker in replicas:
                     replicas[broker].append(TopicPartition(topic, number))
     leading = _leading(state, watched)
-    stamping = _leading(state, {STAMPED_BY_BROKERS: state.topics.get(STAMPED_BY_BROKERS, {})})
+    stamping = _leading(state, {topic: state.topics.get(topic, {}) for topic in STAMPED_BY_BROKERS})
     held = [topic for topic in watched if holds(configs[topic])]
     # Each broker's own default shows in any one topic that does not say otherwise.
     topics = list(dict.fromkeys([*held, *_without_own_retention(configs)[:1]]))
@@ -265,14 +267,13 @@ def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) 
         answers = admin.try_topic_configs(questions.topics, broker=broker, keys=KEYS) if questions.topics else {}
         told.configs = {topic: answer for topic, answer in answers.items() if not isinstance(answer, Unfinished)}
 
-    def clock_reading() -> None:
-        newest_ms = max(admin.newest_ms(broker, questions.stamping).values(), default=None)
-        if newest_ms is not None:
-            # It was written before now: how long ago is not known, so the clock may be ahead of this as far as it likes.
-            told.clock = Reading(earliest_ms=newest_ms - clock(), latest_ms=None)
+    def stamps() -> None:
+        asked_ms = clock()
+        newest_ms = admin.newest_ms(broker, questions.stamping)
+        told.stamps = Stamps(newest_ms=newest_ms, asked_ms=asked_ms, answered_ms=clock())
 
     deadline = time.monotonic() + admin.seconds_max
-    for question in (ends, committed, configs, clock_reading):
+    for question in (ends, committed, configs, stamps):
         try:
             question()
         except Unfinished as error:
