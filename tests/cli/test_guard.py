@@ -176,3 +176,14 @@ def test_agents_are_not_listened_to_without_knowing_who_they_are(words: list[str
     arguments = parser("guard").parse_args(["guard", "--bootstrap", "127.0.0.1:1", *words])
     with ExitStack() as stack, pytest.raises(UsageError, match=why):
         listening(arguments, stack, Output())
+
+
+def test_where_a_record_is_cannot_be_told_without_agents(
+    nowhere: str, journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["guard", "status", "--bootstrap", nowhere, "--journal", str(journal), "--record"]
+    assert main([*words, "orders-0@7"]) == 2
+    assert "--record needs agents" in capsys.readouterr().err
+    for wrong in ("orders@7", "orders-0", "$(id)-0@7", "orders-99999999999@7"):
+        with pytest.raises(SystemExit):
+            main([*words, wrong])

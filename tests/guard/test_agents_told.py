@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from headstone.coordination.watermarks import ReplicaWatermarks
-from headstone.guard.agents_told import agents_document, agents_lines, agents_metrics, agents_told, as_fact, of_fact
+from headstone.guard.agents_told import (
+    agents_document,
+    agents_lines,
+    agents_metrics,
+    agents_told,
+    as_fact,
+    ask_about,
+    of_fact,
+    questions_of,
+)
 from headstone.guard.attending import attended
 from headstone.guard.authentication import Refusal
+from headstone.guard.journal import Journal
 from headstone.guard.looks import Look
+from headstone.guard.reports import Answered, Question
 from headstone.guard.truth import Truth
 from tests.guard.broker_directory import CLUSTER
-from tests.guard.reporting import BROKERS, Beside, Clock, looked, partition_seen, replica_report, topic_seen
+from tests.guard.reporting import BROKERS, ORDERS, Beside, Clock, looked, partition_seen, replica_report, topic_seen
 
 
 @pytest.fixture
@@ -114,3 +126,27 @@ def test_clocks_that_agents_see_apart_count_in_every_look(truth: Truth) -> None:
     truth.report(Beside(truth, 1).made(ahead_ms=3_600_000))
     [orders] = look(None).topics
     assert 3_599_990 < orders.skew_ms <= 3_600_000
+
+
+def test_a_record_that_was_asked_about_is_told_of(truth: Truth, tmp_path: Path) -> None:
+    question = Question(partition=ORDERS, offset=7)
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER) as journal:
+        for asked in (question, replace(question, offset=8), question):
+            ask_about(journal, asked)
+        assert questions_of(journal) == (replace(question, offset=8), question)
+    truth.ask(ORDERS, 7)
+    assert list(agents_lines(agents_told(truth)))[-2] == "  orders-0@7: not known of brokers 1, 2, 3"
+    for holds in (True, False, False):
+        for broker in BROKERS:
+            answer = Answered(question=question, holds=holds and broker == 2)
+            Beside(truth, broker).tells(replica_report(90, 100), answers=(answer,))
+        words = list(agents_lines(agents_told(truth)))[-2]
+        assert (words == "  orders-0@7: on brokers 2; not known of brokers 1, 3") == holds
+    assert words == "  orders-0@7: gone everywhere; if it deleted something, that is gone everywhere too"
+    told = agents_told(truth)
+    assert of_fact(as_fact(told)) == told
+    assert agents_document(told)["records"] == [
+        {
+            "partition": "orders-0", "offset": 7, "brokers": [], "unknown": [], "gone_everywhere": True, "below_mtro": True
+        },
+    ]  # fmt: skip

@@ -14,6 +14,7 @@ from pathlib import Path
 from headstone.cli.connections import add_cluster_arguments
 from headstone.cli.options import (
     HostPort,
+    RecordName,
     Share,
     broker_number,
     deadline_ms,
@@ -128,6 +129,10 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
         actions, "status", "who blocks what, countdowns, what is held since when and why, what to do", "guard_watch.status",
         "--bootstrap kafka-1:9092", "--bootstrap kafka-1:9092 --output json",
         exit_codes={FINDINGS: "an alarm stands, a person must do something"},
+    )  # fmt: skip
+    status.add_argument(
+        "--record", type=RecordName.parse, action="append", default=[], metavar="TOPIC-PARTITION@OFFSET",
+        help="which replicas still hold this record, by their agents' word: is a tombstone gone everywhere; may be repeated",
     )  # fmt: skip
     _add_journal(status)
     undo = _action(

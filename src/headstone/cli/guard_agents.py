@@ -6,11 +6,12 @@ Parses, opens, renders. Without `--agents` all of it is nothing.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headstone.cli.options import RecordName
 from headstone.cli.output import Output
 from headstone.errors import UsageError
 from headstone.storage.secrets import resolved
@@ -37,11 +38,13 @@ class Agents:
 
     def note(self, journal: Journal, result: Round) -> None:
         """For `guard status`, which is another process. Only the guard that leads, and not at every hasty look."""
-        from headstone.guard.agents_told import FACT, agents_told, as_fact
+        from headstone.guard.agents_told import FACT, agents_told, as_fact, questions_of
 
         if not result.leads or not result.whole:
             return
         if self.truth is not None:
+            for question in questions_of(journal):
+                self.truth.ask(question.partition, question.offset)
             journal.note_fact(FACT, as_fact(agents_told(self.truth)))
         elif journal.fact(FACT) is not None:
             journal.note_fact(FACT, None)
@@ -80,12 +83,23 @@ def listening(arguments: argparse.Namespace, stack: ExitStack, output: Output) -
     return Agents(truth, tuple(arguments.topic))
 
 
-def told_in(journal: Journal) -> AgentsTold | None:
-    """None: the guard that leads listens to no agents."""
-    from headstone.guard.agents_told import FACT, of_fact
+def told_in(journal: Journal, asked: Sequence[RecordName]) -> AgentsTold | None:
+    """None: the guard that leads listens to no agents. Of the records that are asked about the next call knows more."""
+    from headstone.guard.agents_told import FACT, ask_about, of_fact
+    from headstone.guard.reports import Question
+    from headstone.log.topic_partition import TopicPartition
 
     text = journal.fact(FACT)
-    return None if text is None else of_fact(text)
+    if text is None:
+        if asked:
+            raise UsageError(
+                "--record needs agents: start the guard with --agents, and headstone agent beside each broker"
+            )
+        return None
+    for name in asked:
+        partition = TopicPartition(name.topic, name.partition)
+        ask_about(journal, Question(partition=partition, offset=name.offset))
+    return of_fact(text)
 
 
 def told_document(told: AgentsTold | None) -> dict[str, object] | None:
@@ -94,8 +108,13 @@ def told_document(told: AgentsTold | None) -> dict[str, object] | None:
     return None if told is None else agents_document(told)
 
 
-def told_lines(told: AgentsTold | None) -> Iterator[str]:
+def told_lines(told: AgentsTold | None, asked: Sequence[RecordName]) -> Iterator[str]:
     from headstone.guard.agents_told import agents_lines
 
-    if told is not None:
-        yield from agents_lines(told)
+    if told is None:
+        return
+    yield from agents_lines(told)
+    known = {(*record.partition, record.offset) for record in told.records}
+    for name in asked:
+        if name not in known:
+            yield f"  {name}: agents are asked; say the same again after the guard's next two looks"

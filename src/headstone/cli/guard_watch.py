@@ -235,7 +235,7 @@ def status(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.guard.status import status_document
 
     found, told = _status(arguments)
-    lines = chain(status_lines(found, output), told_lines(told))
+    lines = chain(status_lines(found, output), told_lines(told, arguments.record))
     output.answer(lambda: {**status_document(found), "agents": told_document(told)}, lines)
     return FINDINGS if found.alarms else DONE
 
@@ -251,9 +251,9 @@ def _status(arguments: argparse.Namespace) -> tuple[GuardStatus, AgentsTold | No
             cluster_id = admin.describe([]).cluster_id
         except Unfinished as error:
             with _journal_without_cluster(arguments, connection, error) as journal:
-                return journal_status(journal, now_ms=clock_ms(), why=str(error)), told_in(journal)
+                return journal_status(journal, now_ms=clock_ms(), why=str(error)), told_in(journal, arguments.record)
         with _known_journal(arguments, cluster_id or "") as journal:
-            return ask_status(journal, admin, clock_ms), told_in(journal)
+            return ask_status(journal, admin, clock_ms), told_in(journal, arguments.record)
 
 
 def _known_journal(arguments: argparse.Namespace, cluster_id: str) -> Journal:

@@ -6,11 +6,12 @@ Parsing only; what the values mean is in `retention/policy.py`, the topic settin
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from headstone.errors import UsageError
 from headstone.retention.policy import DAY_MS, KAFKA, NO_LIMIT, Policy, kafka_rules
@@ -96,6 +97,26 @@ class HostPort:
         if not colon or not host or not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
             raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9464")
         return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class RecordName(NamedTuple):
+    """One record of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> RecordName:
+        found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})@(\d{1,19})", text)
+        if found is None:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not of the form TOPIC-PARTITION@OFFSET, such as orders-0@4711"
+            )
+        return cls(found[1], partition_number(found[2]), offset(found[3]))
 
 
 # Every number of the command line has one of these ranges: no other place knows one.

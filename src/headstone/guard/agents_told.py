@@ -10,14 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headstone.guard.evidence import moment
+from headstone.guard.journal import Journal
 from headstone.guard.memories import plain, value_of
 from headstone.guard.metrics import metric
-from headstone.guard.partition_truth import PartitionTruth
+from headstone.guard.partition_truth import PartitionTruth, Whereabouts
+from headstone.guard.reports import QUESTIONS_MAX, Question
 from headstone.guard.truth import AgentSeen, Truth
 
 FACT = "agents"
-"""Of the journal."""
+QUESTIONS = "questions"
+"""Facts of the journal: what agents told, and what somebody wants to know of them."""
 LINES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    questions: tuple[Question, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,8 @@ class AgentsTold:
     agents: tuple[AgentSeen, ...]
     partitions: tuple[PartitionTruth, ...]
     refusals: tuple[tuple[str, int], ...] = ()
+    records: tuple[Whereabouts, ...] = ()
+    """Those that somebody asked about."""
 
     @property
     def blocked(self) -> list[PartitionTruth]:
@@ -39,7 +49,8 @@ class AgentsTold:
 def agents_told(truth: Truth) -> AgentsTold:
     refusals = tuple((str(kind), count) for kind, count in sorted(truth.refusals().items()))
     return AgentsTold(
-        told_ms=truth.clock(), agents=truth.agents(), partitions=truth.partitions(), refusals=refusals
+        told_ms=truth.clock(), agents=truth.agents(), partitions=truth.partitions(), refusals=refusals,
+        records=truth.records(),
     )  # fmt: skip
 
 
@@ -62,6 +73,13 @@ def agents_document(told: AgentsTold) -> dict[str, object]:
             for agent in told.agents
         ],
         "partitions": [_partition_document(partition) for partition in told.partitions],
+        "records": [
+            {
+                "partition": str(record.partition), "offset": record.offset, "brokers": list(record.holders),
+                "unknown": list(record.unknown), "gone_everywhere": record.gone_everywhere, "below_mtro": record.below_mtro,
+            }
+            for record in told.records
+        ],
         "refused": dict(told.refusals),
     }  # fmt: skip
 
@@ -102,8 +120,31 @@ def agents_lines(told: AgentsTold) -> Iterator[str]:
             yield f"    broker {blocker.broker} holds {blocker.kind}, {blocker.behind} behind since {since}: {blocker.reason}"
     if len(blocked) > LINES_MAX:
         yield f"  and {len(blocked) - LINES_MAX} partitions more; --output json has all"
+    yield from (f"  {record_words(record)}" for record in told.records)
     for kind, count in told.refusals:
         yield f"  {count} messages of agents refused: {kind}"
+
+
+def record_words(record: Whereabouts) -> str:
+    where = f"{record.partition}@{record.offset}"
+    if record.gone_everywhere:
+        more = "; if it deleted something, that is gone everywhere too" if record.below_mtro else ""
+        return f"{where}: gone everywhere{more}"
+    known = [f"on brokers {', '.join(map(str, record.holders))}"] if record.holders else []
+    known += [f"not known of brokers {', '.join(map(str, record.unknown))}"] if record.unknown else []
+    return f"{where}: {'; '.join(known)}"
+
+
+def questions_of(journal: Journal) -> tuple[Question, ...]:
+    text = journal.fact(QUESTIONS)
+    return () if text is None else value_of(Asked, json.loads(text)).questions
+
+
+def ask_about(journal: Journal, question: Question) -> None:
+    """The guard that leads passes it on to agents; the oldest of too many is dropped."""
+    others = [known for known in questions_of(journal) if known != question]
+    asked = Asked(questions=(*others, question)[-QUESTIONS_MAX:])
+    journal.note_fact(QUESTIONS, json.dumps(plain(asked), separators=(",", ":")))
 
 
 def agents_metrics(told: AgentsTold) -> str:

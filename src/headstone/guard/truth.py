@@ -173,6 +173,12 @@ class Truth:
             group = self._groups.get(partition)
             return None if group is None else group.whereabouts(offset)
 
+    def records(self) -> tuple[Whereabouts, ...]:
+        """Of all that was asked about, oldest question first."""
+        with self._lock:
+            asked = [question for question in self._questions if question.partition in self._groups]
+            return tuple(self._groups[question.partition].whereabouts(question.offset) for question in asked)
+
     def partitions(self) -> tuple[PartitionTruth, ...]:
         with self._lock:
             silent = self._silent()
