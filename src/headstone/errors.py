@@ -26,20 +26,20 @@ class CorruptLog(HeadstoneError):
 
     exit_code = 2
 
-    def __init__(self, *, file: str | Path, position: int, offset: int, found: str, advice: str = "") -> None:
-        super().__init__(file, position, offset, found, advice)
+    def __init__(self, *, file: str | Path, position: int, offset: int, problem: str, advice: str = "") -> None:
+        super().__init__(file, position, offset, problem, advice)
         self.file = str(file)
         self.position = position
         self.offset = offset
-        self.found = found
+        self.problem = problem
         self.advice = advice
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _corrupt_log, (self.file, self.position, self.offset, self.found, self.advice)
+        return _corrupt_log, (self.file, self.position, self.offset, self.problem, self.advice)
 
     def __str__(self) -> str:
         where = f"{self.file}, position {self.position}, offset {self.offset}"
-        return f"{where}: {self.found}" + (f"; {self.advice}" if self.advice else "")
+        return f"{where}: {self.problem}" + (f"; {self.advice}" if self.advice else "")
 
 
 class Unfinished(HeadstoneError):
@@ -48,5 +48,5 @@ class Unfinished(HeadstoneError):
     exit_code = 3
 
 
-def _corrupt_log(file: str, position: int, offset: int, found: str, advice: str) -> CorruptLog:
-    return CorruptLog(file=file, position=position, offset=offset, found=found, advice=advice)
+def _corrupt_log(file: str, position: int, offset: int, problem: str, advice: str) -> CorruptLog:
+    return CorruptLog(file=file, position=position, offset=offset, problem=problem, advice=advice)

@@ -191,11 +191,11 @@ class Admin:
         watermarks = self._ask_broker(
             broker, lambda reached: questions.fetch_many(reached, ends, bytes_max=1, partition_bytes_max=1)
         )
-        told = {partition: fetched for partition, fetched in watermarks.items() if not fetched.error}
+        answered = {partition: fetched for partition, fetched in watermarks.items() if not fetched.error}
         return {
             partition: LogEnd(
-                log_end=end, high_watermark=told[partition].high_watermark if partition in told else None,
-                last_stable=told[partition].last_stable_offset if partition in told else None,
+                log_end=end, high_watermark=answered[partition].high_watermark if partition in answered else None,
+                last_stable=answered[partition].last_stable_offset if partition in answered else None,
             )
             for partition, end in ends.items()
         }  # fmt: skip
@@ -210,14 +210,14 @@ class Admin:
 
     def newest_ms(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The largest timestamp of the partitions that it leads; empty ones are left out."""
-        found = self._listed(broker, partitions, timestamp=questions.MAX_TIMESTAMP)
-        return {partition: offset.timestamp_ms for partition, offset in found.items() if offset.timestamp_ms >= 0}
+        offsets = self._listed(broker, partitions, timestamp=questions.MAX_TIMESTAMP)
+        return {partition: offset.timestamp_ms for partition, offset in offsets.items() if offset.timestamp_ms >= 0}
 
     def _offsets(
         self, broker: int, partitions: Sequence[TopicPartition], *, replica: int = NOBODY
     ) -> dict[TopicPartition, int]:
-        found = self._listed(broker, partitions, replica=replica)
-        return {partition: offset.offset for partition, offset in found.items()}
+        offsets = self._listed(broker, partitions, replica=replica)
+        return {partition: offset.offset for partition, offset in offsets.items()}
 
     def _listed(
         self, broker: int, partitions: Sequence[TopicPartition], *, replica: int = NOBODY,
@@ -320,8 +320,8 @@ class Admin:
 
     def _hosts(self) -> list[Host]:
         """Those that were named, then those that the cluster told of."""
-        known = [Host(node.host, node.port) for node in self._brokers.values()]
-        return list(dict.fromkeys([*self.connection.hosts, *known]))
+        brokers = [Host(node.host, node.port) for node in self._brokers.values()]
+        return list(dict.fromkeys([*self.connection.hosts, *brokers]))
 
     def _change(self, ask: Ask[None], broker: int | None = None) -> None:
         """On a connection of its own: on an old one nobody could tell whether the change was lost with it.

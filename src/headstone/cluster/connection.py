@@ -103,8 +103,8 @@ class Connection:
         """A message that others made, as it may be shown."""
         secrets = [self.login.password] if self.login else []
         secrets += [self.tls.key_password] if self.tls and self.tls.key_password else []
-        others = {**self.for_librdkafka, **self.for_java}
-        secrets += [value.strip() for name, value in others.items() if _SECRET.search(name)]
+        passed_on = {**self.for_librdkafka, **self.for_java}
+        secrets += [value.strip() for name, value in passed_on.items() if _SECRET.search(name)]
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
         return address(text)
@@ -114,8 +114,8 @@ def _refuse_without(prefix: str, settings: Mapping[str, str], used: bool, protoc
     """Whoever names a certificate or a password believes that it is used."""
     for name in sorted(settings) if not used else ():
         if name.startswith(prefix):
-            others = [other for other in PROTOCOLS if prefix.strip(".").upper() in other]
-            raise UsageError(f"{name} has no meaning with security.protocol {protocol}: name {' or '.join(others)}")
+            protocols = [other for other in PROTOCOLS if prefix.strip(".").upper() in other]
+            raise UsageError(f"{name} has no meaning with security.protocol {protocol}: name {' or '.join(protocols)}")
 
 
 def _hosts(bootstrap: str) -> tuple[Host, ...]:
@@ -175,13 +175,13 @@ class WireSettings:
 
 def wire_settings(connection: Connection) -> WireSettings:
     mechanisms = ", ".join((*LOGIN_MODULES, OAUTHBEARER))
-    known = f"it knows security.protocol, client.id, SASL ({mechanisms}) and certificates in PEM files"
-    others, login = dict(connection.for_librdkafka), connection.login
+    advice = f"it knows security.protocol, client.id, SASL ({mechanisms}) and certificates in PEM files"
+    settings, login = dict(connection.for_librdkafka), connection.login
     bearer: BearerLogin | None = None
-    if OAUTHBEARER in (others.get("sasl.mechanism"), others.get("sasl.mechanisms")):
-        bearer = bearer_login(others)
-        others = {name: value for name, value in others.items() if name not in (*MECHANISMS, *BEARER_NAMES)}
-    _refuse([*others, *connection.for_java], "this command's own client", known)
+    if OAUTHBEARER in (settings.get("sasl.mechanism"), settings.get("sasl.mechanisms")):
+        bearer = bearer_login(settings)
+        settings = {name: value for name, value in settings.items() if name not in (*MECHANISMS, *BEARER_NAMES)}
+    _refuse([*settings, *connection.for_java], "this command's own client", advice)
     context = tls_context(connection.tls) if connection.tls else None
     return WireSettings(context=context, login=bearer or login, client_id=connection.client_id)
 

@@ -76,11 +76,11 @@ class Reader:
         """What stands behind the fields of a structure, by number; old versions have nothing there."""
         if not self._flexible:
             return {}
-        found = {}
+        by_number = {}
         for _ in range(self.unsigned()):
             number = self.unsigned()
-            found[number] = self._bytes(self.unsigned())
-        return found
+            by_number[number] = self._bytes(self.unsigned())
+        return by_number
 
     def _bytes(self, size: int) -> bytes:
         if size > len(self._data) - self._position:

@@ -86,8 +86,8 @@ def is_live(offsets: Offsets, dead: Offsets) -> npt.NDArray[np.bool_]:
     """`dead` is sorted."""
     if dead.size == 0:
         return np.ones(offsets.size, dtype=np.bool_)
-    at = np.minimum(np.searchsorted(dead, offsets), dead.size - 1)
-    return np.asarray(dead[at] != offsets)
+    places = np.minimum(np.searchsorted(dead, offsets), dead.size - 1)
+    return np.asarray(dead[places] != offsets)
 
 
 def merged(first: Offsets, second: Offsets) -> Offsets:
@@ -150,5 +150,5 @@ def without_dead(chunk: Chunk, dead: Offsets) -> bytes:
 
 def oldest_stamp(stamps: npt.NDArray[np.int64]) -> int:
     """As `commits.oldest`, of millions."""
-    known = stamps[stamps > 0]
-    return int(known.min()) if known.size else -1
+    stamped = stamps[stamps > 0]
+    return int(stamped.min()) if stamped.size else -1

@@ -112,8 +112,8 @@ def compact_share(share: Share, meter: Meter) -> list[RunResult]:
     newer = NewerKeys(share.common.index, share.indexed, lists, kept=inside)
     results = []
     for run in share.runs:
-        found = {extent.span: newer.judged(extent) for extent in run.extents}
-        results.append(write_run(share.common, run, found, lists, meter))
+        judged = {extent.span: newer.judged(extent) for extent in run.extents}
+        results.append(write_run(share.common, run, judged, lists, meter))
     return results
 
 
@@ -172,7 +172,7 @@ class NewerKeys:
         self._span = span
         self._lists = lists
         self._table = index.new_table(sum(map(records_of, indexed)))
-        self._known: dict[Span, Judged] = {}
+        self._judged: dict[Span, Judged] = {}
         self._unsorted: list[Halves] = []
         self._halves: Halves | None = None
         for extent in reversed(indexed):
@@ -180,12 +180,12 @@ class NewerKeys:
             states = marked(self._table, keys, span)
             self._unsorted.append(keys.digests[:, 0].copy())
             if extent.span in kept:
-                self._known[extent.span] = Judged(keys, states & CODE_MASK == SUPERSEDED)
+                self._judged[extent.span] = Judged(keys, states & CODE_MASK == SUPERSEDED)
 
     def judged(self, extent: Extent) -> Judged | None:
         """Of an extent below the index, or one that it overlaps."""
-        if extent.span in self._known or self._span is None or not extent.length:
-            return self._known.pop(extent.span, None)
+        if extent.span in self._judged or self._span is None or not extent.length:
+            return self._judged.pop(extent.span, None)
         halves = None
         if extent.keys >= 0:
             halves = self._lists.halves(extent)
@@ -219,11 +219,11 @@ class _Changes:
     tombstones: list[Span] = field(default_factory=list)
 
 
-def write_run(common: Pass, run: Run, found: Mapping[Span, Judged | None], lists: Lists, meter: Meter) -> RunResult:
+def write_run(common: Pass, run: Run, judged: Mapping[Span, Judged | None], lists: Lists, meter: Meter) -> RunResult:
     """Each extent is left, marked or written again; nothing is hashed again, and only what is written again is read."""
     changes = _Changes()
     for extent in run.extents:
-        _look_at(common, extent, found[extent.span], lists, changes)
+        _look_at(common, extent, judged[extent.span], lists, changes)
         meter.add(extent.length, records_of(extent))
     stored = None
     if changes.writes or changes.marks:
@@ -243,15 +243,15 @@ def _look_at(common: Pass, extent: Extent, judged: Judged | None, lists: Lists, 
         judged = Judged(keys, np.zeros(keys.offsets.size, dtype=np.bool_))
     if judged is None:
         return
-    keys, known = judged.keys, lists.dead(extent) if extent.dead else NONE
+    keys, dead_before = judged.keys, lists.dead(extent) if extent.dead else NONE
     gone = judged.superseded | (keys.tombstones & _within(keys.offsets, due))
-    live = is_live(keys.offsets, known)
+    live = is_live(keys.offsets, dead_before)
     if bool((keys.tombstones & live & ~gone).any()):
         changes.tombstones.append(extent.span)
     gets_list = extent.keys < 0 and keys.fits  # once: without one every pass would have to read its batches
     if not gets_list and not bool((gone & live).any()):
         return
-    dead = merged(known, keys.offsets[gone])
+    dead = merged(dead_before, keys.offsets[gone])
     if gets_list or dead.size > common.dead_share_max * (extent.records + extent.dead):
         changes.writes.append((extent, keys, live & ~gone))
     else:
@@ -326,17 +326,17 @@ class RunAlone:
         for blob in blobs:
             buckets.apply(blob, states)
         lists, first = Lists(self.common), 0
-        found: dict[Span, Judged | None] = {}
+        judged: dict[Span, Judged | None] = {}
         for extent in self.run.extents:
-            mine = states[first : first + records_of(extent)]
+            extent_states = states[first : first + records_of(extent)]
             first += records_of(extent)
             if not extent.length:
-                found[extent.span] = None
+                judged[extent.span] = None
                 continue
             keys = lists.keys(extent)
-            superseded = ~np.isin(mine[: keys.offsets.size] & CODE_MASK, (NEWEST, UNMAPPED))
-            found[extent.span] = Judged(keys, superseded)
-        return write_run(self.common, self.run, found, lists, meter)
+            superseded = ~np.isin(extent_states[: keys.offsets.size] & CODE_MASK, (NEWEST, UNMAPPED))
+            judged[extent.span] = Judged(keys, superseded)
+        return write_run(self.common, self.run, judged, lists, meter)
 
 
 UNIT_RECORDS = 4 << 20

@@ -56,9 +56,9 @@ class Range:
     extent: Extent
 
 
-def place_of(found: Range, object_id: str) -> tuple[int, int]:
+def place_of(part: Range, object_id: str) -> tuple[int, int]:
     """The bytes of a range in this object, the list of keys behind them included."""
-    extent = found.extent
+    extent = part.extent
     if extent.object_id != object_id:
         return extent.dead_position, extent.dead_position + dead_bytes(extent.dead, extent.span)
     return extent.position, extent.position + extent.length + section_bytes(extent.keys)
@@ -196,10 +196,10 @@ def read_live(store: Store, extent: Extent) -> bytes:
 def read_halves(store: Store, extent: Extent) -> Halves:
     """The first part of the list of an extent's keys, its checksum verified. The extent must have one."""
     path, position = object_path(extent.object_id), extent.position + extent.length
-    found = halves_of(store.read(path, position, halves_bytes(extent.keys)))
-    if found is None:
+    halves = halves_of(store.read(path, position, halves_bytes(extent.keys)))
+    if halves is None:
         raise _damaged(store, path, position, extent, "list of keys")
-    return found
+    return halves
 
 
 def read_keys(store: Store, extent: Extent, halves: Halves | None = None) -> KeyList:
@@ -207,10 +207,10 @@ def read_keys(store: Store, extent: Extent, halves: Halves | None = None) -> Key
     if halves is None:
         halves = read_halves(store, extent)
     path, position = object_path(extent.object_id), extent.position + extent.length + halves_bytes(extent.keys)
-    found = keys_of(halves, store.read(path, position, rest_bytes(extent.keys)))
-    if found is None:
+    keys = keys_of(halves, store.read(path, position, rest_bytes(extent.keys)))
+    if keys is None:
         raise _damaged(store, path, position, extent, "list of keys")
-    return found
+    return keys
 
 
 def keys_of_extent(store: Store, extent: Extent, hash_key: HashKey) -> KeyList:
@@ -228,10 +228,10 @@ def read_dead(store: Store, extent: Extent) -> Offsets:
         return NONE
     path = object_path(extent.dead_object)
     section = store.read(path, extent.dead_position, dead_bytes(extent.dead, extent.span))
-    found = dead_of(section, extent.dead, extent.span)
-    if found is None:
+    dead = dead_of(section, extent.dead, extent.span)
+    if dead is None:
         raise _damaged(store, path, extent.dead_position, extent, "list of dead records")
-    return found
+    return dead
 
 
 def _damaged(store: Store, path: str, position: int, extent: Extent, what: str) -> CorruptLog:
@@ -259,8 +259,8 @@ def read_index(store: Store, object_id: str) -> list[Range]:
     return [_range(object_id, entry) for entry in json.loads(index)]
 
 
-def _strange(store: Store, path: str, position: int, found: str) -> CorruptLog:
-    return CorruptLog(file=f"{store.url}/{path}", position=position, offset=-1, found=found)
+def _strange(store: Store, path: str, position: int, problem: str) -> CorruptLog:
+    return CorruptLog(file=f"{store.url}/{path}", position=position, offset=-1, found=problem)
 
 
 def _entry(listed: Range) -> list[object]:
