@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_told_with_its_place(value: bytes, found: str, tm
     path = written(tmp_path, topic("a", 1), topic("b", 2), value)
     with pytest.raises(CorruptLog) as raised:
         read(path)
-    assert raised.value.found == f"{found} in the metadata log"
+    assert raised.value.problem == f"{found} in the metadata log"
     assert (raised.value.file, raised.value.offset) == (str(path / f"{0:020d}.log"), 2)
 
 

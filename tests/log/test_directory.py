@@ -247,7 +247,7 @@ def test_indexes_without_their_log_tell_of_a_lost_segment(suffix: str, tmp_path:
     with pytest.raises(CorruptLog) as raised:
         list_segments(partition(path))
     assert (raised.value.file, raised.value.offset) == (str(path / f"{5:020d}.log"), 5)
-    assert raised.value.found == f"the segment is missing, but its {suffix} is there"
+    assert raised.value.problem == f"the segment is missing, but its {suffix} is there"
     (path / f"{5:020d}.log.deleted").write_bytes(b"")
     assert [segment.base for segment in list_segments(partition(path))] == [0, 9]
 

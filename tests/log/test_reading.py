@@ -70,7 +70,7 @@ def record(offset: int = 2, key: bytes = b"a") -> bytes:
 class Corruption:
     name: str
     data: Callable[[], bytes]
-    found: str
+    problem: str
     position: int = THIRD_AT
     offset: int = 2
     in_header: bool = True
@@ -100,126 +100,126 @@ CORRUPTIONS = [
     Corruption(
         name="torn in the middle of the last batch",
         data=lambda: bytes(log()[:-1]),
-        found="torn tail: the batch says 71 bytes but 70 are left in the file",
+        problem="torn tail: the batch says 71 bytes but 70 are left in the file",
         position=5 * BATCH_BYTES, offset=5,
     ),
     Corruption(
         name="torn inside the header of the last batch",
         data=lambda: bytes(log()[: 5 * BATCH_BYTES + 16]),
-        found="torn tail: the batch says 71 bytes but 16 are left in the file",
+        problem="torn tail: the batch says 71 bytes but 16 are left in the file",
         position=5 * BATCH_BYTES, offset=5,
     ),
     Corruption(
         name="torn before the offset of the last batch can be read",
         data=lambda: bytes(log()[: 5 * BATCH_BYTES + 5]),
-        found="torn tail: the batch says 12 bytes but 5 are left in the file",
+        problem="torn tail: the batch says 12 bytes but 5 are left in the file",
         position=5 * BATCH_BYTES, offset=5,
     ),
     Corruption(
         name="length beyond the file",
         data=lambda: put(log(), LENGTH_AT, ">i", 10_000, seal=False),
-        found="torn tail: the batch says 10012 bytes but 284 are left in the file",
+        problem="torn tail: the batch says 10012 bytes but 284 are left in the file",
     ),
     Corruption(
         name="length below a header",
         data=lambda: put(log(), LENGTH_AT, ">i", 48, seal=False),
-        found="wrong length: the batch says 60 bytes, less than a batch header",
+        problem="wrong length: the batch says 60 bytes, less than a batch header",
     ),
     Corruption(
         name="negative length",
         data=lambda: put(log(), LENGTH_AT, ">i", -5, seal=False),
-        found="wrong length: the batch says 7 bytes, less than a batch header",
+        problem="wrong length: the batch says 7 bytes, less than a batch header",
     ),
     Corruption(
         name="magic 0",
         data=lambda: put(log(), MAGIC_AT, ">b", 0, seal=False),
-        found="record format v0: only v2 (Kafka 0.11 and later) is supported",
+        problem="record format v0: only v2 (Kafka 0.11 and later) is supported",
     ),
     Corruption(
         name="magic 1",
         data=lambda: put(log(), MAGIC_AT, ">b", 1, seal=False),
-        found="record format v1: only v2 (Kafka 0.11 and later) is supported",
+        problem="record format v1: only v2 (Kafka 0.11 and later) is supported",
     ),
     Corruption(
         name="offsets go backwards",
         data=lambda: put(log(), 0, ">q", 1, seal=False),
-        found="offsets go backwards: base offset 1 after offset 1",
+        problem="offsets go backwards: base offset 1 after offset 1",
         offset=1,
     ),
     Corruption(
         name="negative offset delta",
         data=lambda: put(log(), DELTA_AT, ">i", -1),
-        found="impossible record count or offset delta in the batch header",
+        problem="impossible record count or offset delta in the batch header",
     ),
     Corruption(
         name="negative record count",
         data=lambda: put(log(), COUNT_AT, ">i", -1),
-        found="impossible record count or offset delta in the batch header",
+        problem="impossible record count or offset delta in the batch header",
     ),
     Corruption(
         name="more records than offsets",
         data=lambda: put(log(), COUNT_AT, ">i", 2),
-        found="impossible record count or offset delta in the batch header",
+        problem="impossible record count or offset delta in the batch header",
     ),
     Corruption(
         name="records in a batch that says it has none",
         data=lambda: put(log(), COUNT_AT, ">i", 0),
-        found="impossible record count or offset delta in the batch header",
+        problem="impossible record count or offset delta in the batch header",
     ),
     Corruption(
         name="more records than zstd makes of a byte",
         data=lambda: claimed((128 << 10) // 4 // 7 + 1, "zstd"),
-        found="impossible record count or offset delta in the batch header",
+        problem="impossible record count or offset delta in the batch header",
     ),
     Corruption(
         name="more records than gzip makes of a byte",
         data=lambda: claimed(1032 // 7 + 1, "gzip"),
-        found="impossible record count or offset delta in the batch header",
+        problem="impossible record count or offset delta in the batch header",
     ),
     Corruption(
         name="unknown codec",
         data=lambda: put(log(), ATTRIBUTES_AT, ">h", 5),
-        found="unknown codec 5",
+        problem="unknown codec 5",
     ),
     Corruption(
         name="control batch with a key that is no control key",
         data=lambda: with_records(record(key=b"abc"), control=True),
-        found="control batch without a readable control record",
+        problem="control batch without a readable control record",
     ),
     Corruption(
         name="wrong checksum",
         data=flipped,
-        found="wrong CRC-32C: the batch is not what the broker wrote", in_header=False,
+        problem="wrong CRC-32C: the batch is not what the broker wrote", in_header=False,
     ),
     Corruption(
         name="record longer than its batch",
         data=lambda: with_records(record()[:-2]),
-        found="record 0 of the batch does not fill its declared length", in_header=False,
+        problem="record 0 of the batch does not fill its declared length", in_header=False,
     ),
     Corruption(
         name="record that ends before its length",
         data=lambda: with_records(bytes([record()[0] + 2]) + record()[1:] + b"\0"),
-        found="record 0 of the batch does not fill its declared length", in_header=False,
+        problem="record 0 of the batch does not fill its declared length", in_header=False,
     ),
     Corruption(
         name="bytes after the last record",
         data=lambda: with_records(record() + b"\0"),
-        found="bytes left over behind the last record of the batch", in_header=False,
+        problem="bytes left over behind the last record of the batch", in_header=False,
     ),
     Corruption(
         name="two records at one offset",
         data=lambda: with_records(record() + record(), count=2),
-        found="record 1 of the batch has an offset out of order", in_header=False,
+        problem="record 1 of the batch has an offset out of order", in_header=False,
     ),
     Corruption(
         name="record outside its batch",
         data=lambda: with_records(record(offset=4)),
-        found="record 0 of the batch has an offset out of order", in_header=False,
+        problem="record 0 of the batch has an offset out of order", in_header=False,
     ),
     Corruption(
         name="compressed batch with too few records",
         data=lambda: with_records(compress("gzip", record()), count=2, codec="gzip"),
-        found="impossible record count or offset delta in the batch header", in_header=False,
+        problem="impossible record count or offset delta in the batch header", in_header=False,
     ),
 ]  # fmt: skip
 EACH = pytest.mark.parametrize("wrong", CORRUPTIONS, ids=[c.name for c in CORRUPTIONS])
@@ -260,11 +260,11 @@ def test_a_walk_reports_the_first_batch_that_is_wrong(wrong: Corruption, tmp_pat
     with pytest.raises(CorruptLog) as caught:
         seen.extend(position for table in tables for position in table["position"].tolist())
     error = caught.value
-    assert (error.file, error.position, error.offset, error.found) == (
+    assert (error.file, error.position, error.offset, error.problem) == (
         str(file),
         wrong.position,
         wrong.offset,
-        wrong.found,
+        wrong.problem,
     )
     assert seen == list(range(0, wrong.position, BATCH_BYTES))
 
@@ -277,11 +277,11 @@ def test_compaction_of_a_broken_log_writes_nothing(wrong: Corruption, path: str,
     with pytest.raises(CorruptLog) as caught:
         compacted(tmp_path / "in", tmp_path / "out", path)
     error = caught.value
-    assert (error.file, error.position, error.offset, error.found) == (
+    assert (error.file, error.position, error.offset, error.problem) == (
         str(file),
         wrong.position,
         wrong.offset,
-        wrong.found,
+        wrong.problem,
     )
     assert contents(tmp_path) == before
     assert is_absent_or_empty(tmp_path / "out")

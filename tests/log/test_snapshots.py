@@ -71,7 +71,7 @@ def test_a_snapshot_that_cannot_be_right_is_an_error(content: bytes, found: str,
     path.write_bytes(content)
     with pytest.raises(CorruptLog) as caught:
         read_snapshot(path)
-    assert (caught.value.file, caught.value.found) == (str(path), found)
+    assert (caught.value.file, caught.value.problem) == (str(path), found)
 
 
 def test_an_unreadable_snapshot_is_passed_over_for_an_older_one(tmp_path: Path) -> None:

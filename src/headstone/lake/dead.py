@@ -129,7 +129,7 @@ def living(chunk: Chunk, live: npt.NDArray[np.bool_], rewriter: Rewriter) -> Liv
     if live.size != int(counts.sum()):
         raise CorruptLog(
             file=chunk.path, position=0, offset=int(batches["base_offset"][0]),
-            found=f"{int(counts.sum())} records, but {live.size} in the list of keys",
+            problem=f"{int(counts.sum())} records, but {live.size} in the list of keys",
         )  # fmt: skip
     states = np.where(live, np.uint8(UNMAPPED), np.uint8(SUPERSEDED))
     ordinals, roles = np.cumsum(counts) - counts, np.full(batches.size, DATA, dtype=np.uint8)

@@ -180,7 +180,8 @@ def read_extent(store: Store, extent: Extent) -> bytes:
     if google_crc32c.value(data) != extent.checksum:
         raise CorruptLog(
             file=f"{store.url}/{object_path(extent.object_id)}", position=extent.position, offset=extent.span.start,
-            found="wrong CRC-32C: the bytes are not what was uploaded", advice="restore the object from a backup or a version",
+            problem="wrong CRC-32C: the bytes are not what was uploaded",
+            advice="restore the object from a backup or a version",
         )  # fmt: skip
     return data
 
@@ -236,7 +237,7 @@ def read_dead(store: Store, extent: Extent) -> Offsets:
 
 def _damaged(store: Store, path: str, position: int, extent: Extent, what: str) -> CorruptLog:
     return CorruptLog(
-        file=f"{store.url}/{path}", position=position, offset=extent.span.start, found=f"wrong CRC-32C of the {what}",
+        file=f"{store.url}/{path}", position=position, offset=extent.span.start, problem=f"wrong CRC-32C of the {what}",
         advice="restore the object from a backup or a version",
     )  # fmt: skip
 
@@ -260,7 +261,7 @@ def read_index(store: Store, object_id: str) -> list[Range]:
 
 
 def _strange(store: Store, path: str, position: int, problem: str) -> CorruptLog:
-    return CorruptLog(file=f"{store.url}/{path}", position=position, offset=-1, found=problem)
+    return CorruptLog(file=f"{store.url}/{path}", position=position, offset=-1, problem=problem)
 
 
 def _entry(listed: Range) -> list[object]:

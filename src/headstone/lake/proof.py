@@ -159,7 +159,7 @@ def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> N
         return
     try:
         if path != object_path(object_id):
-            raise CorruptLog(file=path, position=0, offset=-1, found="not an object of the lake")
+            raise CorruptLog(file=path, position=0, offset=-1, problem="not an object of the lake")
         size = looking.look()
     except MissingObject:
         return  # collected since it was listed
@@ -199,7 +199,7 @@ class _Looking:
         index_bytes, *_ = FOOTER.unpack(self._lake.store.read(self._path, size - FOOTER.size, FOOTER.size))
         if self._position != size - FOOTER.size - index_bytes:
             raise CorruptLog(
-                file=self._path, position=self._position, offset=-1, found="bytes that its index does not tell about"
+                file=self._path, position=self._position, offset=-1, problem="bytes that its index does not tell about"
             )
         self._take(size - self._position)
         return size
@@ -261,7 +261,7 @@ class _Looking:
         self._proof.mention(Mention(object_id=self._object_id, position=position, offset=offset))
 
     def _wrong(self, position: int, what: str) -> CorruptLog:
-        return CorruptLog(file=self._path, position=position, offset=-1, found=f"wrong CRC-32C of {what}")
+        return CorruptLog(file=self._path, position=position, offset=-1, problem=f"wrong CRC-32C of {what}")
 
 
 def _count(digests: Digests, wanted: Digests) -> int:

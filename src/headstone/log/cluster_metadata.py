@@ -95,7 +95,7 @@ def read_cluster_metadata(directory: PartitionDir) -> ClusterMetadata:
     if segments[0].base > start:
         raise CorruptLog(
             file=segments[0].path, position=0, offset=segments[0].base,
-            found=f"the records from {start} on are missing", advice="restore the snapshot that covers them",
+            problem=f"the records from {start} on are missing", advice="restore the snapshot that covers them",
         )  # fmt: skip
     ends = [segment.base for segment in segments[1:]] + [None]
     behind = [segment for segment, end in zip(segments, ends, strict=True) if end is None or end > start]
@@ -227,5 +227,5 @@ class _Value:
 
     def _unknown(self, problem: str) -> CorruptLog:
         return CorruptLog(
-            file=self.file, position=self.position, offset=self.offset, found=f"{problem} in the metadata log"
+            file=self.file, position=self.position, offset=self.offset, problem=f"{problem} in the metadata log"
         )

@@ -223,7 +223,7 @@ def _refuse_missing(partition: PartitionDir, names: Sequence[str]) -> None:
             continue
         raise CorruptLog(
             file=str(partition.path / (match[1] + LOG)), position=0, offset=int(match[1]),
-            found=f"the segment is missing, but its {match[2]} is there",
+            problem=f"the segment is missing, but its {match[2]} is there",
             advice="restore it from a replica; a broker that starts here forgets it without a word",
         )  # fmt: skip
 

@@ -119,7 +119,7 @@ def read_aborted(path: Place) -> list[AbortedTxn]:
     entries = _entries(path, ABORTED_ENTRY)
     if (entries["version"] != 0).any():
         raise CorruptLog(
-            file=str(path), position=0, offset=-1, found="unknown .txnindex entry version", advice=_REBUILD
+            file=str(path), position=0, offset=-1, problem="unknown .txnindex entry version", advice=_REBUILD
         )
     return [
         AbortedTxn(
@@ -145,6 +145,6 @@ def _entries(path: Place, entry: np.dtype[Any]) -> npt.NDArray[Any]:
     if len(content) % entry.itemsize:
         raise CorruptLog(
             file=str(path), position=len(content) - len(content) % entry.itemsize, offset=-1,
-            found=f"{len(content)} bytes is not a whole number of {entry.itemsize}-byte entries", advice=_REBUILD,
+            problem=f"{len(content)} bytes is not a whole number of {entry.itemsize}-byte entries", advice=_REBUILD,
         )  # fmt: skip
     return np.frombuffer(content, dtype=entry)

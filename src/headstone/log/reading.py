@@ -92,7 +92,7 @@ def corrupt(
         codec=int(header["attributes"]) & CODEC_MASK,
     )
     offset = base if code != kernels.TORN or end - position >= kernels.MAGIC_SEEN_BYTES else previous + 1
-    return CorruptLog(file=path, position=file_position, offset=offset, found=problem, advice=advice)
+    return CorruptLog(file=path, position=file_position, offset=offset, problem=problem, advice=advice)
 
 
 def corrupt_record(path: str, batch: Any, code: int, record: int) -> CorruptLog:
@@ -102,7 +102,7 @@ def corrupt_record(path: str, batch: Any, code: int, record: int) -> CorruptLog:
         file=path,
         position=int(batch["position"]),
         offset=int(batch["base_offset"]),
-        found=text.format(record=record),
+        problem=text.format(record=record),
         advice=advice,
     )
 
@@ -118,7 +118,9 @@ def with_loss(error: CorruptLog, files: Sequence[SegmentFile]) -> CorruptLog:
         advice = f"restore the file from a replica: a broker that recovers the log cuts it here and deletes the {lost}"
     else:
         advice = f"{RECOVER}: recovery drops the {file.size - error.position} bytes from here on"
-    return CorruptLog(file=error.file, position=error.position, offset=error.offset, found=error.found, advice=advice)
+    return CorruptLog(
+        file=error.file, position=error.position, offset=error.offset, problem=error.problem, advice=advice
+    )
 
 
 def walk_segment(
@@ -222,7 +224,7 @@ def _too_far(path: str, table: Batches, base: int) -> CorruptLog:
     row = table[int(np.argmax(table["last_offset"] - base > INT32_MAX))]
     return CorruptLog(
         file=path, position=int(row["position"]), offset=int(row["base_offset"]),
-        found=f"offset {row['last_offset']} is more than 2^31 above the segment's base {base}", advice=RECOVER,
+        problem=f"offset {row['last_offset']} is more than 2^31 above the segment's base {base}", advice=RECOVER,
     )  # fmt: skip
 
 
@@ -274,7 +276,7 @@ def read_exactly(ranges: Ranges, start: int, data: Bytes) -> None:
     got = ranges.read_into(start, data.data)
     if got != data.size:
         raise CorruptLog(
-            file=ranges.path, position=start + got, offset=NO_OFFSET, found="the file became shorter while it was read",
+            file=ranges.path, position=start + got, offset=NO_OFFSET, problem="the file became shorter while it was read",
             advice="stop whatever writes to this directory and run again",
         )  # fmt: skip
 
@@ -351,7 +353,7 @@ class Payloads:
             row = chunk.in_file(i)
             raise CorruptLog(
                 file=chunk.path, position=int(row["position"]), offset=int(row["base_offset"]),
-                found=f"{codecs.NAMES[codec]} data that does not decompress: {error}",
+                problem=f"{codecs.NAMES[codec]} data that does not decompress: {error}",
                 advice="restore the file from a replica",
             ) from error  # fmt: skip
         if len(section) < int(chunk.batches[i]["count"]) * RECORD_BYTES_MIN:

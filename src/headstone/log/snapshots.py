@@ -81,5 +81,5 @@ def write_snapshot(path: Path, entries: list[ProducerEntry]) -> None:
 
 def _corrupt(path: Place, problem: str) -> CorruptLog:
     return CorruptLog(
-        file=str(path), position=0, offset=-1, found=problem, advice="an older snapshot will be used instead"
+        file=str(path), position=0, offset=-1, problem=problem, advice="an older snapshot will be used instead"
     )

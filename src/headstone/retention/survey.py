@@ -248,7 +248,7 @@ def _first_walk(files: Sequence[SegmentFile], walk: Walk, history: _History) -> 
         if segments and file.base <= previous:
             raise CorruptLog(
                 file=file.path, position=0, offset=file.base,
-                found=f"the segment begins inside the one before, which goes up to offset {previous}",
+                problem=f"the segment begins inside the one before, which goes up to offset {previous}",
                 advice="restore both files from a replica",
             )  # fmt: skip
         tally = _Tally()
