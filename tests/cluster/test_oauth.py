@@ -14,6 +14,7 @@ import pytest
 from headstone.cluster.connection import Connection, librdkafka_settings, wire_settings
 from headstone.cluster.oauth import BearerLogin, bearer_login, unsecured_token
 from headstone.errors import Unfinished, UsageError
+from headstone.storage.secrets import NAMES
 
 OIDC = {
     "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc",
@@ -73,6 +74,15 @@ def test_a_token_that_is_given_is_used_as_it_is() -> None:
     assert isinstance(login, BearerLogin)
     assert (login.token(), login.mechanism) == ("abc", "OAUTHBEARER")
     assert ("abc" in repr(connection), connection.hide("abc")) == (False, "***")
+
+
+def test_where_tokens_come_from_is_no_secret() -> None:
+    """A configuration file names it, and an error shows it."""
+    connection = Connection.parse("h:1", {**OIDC, URL: "https://id/token"})
+    assert connection.hide("https://id/token by s3cret") == "https://id/token by ***"
+    assert [bool(NAMES.search(name)) for name in (URL, "sasl.oauthbearer.token", *OIDC)] == [
+        False, True, False, False, False, False, True, False,
+    ]  # fmt: skip
 
 
 def test_an_unsecured_token_says_who_and_until_when() -> None:

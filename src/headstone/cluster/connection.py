@@ -33,7 +33,7 @@ JAVA = "kafka."
 """Prefix of settings that only Spark's Kafka source gets, by the names of Kafka's Java client."""
 MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")
 ADDRESSES = ("bootstrap.servers", "metadata.broker.list")
-_SECRET = re.compile(r"password|secret|token|jaas|pem$|key$", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|token(?!\.endpoint\.url$)|jaas|pem$|key$", re.IGNORECASE)
 _PLAIN_KEY, _ENCRYPTED_KEY = "-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 

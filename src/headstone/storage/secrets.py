@@ -13,7 +13,7 @@ from pathlib import Path
 from headstone.errors import UsageError
 from headstone.storage.redaction import hide
 
-NAMES = re.compile(r"password|passwd|secret|token|jaas|\.pem$|account_key|sas_key", re.IGNORECASE)
+NAMES = re.compile(r"password|passwd|secret|token(?!\.endpoint\.url$)|jaas|\.pem$|account_key|sas_key", re.IGNORECASE)
 """Of settings whose value nobody else may see: those of librdkafka, of Java's clients and of object stores."""
 
 
