@@ -13,8 +13,8 @@ from headstone.sim.checkers import CORRUPTIONS, check_log
 from headstone.sim.guarded import Guarded
 from headstone.sim.guarded_runs import AT_THE_LAST_MOMENT, MUTANTS, draw_guarded, run_both_ways, run_guarded
 
-CORRUPT_WITHOUT = (2, 7, 10, 16, 20)
-FOUND_BY = {"metadata_age_ms": 5, "skew_ms": 84, "effect_ms": 5, "poll_ms": 5, "pass_start_ms": 48}
+CORRUPT_WITHOUT = (3, 5, 9, 17, 22)
+FOUND_BY = {"metadata_age_ms": 0, "skew_ms": 34, "effect_ms": 5, "poll_ms": 5, "pass_start_ms": 106}
 
 
 @pytest.mark.parametrize("seed", CORRUPT_WITHOUT)

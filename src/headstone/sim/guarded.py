@@ -124,22 +124,37 @@ class Guarded(Ordeals):
             leader = cluster.leader()
             if leader is not None:
                 cluster.produce(leader, [(b"filler", b"beat")])
-            self.pump(rng)
-            cluster.expand_isr()
-            for broker in cluster.brokers:
-                if broker.alive and broker is not besides:
-                    self._choose_or_clean(broker, rng)
+            self._follow()
+            for number in cluster.metadata.members:
+                if cluster.brokers[number].alive and number != besides.number:
+                    self._choose_or_clean(cluster.brokers[number], rng)
             cluster.wait(rng.choice(EDGE_STEPS_MS))
             self.world.begin_passes()
 
+    def _follow(self) -> None:
+        """Records, and then that they are committed; and all segments roll."""
+        cluster = self.cluster
+        members = [cluster.brokers[number] for number in cluster.metadata.members]
+        for _ in range(2):
+            for broker in members:
+                cluster.fetch(broker)
+        for broker in members:
+            if broker.alive:
+                broker.log.roll()
+        cluster.expand_isr()
+
     def _choose_or_clean(self, broker: Broker, rng: random.Random) -> None:
-        """A pass begins at once, or a while after its cleaner chose the log: a hold that comes in between is not seen."""
-        passes = self.world.passes
-        if broker.number in passes or broker.held:
+        """A pass begins at once, or a while after its cleaner chose the log: a hold that comes in between is not seen.
+
+        Most passes that would remove nothing are left out, because they cost as much as those that do.
+        """
+        if broker.number in self.world.passes or broker.held:
             return
-        if rng.random() < 0.3:
-            passes[broker.number] = self.cluster.now_ms + rng.randrange(MARGINS.pass_start_ms)
-        else:
+        horizons = [batch.horizon for batch in broker.log.batches() if batch.horizon is not None]
+        left_ms = min(horizons, default=broker.clock(self.cluster.now_ms)) - broker.clock(self.cluster.now_ms)
+        if 0 < left_ms < MARGINS.pass_start_ms or rng.random() < 0.1:
+            self.world.passes[broker.number] = self.cluster.now_ms + rng.randrange(MARGINS.pass_start_ms)
+        elif horizons and left_ms <= 0:
             self.cluster.clean(broker)
 
     def somebody_edits(self, rng: random.Random) -> bool:

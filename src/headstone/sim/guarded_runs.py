@@ -16,8 +16,8 @@ from headstone.sim.guard_world import MARGINS, RETENTION_MS
 from headstone.sim.guarded import Guarded
 from headstone.sim.scenario import FAULTS, LONG_ACTIONS, WEIGHTS, Scenario, draw_scenario
 
-STEPS = 25
-EDGE_WEIGHT = 100
+STEPS = 16
+EDGE_WEIGHT = 130
 EDIT_WEIGHT = 60
 SKEW_MS_MAX = MARGINS.skew_ms // 2
 LONG = LONG_ACTIONS | {"edge_outage"}
