@@ -14,9 +14,13 @@ from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO, A
 from headstone.errors import UsageError
 from headstone.guard.asking import journal_status
 from headstone.guard.journal import Journal
+from headstone.guard.loans import lend_brake, lend_hold, loans
+from headstone.guard.readmission_records import keep_readmission
+from headstone.guard.readmission_steps import Readmission
 from headstone.guard.release import Undo, carry_out_release, plan_release
-from headstone.guard.status import ADVICE, CLUSTER_LOST, REFUSED, UNSEEN, status_document
+from headstone.guard.status import ADVICE, CLUSTER_LOST, REFUSED, UNSEEN, Waiting, status_document
 from headstone.guard.telling import duration, news
+from headstone.log.topic_partition import TopicPartition
 from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, kinds, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
 
@@ -98,7 +102,14 @@ def test_every_alarm_has_advice_a_heading_in_the_runbook_and_an_alert() -> None:
 
 @pytest.mark.parametrize(
     ("span_ms", "words"),
-    [(0, "0 s"), (59_999, "59 s"), (3_600_000, "1 h"), (90_061_000, "1 d 1 h"), (200_000, "3 min 20 s")],
+    [
+        (0, "0 s"),
+        (200, "200 ms"),
+        (59_999, "59 s"),
+        (3_600_000, "1 h"),
+        (90_061_000, "1 d 1 h"),
+        (200_000, "3 min 20 s"),
+    ],
 )
 def test_a_duration_is_told_in_its_two_largest_units(span_ms: int, words: str) -> None:
     assert duration(span_ms) == words
@@ -132,6 +143,27 @@ def test_a_release_leaves_what_somebody_else_has_changed_and_goes_on_after_a_ref
     twin.refuses = "no permission"
     (refused,) = carry_out_release(twin, journal, [undo], now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
     assert refused.outcome == "failed: no permission"
+
+
+def test_what_a_killed_readmission_left_is_shown_and_released(journal: Journal) -> None:
+    """The hold that it had lent, the limit of its broker; and the replica that it had taken out."""
+    twin = ClusterTwin(orders=Topic(overrides=dict(OWN), replicas=(1, 2)))
+    lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
+    lend_brake(twin, journal, TopicPartition("orders", 0), 3, bytes_per_second=9, now_ms=1)  # type: ignore[arg-type]
+    begun = Readmission(topic="orders", partition=0, broker=3, order=(3, 1, 2), expelled=True, began_ms=7)
+    keep_readmission(journal, begun)
+    (topic,) = journal_status(journal, now_ms=9, why="not asked").topics
+    assert topic.waiting == (Waiting(partition=0, broker=3, since_ms=7, expelled_ms=7),)
+    plan = plan_release(twin, journal, [])  # type: ignore[arg-type]
+    rate, listed = "follower.replication.throttled.rate", "follower.replication.throttled.replicas"
+    assert [(undo.topic, undo.broker, undo.restore) for undo in plan] == [
+        ("orders", None, ((RATIO, "0.1"), (LAG_MIN, None), (LAG_MAX, None))),
+        (None, 3, ((rate, None),)),
+        ("orders", None, ((listed, None),)),
+    ]
+    done = carry_out_release(twin, journal, plan, now_ms=2, evidence="by hand")  # type: ignore[arg-type]
+    assert [undo.outcome for undo in done] == ["done", "done", "done"]
+    assert (twin.topics["orders"].overrides, twin.broker_own[3], loans(journal)) == (OWN, {}, [])
 
 
 def test_only_what_the_journal_holds_can_be_released(journal: Journal) -> None:

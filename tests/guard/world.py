@@ -129,7 +129,8 @@ class ClusterTwin:
         own = self.broker_own[broker]
         name = "log.cleaner.backoff.ms"
         value = own.get(name, "15000" if broker in self.deaf else self.default.get(name, "15000"))
-        return {name: ConfigValue(value=value, own=name in own, source=Source.BROKER)}
+        values = {**own, name: value}
+        return {name: ConfigValue(value=value, own=name in own, source=Source.BROKER) for name, value in values.items()}
 
     def alter_topic(self, topic: str, changes: Mapping[str, str | None]) -> None:
         self._alter(f"topic {topic}", self.topics[topic].overrides, changes)

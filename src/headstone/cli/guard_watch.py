@@ -78,7 +78,7 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
             look=agents.attended(lambda topics: look(admin, topics, clock_ms, horizons=horizons, clocks=clocks)),
         )  # fmt: skip
         stack.callback(journal.stand_down, settings.name)
-        rounds = _Rounds(watcher, output, note=lambda result: agents.note(journal, result))
+        rounds = _Rounds(watcher, journal, output, note=lambda result: agents.note(journal, result))
         if arguments.metrics is not None:
             server = stack.enter_context(_metrics_server(arguments, watcher, rounds, agents))
             output.tell(f"metrics: http://{server.address}/metrics")
@@ -150,8 +150,11 @@ def _reader(connection: Connection, work: Path) -> Callable[[str, int, int], Ver
 class _Rounds:
     """The newest round, and what was told."""
 
-    def __init__(self, watcher: Watcher, output: Output, note: Callable[[Round], None]) -> None:
+    def __init__(
+        self, watcher: Watcher, journal: Journal, output: Output, note: Callable[[Round], None]
+    ) -> None:  # fmt: skip
         self.watcher = watcher
+        self._journal = journal
         self._note = note
         self.newest: Round | None = None
         self._output = output
@@ -166,6 +169,7 @@ class _Rounds:
         self._note(result)
 
     def status(self, now_ms: int) -> GuardStatus | None:
+        from headstone.guard.asking import by_hand
         from headstone.guard.status import Known, guard_status
 
         result = self.newest
@@ -174,6 +178,7 @@ class _Rounds:
         known = Known(
             cluster_id=result.cluster_id, memories=result.memories, statuses=result.statuses, looked_ms=result.looked_ms,
             lease=result.lease, alarms=result.alarms, problems=result.problems, held_bytes=result.held_bytes,
+            by_hand=by_hand(self._journal),
         )  # fmt: skip
         return guard_status(known, now_ms=now_ms, poll_ms=self.watcher.settings.margins.poll_ms, fresh=True)
 
@@ -365,6 +370,8 @@ def _commands(undo: Undo, bootstrap: str) -> list[str]:
 
     if not undo.restore:
         return []
+    if undo.broker is not None:
+        return [commands.release_broker(undo.broker, undo.restore, bootstrap=bootstrap)]
     if undo.topic is None:
         return [commands.release_default(undo.restore, bootstrap=bootstrap)]
     return [commands.release(undo.topic, undo.restore, bootstrap=bootstrap)]
@@ -372,8 +379,8 @@ def _commands(undo: Undo, bootstrap: str) -> list[str]:
 
 def _undo_document(undo: Undo, bootstrap: str) -> dict[str, object]:
     return {
-        "topic": undo.topic, "restore": dict(undo.restore), "left": dict(undo.left), "outcome": undo.outcome,
-        "commands": _commands(undo, bootstrap),
+        "topic": undo.topic, "broker": undo.broker, "restore": dict(undo.restore), "left": dict(undo.left),
+        "outcome": undo.outcome, "commands": _commands(undo, bootstrap),
     }  # fmt: skip
 
 
@@ -386,6 +393,7 @@ def _release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: str, *, app
     behind = {topic.topic: topic.worrying for topic in danger.topics}
     for undo in plan:
         what = "cluster default" if undo.topic is None else f"topic {visible(undo.topic)}"
+        what = what if undo.broker is None else f"broker {undo.broker}"
         words = configs_words(undo.restore) or "nothing of the hold stands any more"
         yield f"{what}: {words}" + (f": {visible(undo.outcome)}" if undo.outcome is not None else "")
         yield from (

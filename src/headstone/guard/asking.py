@@ -18,7 +18,8 @@ from headstone.guard.acting import grown_bytes, topic_bytes
 from headstone.guard.journal import Journal
 from headstone.guard.looks import look
 from headstone.guard.memories import value_of
-from headstone.guard.status import GuardStatus, Known, guard_status
+from headstone.guard.readmission_records import open_readmissions
+from headstone.guard.status import GuardStatus, Known, Waiting, guard_status
 from headstone.guard.watching import MARGINS, released_by_person, with_readings
 
 
@@ -34,6 +35,19 @@ def reasons_of(journal: Journal) -> dict[str, str]:
     }
 
 
+def by_hand(journal: Journal) -> dict[str, tuple[Waiting, ...]]:
+    """By topic: replicas whose readmission was begun with `guard readmit` and is not over."""
+    waiting: dict[str, tuple[Waiting, ...]] = {}
+    for readmission in open_readmissions(journal):
+        expelled_ms = readmission.began_ms if readmission.expelled else None
+        one = Waiting(
+            partition=readmission.partition, broker=readmission.broker, since_ms=readmission.began_ms,
+            expelled_ms=expelled_ms,
+        )  # fmt: skip
+        waiting[readmission.topic] = (*waiting.get(readmission.topic, ()), one)
+    return waiting
+
+
 def journal_status(journal: Journal, *, now_ms: int, why: str) -> GuardStatus:
     """What the journal knows, and how old that is."""
     topics = journal.topics()
@@ -42,6 +56,7 @@ def journal_status(journal: Journal, *, now_ms: int, why: str) -> GuardStatus:
         statuses={topic: kept.statuses for topic, kept in topics.items()},
         looked_ms=max((kept.looked_ms for kept in topics.values()), default=None), lease=journal.lease(),
         alarms=journal.alarms(), problems=(why,), reasons=reasons_of(journal),
+        by_hand=by_hand(journal),
     )  # fmt: skip
     return guard_status(known, now_ms=now_ms, poll_ms=margins_of(journal).poll_ms, fresh=False)
 
@@ -70,5 +85,6 @@ def ask_status(journal: Journal, admin: Admin, clock: Callable[[], int]) -> Guar
         cluster_id=journal.cluster_id, memories=memories, statuses=statuses, looked_ms=seen.asked_ms, lease=journal.lease(),
         alarms=journal.alarms(), problems=seen.problems, reasons=reasons_of(journal),
         held_bytes=grown_bytes(sizes, total),
+        by_hand=by_hand(journal),
     )  # fmt: skip
     return guard_status(known, now_ms=now_ms, poll_ms=margins.poll_ms, fresh=True)

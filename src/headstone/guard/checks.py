@@ -13,6 +13,7 @@ from enum import StrEnum
 from headstone.audit.kafka_tools import BOOTSTRAP, alter_broker, alter_topic, quoted
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO
+from headstone.guard.telling import duration
 from headstone.log.shown import visible
 from headstone.retention.policy import DAY_MS
 
@@ -127,14 +128,6 @@ def _together(findings: list[Finding]) -> list[Finding]:
     return list(merged.values())
 
 
-def duration(ms: float) -> str:
-    """Such as 1 min or 7 d: the largest unit that says it in whole numbers or with one digit behind the point."""
-    for unit, size in (("d", DAY_MS), ("h", HOUR_MS), ("min", MINUTE_MS), ("s", 1000)):
-        if ms >= size:
-            return f"{round(ms / size, 1):g} {unit}"
-    return f"{ms:g} ms"
-
-
 def _setting(topic: TopicFacts, facts: ClusterFacts, name: str, value: str) -> tuple[str, bool]:
     """The command that sets it where it comes from, and whether that is the default of all brokers."""
     if name in topic.own:
@@ -154,7 +147,7 @@ def short_retention(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]
     fix, default = _setting(topic, facts, RETENTION, str(max(DAY_MS, 2 * facts.outage_ms)))
     yield Finding(
         name="short-retention", severity=Severity.DANGER, topics=(topic.topic,), default=default, fix=fix,
-        figure=f"{RETENTION} is {retention_ms:.0f} ({duration(retention_ms)}); {planned}",
+        figure=f"{RETENTION} is {retention_ms:.0f} ({duration(int(retention_ms))}); {planned}",
         why="a tombstone or marker may go this long after it was first cleaned: a replica that is away for longer never hears "
         "of it, and brings deleted data back. Raising it helps from the next cleaning on: what was cleaned keeps its time",
     )  # fmt: skip
@@ -174,7 +167,7 @@ def hurried_compaction(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Findi
     yield Finding(
         name="hurried-compaction", severity=Severity.WARNING, topics=(topic.topic,),
         figure=", ".join(f"{name} {topic.values[name]}" for name in hurried)
-        + f": a deletion may be gone {duration(first_ms)} after it was written",
+        + f": a deletion may be gone {duration(int(first_ms))} after it was written",
         why="recipes that make compaction show at once make it forget at once: segments roll and passes run so often that only "
         f"{RETENTION} stands between a deletion and an outage",
         fix=alter_topic(topic.topic, dict.fromkeys(hurried), bootstrap=facts.bootstrap),
@@ -293,12 +286,12 @@ def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
         "(brokers and clients of 4.0 or later)",
     )  # fmt: skip
     for broker, values in sorted(facts.brokers.items()):
-        expiry_ms = float(values.get(PRODUCER_EXPIRY, DAY_MS))
-        least_ms = max(facts.outage_ms, float(values.get(TRANSACTION_MAX, 15 * MINUTE_MS)))
+        expiry_ms = int(values.get(PRODUCER_EXPIRY, DAY_MS))
+        least_ms = max(facts.outage_ms, int(values.get(TRANSACTION_MAX, 15 * MINUTE_MS)))
         if expiry_ms < least_ms:
             yield Finding(
                 name="producers-forgotten", severity=Severity.DANGER, broker=broker,
-                figure=f"{PRODUCER_EXPIRY} is {expiry_ms:.0f} ({duration(expiry_ms)}); {duration(least_ms)} are needed",
+                figure=f"{PRODUCER_EXPIRY} is {expiry_ms} ({duration(expiry_ms)}); {duration(least_ms)} are needed",
                 why="markers stay as long as their producer is remembered, and then delete.retention.ms: with less, a replica "
                 "that is away takes aborted data for committed, or hides what was committed",
                 fix=alter_broker(None, {PRODUCER_EXPIRY: str(DAY_MS)}, bootstrap=facts.bootstrap),

@@ -24,3 +24,7 @@ def hold_by_default(configs: Configs = DEFAULT_HOLD, *, bootstrap: str = BOOTSTR
 
 def release_default(restore: Configs, *, bootstrap: str = BOOTSTRAP) -> str:
     return alter_broker(None, dict(restore), bootstrap=bootstrap)
+
+
+def release_broker(broker: int, restore: Configs, *, bootstrap: str = BOOTSTRAP) -> str:
+    return alter_broker(broker, dict(restore), bootstrap=bootstrap)

@@ -124,10 +124,15 @@ def put_back(admin: Admin, journal: Journal, loan: Loan, *, now_ms: int) -> list
         restore = tuple((name, found.get(name)) for name, _ in ours)
         reason = "the readmission is over: as it was found"
         _changed(admin, journal, loan, tuple(ours), restore, reason, now_ms)
-    _keep(journal, [other for other in loans(journal) if other != loan])
+    forget_loan(journal, loan)
     return [
         f"{loan.resource}: {name} was changed by somebody else meanwhile and stays {present[name]}" for name in others
     ]
+
+
+def forget_loan(journal: Journal, loan: Loan) -> None:
+    """Of a topic that is gone: there is nothing to put back."""
+    _keep(journal, [other for other in loans(journal) if other != loan])
 
 
 def _changed(

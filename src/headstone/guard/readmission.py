@@ -16,20 +16,20 @@ from typing import assert_never
 
 from headstone.cluster.admin import Admin, MayHaveArrived
 from headstone.cluster.connection import Connection
+from headstone.cluster.refusals import UNKNOWN_TOPIC
 from headstone.coordination.guard_values import Verdict
 from headstone.errors import Unfinished
 from headstone.guard.journal import Change, Journal, Reading
-from headstone.guard.loans import is_braked, lend_brake, lend_hold, loans, put_back
+from headstone.guard.loans import forget_loan, is_braked, lend_brake, lend_hold, loans, put_back
 from headstone.guard.looks import held_brokers
 from headstone.guard.old_copies import NO_COPY, copy_bytes
 from headstone.guard.readmission_plan import (
     Limits,
     ReadmissionPlan,
     Tell,
-    keep_readmission,
-    open_readmissions,
     partition_now,
 )
+from headstone.guard.readmission_records import alone, keep_readmission, open_readmissions
 from headstone.guard.readmission_steps import (
     Add,
     Away,
@@ -114,12 +114,29 @@ def readmit(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
     """Topic by topic, so many partitions at once as the limits allow; two replicas of a partition one after the other."""
     ended: list[Readmitted] = []
     by_topic = groupby(sorted(plans, key=_place), key=lambda plan: plan.readmission.topic)
-    for topic, of_topic in by_topic:
-        for batch in _batches(list(of_topic), means.limits.partitions_at_once):
-            ended += _together(means, batch)
-        _put_back(means, topic)
-    _put_back(means, None)
+    with alone(means.journal):
+        _forget_gone(means)
+        for topic, of_topic in by_topic:
+            for batch in _batches(list(of_topic), means.limits.partitions_at_once):
+                ended += _together(means, batch)
+            _put_back(means, topic)
+        _put_back(means, None)
     return ended
+
+
+def _forget_gone(means: Means) -> None:
+    """A topic that was deleted needs neither a readmission nor its settings back."""
+    begun, lent = open_readmissions(means.journal), loans(means.journal)
+    for topic in sorted(
+        {readmission.topic for readmission in begun} | {loan.topic for loan in lent if loan.topic is not None}
+    ):
+        described = means.admin.describe([topic]).topics.get(topic, {})
+        if all(state.error != UNKNOWN_TOPIC for state in described.values()):
+            continue
+        for readmission in (each for each in begun if each.topic == topic):
+            keep_readmission(means.journal, readmission, over=True)
+        for loan in (each for each in lent if each.topic == topic):
+            forget_loan(means.journal, loan)
 
 
 def _place(plan: ReadmissionPlan) -> tuple[TopicPartition, bool, int]:
@@ -160,7 +177,9 @@ def _begun(means: Means, plan: ReadmissionPlan) -> _Course:
     elif plan.refusals:
         _end(means, course, Ended.REFUSED, plan.refusals[0])
     else:
-        keep_readmission(means.journal, plan.readmission)
+        if not plan.resumed:
+            course.readmission = replace(plan.readmission, began_ms=means.clock_ms())
+        keep_readmission(means.journal, course.readmission)
     return course
 
 

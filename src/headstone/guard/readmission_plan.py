@@ -6,7 +6,6 @@ Reads replicas over the wire and asks the cluster; changes nothing. What comes n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +20,13 @@ from headstone.errors import Unfinished, UsageError
 from headstone.guard import commands
 from headstone.guard.journal import Journal
 from headstone.guard.loans import RATE, THROTTLED, own_configs, with_replica
-from headstone.guard.memories import plain, value_of
+from headstone.guard.readmission_records import open_readmissions
 from headstone.guard.readmission_steps import PartitionNow, Readmission, refusals
 from headstone.guard.verification import Judged, read_replicas
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.settings import CLEANUP_POLICY, policies_of
 
-READMISSIONS = "readmissions"
-"""Fact of the journal: those that were begun and are not over."""
 IN_SYNC_MIN = "min.insync.replicas"
 Tell = Callable[[str], None]
 
@@ -105,21 +102,6 @@ class ReadmissionPlan:
     def stray(self) -> str:
         """The name that its broker gives to the folder of a replica that was expelled while it was away."""
         return f"{visible(str(self.readmission.topic_partition))}.*-stray"
-
-
-def open_readmissions(journal: Journal) -> list[Readmission]:
-    """Begun and not over, in the order in which they were begun."""
-    return [value_of(Readmission, item) for item in json.loads(journal.fact(READMISSIONS) or "[]")]
-
-
-def keep_readmission(journal: Journal, kept: Readmission, *, over: bool = False) -> None:
-    """On the disk when it returns."""
-    others = [
-        one for one in open_readmissions(journal)
-        if (one.topic_partition, one.broker) != (kept.topic_partition, kept.broker)
-    ]  # fmt: skip
-    remaining = others if over else [*others, kept]
-    journal.note_fact(READMISSIONS, json.dumps([plain(one) for one in remaining]) if remaining else None)
 
 
 def plan(

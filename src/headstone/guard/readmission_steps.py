@@ -31,6 +31,7 @@ class Readmission:
     """When it was taken out: its broker keeps the old folder, under another name."""
     verified: bool = False
     tries: int = 0
+    began_ms: int = 0
 
     @property
     def topic_partition(self) -> TopicPartition:

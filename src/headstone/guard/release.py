@@ -21,21 +21,26 @@ from headstone.guard.acting import (
     restore_topic,
 )
 from headstone.guard.journal import Journal
+from headstone.guard.loans import Loan, loans, own_configs, put_back
+from headstone.guard.readmission_records import alone
 
 REASON = "released by hand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """Of one topic, or of the cluster default (topic is None). `restore`: None deletes the override.
+    """Of one topic, of one broker, or of the cluster default (neither). `restore`: None deletes the override.
 
-    `left` are settings that somebody else has changed since; they stay as they are. `outcome` is None in a plan.
+    `left` are settings that somebody else has changed since; they stay as they are. `outcome` is None in a plan. `loan`: what
+    a readmission by hand has set and not put back.
     """
 
     topic: str | None
     restore: Configs
     left: Configs = ()
     outcome: str | None = None
+    broker: int | None = None
+    loan: Loan | None = None
 
 
 def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[Undo]:
@@ -45,8 +50,9 @@ def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[
         for name, kept in journal.topics().items()
         if kept.memory.hold is not None and kept.memory.hold.released_ms is None
     }
+    lent = [loan for loan in loans(journal) if not topics or loan.topic in topics]
     for topic in topics:
-        if topic not in held:
+        if topic not in held and topic not in {loan.topic for loan in lent}:
             known = ", ".join(sorted(held)) or "nothing"
             raise UsageError(f"topic {topic}: this journal does not hold it; it holds {known}")
     chosen = {name: memory for name, memory in held.items() if not topics or name in topics}
@@ -55,7 +61,7 @@ def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[
     if by_default and set(by_default) <= chosen.keys():
         found = next(memory.default_hold for name, memory in held.items() if name == by_default[0])
         plan.append(_of_default(admin, default_restored(journal, found or ())))
-    return plan
+    return plan + [_of_loan(admin, loan) for loan in lent]
 
 
 def _of_topic(admin: Admin, topic: str, memory: Memory) -> Undo:
@@ -65,6 +71,12 @@ def _of_topic(admin: Admin, topic: str, memory: Memory) -> Undo:
     except KeyError:
         return Undo(topic=topic, restore=(), left=())
     return _undo(topic, present, dict(HOLD), dict(memory.hold.found))
+
+
+def _of_loan(admin: Admin, loan: Loan) -> Undo:
+    present = own_configs(admin, loan.topic, loan.broker, [name for name, _ in loan.lent])
+    undo = _undo(loan.topic, dict(present), dict(loan.lent), dict(loan.found))
+    return replace(undo, broker=loan.broker, loan=loan)
 
 
 def _of_default(admin: Admin, found: Configs) -> Undo:
@@ -88,7 +100,7 @@ def carry_out_release(
     """Each on its own: what is refused does not keep the others."""
     done = []
     for undo in plan:
-        if undo.topic is not None:
+        if undo.topic is not None and undo.loan is None:
             # Before: a guard that looks in between must not take it for a robot.
             journal.note_released(undo.topic, now_ms=now_ms)
         try:
@@ -101,7 +113,10 @@ def carry_out_release(
 
 
 def _restore(admin: Admin, journal: Journal, undo: Undo, now_ms: int, evidence: str) -> None:
-    if undo.topic is None:
+    if undo.loan is not None:
+        with alone(journal):
+            put_back(admin, journal, undo.loan, now_ms=now_ms)
+    elif undo.topic is None:
         restore_default(admin, journal, undo.restore, topic="", reason=REASON, evidence=evidence, now_ms=now_ms)
     elif undo.restore:
         restore_topic(admin, journal, undo.topic, undo.restore, reason=REASON, evidence=evidence, now_ms=now_ms)

@@ -113,6 +113,8 @@ class Known:
     problems: Sequence[str] = ()
     held_bytes: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+    by_hand: Mapping[str, tuple[Waiting, ...]] = field(default_factory=dict)
+    """Readmissions that a person has begun."""
 
 
 def guard_status(known: Known, *, now_ms: int, poll_ms: int, fresh: bool) -> GuardStatus:
@@ -121,9 +123,9 @@ def guard_status(known: Known, *, now_ms: int, poll_ms: int, fresh: bool) -> Gua
     topics = [
         TopicStatus(
             topic=topic, partitions=tuple(_aged(status, now_ms, stale) for status in known.statuses.get(topic, ())),
-            held=_held(topic, memory, known), waiting=_waiting(memory),
+            held=_held(topic, memory, known), waiting=_waiting(memory, known.by_hand.get(topic, ())),
         )
-        for topic, memory in sorted(known.memories.items())
+        for topic, memory in sorted({**dict.fromkeys(known.by_hand, Memory()), **known.memories}.items())
     ]  # fmt: skip
     return GuardStatus(
         cluster_id=known.cluster_id, now_ms=now_ms, looked_ms=known.looked_ms, fresh=fresh, lease=known.lease,
@@ -147,12 +149,14 @@ def _held(topic: str, memory: Memory, known: Known) -> Held | None:
     )  # fmt: skip
 
 
-def _waiting(memory: Memory) -> tuple[Waiting, ...]:
-    return tuple(
+def _waiting(memory: Memory, by_hand: tuple[Waiting, ...]) -> tuple[Waiting, ...]:
+    late = [
         Waiting(partition=away.partition, broker=away.broker, since_ms=away.since_ms, expelled_ms=away.expelled_ms)
         for away in memory.away
         if away.too_late or away.order
-    )
+    ]
+    begun = {(waiting.partition, waiting.broker) for waiting in by_hand}
+    return *(waiting for waiting in late if (waiting.partition, waiting.broker) not in begun), *by_hand
 
 
 def status_document(status: GuardStatus) -> dict[str, object]:

@@ -92,7 +92,9 @@ def _danger(status: Status) -> str:
 
 
 def duration(span_ms: int) -> str:
-    """The two largest units, down to seconds: 1 d 2 h, 3 min 20 s."""
+    """The two largest units: 1 d 2 h, 3 min 20 s; milliseconds only below a second."""
+    if 0 < span_ms < 1000:
+        return f"{span_ms} ms"
     left = span_ms // 1000
     parts: list[str] = []
     for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
