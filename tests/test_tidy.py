@@ -22,6 +22,12 @@ FUNCTION_LINES_MAX = 70
 SRC_FILE_LINES_MAX = 450
 TEST_FILE_LINES_MAX = 700
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base"}
+# Words that stand for a noun and keep it back: `at` was a partition here and an offset there, `mine` a lease, a row, a query.
+PRONOUNS = {
+    "at", "found", "known", "mine", "one", "other", "others", "ours", "said", "their", "theirs", "those", "told",
+}  # fmt: skip
+PRONOUNS_LEFT = re.compile(r"/(guard|agent|absences)")
+"""Rooms and files of the guard that still have some."""
 BROAD_CATCHERS = {"src/headstone/cli/main.py", "src/headstone/lake/worker.py"}
 SPARK_CLASSIC_NAMES = {"sparkContext", "SparkContext", "_jvm", "rdd"}
 SPARK_CLASSIC_FILES = {"src/headstone/spark/session.py"}
@@ -106,6 +112,15 @@ def name_is_not_vague(source: Source) -> Iterator[Finding]:
             yield Finding(line=1, message=f"{part} could hold anything; name what it owns")
 
 
+def name_is_a_noun(source: Source) -> Iterator[Finding]:
+    """Of variables, attributes, fields and arguments. Within a comprehension or a lambda the noun is in sight."""
+    if source.in_tests or PRONOUNS_LEFT.search(source.name):
+        return
+    for line, name in sorted(named_in(ast.parse(source.text))):
+        if name.strip("_") in PRONOUNS:
+            yield Finding(line=line, message=f"{name} does not say what it is; take the noun")
+
+
 def exception_is_named(source: Source) -> Iterator[Finding]:
     if source.name in BROAD_CATCHERS:
         return
@@ -163,6 +178,22 @@ def comment_is_not_a_banner(source: Source) -> Iterator[Finding]:
             yield Finding(line=line, message="a file that needs banners is two files")
 
 
+def named_in(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """What the code below this node gives a name to, with the line; but for short-lived names, and Python's own `other`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.Lambda):
+            continue
+        if isinstance(child, ast.FunctionDef) and [a.arg for a in child.args.args] == ["self", "other"]:
+            continue
+        if isinstance(child, ast.arg):
+            yield child.lineno, child.arg
+        elif isinstance(child, ast.Name | ast.Attribute) and isinstance(child.ctx, ast.Store):
+            yield child.lineno, child.id if isinstance(child, ast.Name) else child.attr
+        elif isinstance(child, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and child.name:
+            yield child.lineno, child.name
+        yield from named_in(child)
+
+
 def names_in(nodes: Iterable[ast.AST]) -> set[str]:
     """The names that these nodes themselves are: plain, dotted (last part), or imported."""
     names = set()
@@ -181,6 +212,7 @@ RULES: list[Rule] = [
     file_is_one_idea,
     module_says_what_it_owns,
     name_is_not_vague,
+    name_is_a_noun,
     exception_is_named,
     work_is_finished,
     no_test_sleeps,
@@ -234,6 +266,16 @@ SAMPLES: list[tuple[Rule, str, str, list[int]]] = [
     (name_is_not_vague, "src/headstone/common/segment.py", "", [1]),
     (name_is_not_vague, "tests/spark_helpers.py", "", [1]),
     (name_is_not_vague, "src/headstone/log/base_offset.py", "", []),
+    (name_is_a_noun, SRC, "x = 1\nfound = read()\n", [2]),
+    (name_is_a_noun, SRC, "def walk(data, at, *, end):\n    for one in data:\n        one.step()\n", [1, 2]),
+    (name_is_a_noun, SRC, "class Hold:\n    found: int\n\n    def __init__(self):\n        self._told = 0\n", [2, 5]),
+    (name_is_a_noun, SRC, "with open(path) as said, x:\n    a, (b, mine) = x\n", [1, 2]),
+    (name_is_a_noun, SRC, "try:\n    x()\nexcept OSError as found:\n    pass\n", [3]),
+    (name_is_a_noun, "testbed/s3.py", "known = 1\n", [1]),
+    (name_is_a_noun, SRC, "x = [one.at for one in rows if one.found]\ny = max(rows, key=lambda one: one.told)\n", []),
+    (name_is_a_noun, SRC, "class Place:\n    def __lt__(self, other):\n        return str(self) < str(other)\n", []),
+    (name_is_a_noun, SRC, "keys_found, told_s = count(found=1), row.at\n", []),
+    (name_is_a_noun, TEST, "found = read()\n", []),
     (exception_is_named, SRC, "try:\n    x()\nexcept Exception:\n    pass\n", [3]),
     (exception_is_named, SRC, "try:\n    x()\nexcept (OSError, BaseException) as e:\n    pass\n", [3]),
     (exception_is_named, TEST, "try:\n    x()\nexcept:\n    pass\n", [3]),

@@ -111,12 +111,12 @@ class RecordName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RecordName:
-        found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})@(\d{1,19})", text)
-        if found is None:
+        match = re.fullmatch(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})@(\d{1,19})", text)
+        if match is None:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not of the form TOPIC-PARTITION@OFFSET, such as orders-0@4711"
             )
-        return cls(found[1], partition_number(found[2]), offset(found[3]))
+        return cls(match[1], partition_number(match[2]), offset(match[3]))
 
 
 # Every number of the command line has one of these ranges: no other place knows one.
