@@ -35,7 +35,8 @@ def gather(
         if topic not in state.topics:
             raise UsageError(f"topic {visible(topic)}: there is none, or this user may not describe it")
     problems: list[str] = []
-    configs = _topic_configs(admin, sorted(topics or state.topics), problems)
+    seen = [topic for topic in topics or state.topics if all(number >= 0 for number in state.topics[topic])]
+    configs = _topic_configs(admin, sorted(seen), problems)
     compacted = {topic: found for topic, found in configs.items() if _is_compacted(found)}
     for topic in topics:
         if topic in configs and topic not in compacted:
@@ -99,7 +100,7 @@ def _is_compacted(configs: Configs) -> bool:
 
 def _facts(topic: str, configs: Configs, state: ClusterState, *, held: bool) -> TopicFacts:
     return TopicFacts(
-        topic=topic, copies=min((len(described.replicas) for described in state.topics[topic].values()), default=0),
+        topic=topic, copies=min(len(described.replicas) for described in state.topics[topic].values()),
         values={name: config.value for name, config in configs.items() if config.value is not None},
         own=frozenset(name for name, config in configs.items() if config.own), held_by_guard=held,
     )  # fmt: skip

@@ -274,6 +274,7 @@ def _carry_out(means: Means, course: _Course, step: Step, now: PartitionNow) -> 
             copied = f": {now.copied_bytes} bytes" if now.copied_bytes is not None and now.adding else ""
             _say(means, course, step.why + copied)
         case Away():
+            course.readmission = replace(course.readmission, was_away=True)
             _end(means, course, Ended.EXPELLED, f"when broker {broker} is back, run the same command again", over=False)
         case Stop():
             _end(means, course, Ended.STOPPED, step.why, over=not step.again)

@@ -152,7 +152,7 @@ def _plan(
     )
     reasons: list[str] = []
     if begun is None and judged.verdict is not Verdict.RIGHT:
-        reasons = [*refusals(partition, broker, now), *_no_source(partition, broker, now, read)]
+        reasons = [*refusals(partition, broker, now), *no_source(partition, broker, now, read)]
     made = ReadmissionPlan(
         readmission=readmission, judged=judged, away=away, resumed=begun is not None, refusals=tuple(reasons)
     )
@@ -164,7 +164,7 @@ def _plan(
     )  # fmt: skip
 
 
-def _no_source(partition: TopicPartition, broker: int, now: PartitionNow, read: Mapping[int, Judged]) -> list[str]:
+def no_source(partition: TopicPartition, broker: int, now: PartitionNow, read: Mapping[int, Judged]) -> list[str]:
     """The new copy comes from whoever leads then."""
     in_sync = [other for other in now.replicas if other in now.isr and other != broker]
     leader = now.leader if now.leader in in_sync else next(iter(in_sync), None)
