@@ -18,7 +18,8 @@ VERSION = 1
 BODY_BYTES_MAX = 4 << 20
 """A partition takes about 200 bytes: room for 20,000 on one broker."""
 PARTITIONS_MAX = 20_000
-QUESTIONS_MAX = 100
+QUESTIONS_MAX = 20
+"""Each costs an agent the headers of a segment, at every report."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 INTERVAL_MS_MAX = 3_600_000
 
