@@ -339,6 +339,7 @@ def test_an_override_that_came_between_the_look_and_the_hold_is_what_goes_back(j
     ).round()
     assert twin.topics["orders"].overrides == dict(HOLD)
     twin.start(3)
+    guard = watcher(twin, journal)
     for _ in range(4):
         after(twin, guard, 1_000)
     assert twin.topics["orders"].overrides == OWN
@@ -390,8 +391,8 @@ def test_nothing_is_changed_by_a_guard_whose_lease_was_taken_while_it_looked(jou
         readings=None,  # type: ignore[arg-type]
     )
     result = slow.round()
-    assert (result.leads, twin.changes, journal.memory("orders")) == (False, [], before)
-    assert [type(done.action) for done in result.done] == [SetHold]
+    assert (result.leads, result.lease.holder, result.done) == (False, "b", ())
+    assert (twin.changes, journal.memory("orders")) == ([], before)
 
 
 def test_an_empty_memory_takes_who_is_behind_for_somebody_without_slack(journal: Journal) -> None:
@@ -469,3 +470,32 @@ def test_a_topic_that_a_look_does_not_show_is_unknown_and_not_fine(journal: Jour
     result = after(twin, guard, 30_000)
     assert (states(result), states(result, "users")) == ([State.FINE], [State.UNKNOWN])
     assert list(journal.topics()) == ["orders", "users"]
+
+
+def test_what_only_moves_on_with_time_is_written_now_and_then_and_what_happens_at_once(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    first = journal.remembered("orders")
+    after(twin, guard, 30_000)
+    assert (journal.remembered("orders"), journal.looked_ms()) == (first, START_MS + 30_000)
+    after(twin, guard, 270_000)
+    assert journal.remembered("orders").looked_ms == START_MS + 300_000
+    twin.stop(3)
+    after(twin, guard, 1_000)
+    kept = journal.remembered("orders")
+    assert ([away.broker for away in kept.memory.away], kept.looked_ms) == ([3], START_MS + 301_000)
+    assert kept.memory.away[0].complete_ms == START_MS + 300_000 - MARGINS.metadata_age_ms
+
+
+def test_a_guard_that_leads_again_takes_up_what_the_other_one_wrote(journal: Journal) -> None:
+    twin = ClusterTwin()
+    first, second = watcher(twin, journal), watcher(twin, journal, replace(ACTS, name="b"))
+    first.round()
+    after(twin, second, ACTS.lease_ms)
+    twin.stop(3)
+    after(twin, second, 1_000)
+    assert not first.round().leads
+    result = after(twin, first, ACTS.lease_ms)
+    assert (result.leads, states(result)) == (True, [State.WATCHED])
+    assert journal.memory("orders").away[0].since_ms == twin.now_ms - ACTS.lease_ms

@@ -54,7 +54,8 @@ def journal_status(journal: Journal, *, now_ms: int, why: str) -> GuardStatus:
     known = Known(
         cluster_id=journal.cluster_id, memories={topic: kept.memory for topic, kept in topics.items()},
         statuses={topic: kept.statuses for topic, kept in topics.items()},
-        looked_ms=max((kept.looked_ms for kept in topics.values()), default=None), lease=journal.lease(),
+        looked_ms=max((*(kept.looked_ms for kept in topics.values()), journal.looked_ms() or 0), default=None) or None,
+        lease=journal.lease(),
         alarms=journal.alarms(), problems=(why,), reasons=reasons_of(journal),
         by_hand=by_hand(journal),
     )  # fmt: skip

@@ -34,6 +34,7 @@ __all__ = [
     "usual_directory",
     "usual_journal",
 ]
+LOOKED = "looked_ms"
 NONE = -1
 """Partition or broker of an alarm that is about the whole topic: in a key, NULL differs from itself."""
 BEGUN = None
@@ -172,20 +173,19 @@ class Journal:
 
     def _remembered(self, topic: str, memory: object, statuses: object, looked_ms: object) -> Remembered:
         try:
-            return Remembered(
-                memory=memory_of(str(memory)),
-                statuses=tuple(value_of(Status, item) for item in json.loads(str(statuses))),
-                looked_ms=int(str(looked_ms)),
-            )
-        except (NotAMemory, ValueError) as error:
+            known = memory_of(str(memory))
+        except NotAMemory as error:
             raise damaged(self.path, f"what it remembers of topic {topic!r} cannot be read: {error}") from error
+        return Remembered(memory=known, statuses=self._statuses(topic, str(statuses)), looked_ms=int(str(looked_ms)))
 
     def remember(self, topic: str, memory: Memory) -> None:
         before = self.remembered(topic)
         self.remember_all({topic: replace(before, memory=memory)}, holder=None, now_ms=0)
 
-    def remember_all(self, decided: Mapping[str, Remembered], *, holder: str | None, now_ms: int) -> None:
-        """All or nothing, and only while `holder` leads (None: whoever does)."""
+    def remember_all(
+        self, decided: Mapping[str, Remembered], *, holder: str | None, now_ms: int, looked_ms: int | None = None
+    ) -> None:
+        """All or nothing, and only while `holder` leads (None: whoever does). looked_ms: of a look at all that is watched."""
         with self._transaction() as connection:
             if holder is not None:
                 self._check_lease(connection, holder, now_ms)
@@ -196,6 +196,27 @@ class Journal:
                     for topic, kept in decided.items()
                 ],
             )
+            if looked_ms is not None:
+                connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (LOOKED, str(looked_ms)))
+
+    def looked_ms(self) -> int | None:
+        """When the newest look at all that is watched began: what is shown of topics was so then."""
+        known = self.fact(LOOKED)
+        return None if known is None else int(known)
+
+    def names(self) -> list[str]:
+        return [str(topic) for (topic,) in self._rows("SELECT topic FROM memory ORDER BY topic")]
+
+    def shown(self) -> dict[str, tuple[Status, ...]]:
+        """What was decided last of each topic's partitions, without what is remembered of them."""
+        rows = self._rows("SELECT topic, statuses FROM memory ORDER BY topic")
+        return {str(topic): self._statuses(str(topic), str(statuses)) for topic, statuses in rows}
+
+    def _statuses(self, topic: str, text: str) -> tuple[Status, ...]:
+        try:
+            return tuple(value_of(Status, item) for item in json.loads(text))
+        except (NotAMemory, ValueError) as error:
+            raise damaged(self.path, f"what it shows of topic {topic!r} cannot be read: {error}") from error
 
     def forget(self, topic: str) -> None:
         """Of a topic that is gone. Its changes stay."""

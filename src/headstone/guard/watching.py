@@ -42,6 +42,7 @@ from headstone.guard.loans import loans
 from headstone.guard.looks import Look
 from headstone.guard.memories import plain
 from headstone.guard.readings import Readings
+from headstone.guard.recollection import Recollection
 from headstone.guard.status import CLUSTER_LOST, REFUSED, UNSEEN
 
 LEASE_POLLS = 3
@@ -128,6 +129,7 @@ class Watcher:
         self.looks = 0
         self._admin, self._look, self._journal, self._clock = admin, look, journal, clock
         self._readings = readings
+        self._recollection = Recollection(journal)
         self._held_on: dict[str, tuple[int, ...]] = {}
         self._end_tries: dict[str, int] = {}
         self._accepted_ms: dict[str, int] = {}
@@ -160,31 +162,35 @@ class Watcher:
             self.settings.name, now_ms=began_ms, lease_ms=self.settings.lease_ms, applies=self.settings.applies
         )
         leads = lease.holder == self.settings.name
+        if not leads:
+            return self._stand_by(began_ms, lease)
         try:
             look = self._looked(only)
         except Unfinished as error:
-            return self._lost(began_ms, lease, leads, str(error))
+            return self._lost(began_ms, lease, str(error))
         released = self._journal.released()
         decided = {seen.topic: self._decided(seen, released) for seen in look.topics}
         seen_topics = {seen.topic: seen for seen in look.topics}
-        done: list[Done] = []
         problems = list(look.problems)
-        if leads:
-            try:
-                problems += self._remember(decided, seen_topics)
-                done = self._act(decided, seen_topics)
-            except LeaseLost as error:
-                leads, lease = False, self._journal.lease() or lease
-                problems.append(str(error))
-        if not leads:
-            done = [Done(topic=topic, action=action, outcome=None) for topic, action in _actions(decided)]
-        self._note(decided, done, leads, began_ms, whole=only is None)
-        if leads and only is None:
+        try:
+            problems += self._remember(decided, seen_topics, began_ms if only is None else None)
+            done = self._act(decided, seen_topics)
+        except LeaseLost:
+            return self._stand_by(began_ms, self._journal.lease() or lease)
+        self._note(decided, done, began_ms, whole=only is None)
+        if only is None:
             unseen = [KeptAlarm(kind=UNSEEN, detail="; ".join(look.problems[:PROBLEMS_MAX]))] if look.problems else []
             self._journal.set_alarms("", unseen, now_ms=self._clock())
         self.looks += 1
         self.calls_failed += len(look.problems)
-        return self._result(began_ms, lease, leads, tuple(done), tuple(problems), whole=only is None)
+        return self._result(began_ms, lease, True, tuple(done), tuple(problems), whole=only is None)
+
+    def _stand_by(self, began_ms: int, lease: Lease) -> Round:
+        """Another guard leads: what it shows is in the journal, and the cluster is asked once and not twice."""
+        self._recollection.forget()
+        self._memories, self._statuses, self._held_bytes = {}, self._journal.shown(), {}
+        self._looked_ms = self._journal.looked_ms()
+        return self._result(began_ms, lease, False, (), (), whole=True)
 
     def _looked(self, only: Sequence[str] | None) -> Look:
         """Topics that the guard holds are looked at also if they are no longer compacted: then the hold ends."""
@@ -193,9 +199,10 @@ class Watcher:
             look = self._look(only or self.settings.topics or None)
             if only is None and not self.settings.topics:
                 seen = {topic.topic for topic in look.topics}
-                missing = {name: kept for name, kept in self._journal.topics().items() if name not in seen}
-                self._gone = self._deleted(list(missing))
-                held = [name for name, kept in missing.items() if kept.memory.hold and name not in self._gone]
+                missing = [name for name in self._journal.names() if name not in seen]
+                self._gone = self._deleted(missing)
+                left = [name for name in missing if name not in self._gone]
+                held = [name for name in left if self._recollection.memory(name).hold is not None]
                 others = self._look(held) if held else replace(look, topics=(), problems=())
                 look = replace(look, topics=(*look.topics, *others.topics), problems=(*look.problems, *others.problems))
             return look
@@ -208,12 +215,11 @@ class Watcher:
             name for name, states in described.items() if any(s.error == UNKNOWN_TOPIC for s in states.values())
         )
 
-    def _lost(self, began_ms: int, lease: Lease, leads: bool, why: str) -> Round:
+    def _lost(self, began_ms: int, lease: Lease, why: str) -> Round:
         """What is set stays set, which is safe; it is told, and looked for again."""
         self.calls_failed += 1
-        if leads:
-            self._journal.set_alarms("", [KeptAlarm(kind=CLUSTER_LOST, detail=why)], now_ms=began_ms)
-        return self._result(began_ms, lease, leads, (), (why,), whole=True, lost=why)
+        self._journal.set_alarms("", [KeptAlarm(kind=CLUSTER_LOST, detail=why)], now_ms=began_ms)
+        return self._result(began_ms, lease, True, (), (why,), whole=True, lost=why)
 
     def _result(
         self, began_ms: int, lease: Lease, leads: bool, done: tuple[Done, ...], problems: tuple[str, ...], *, whole: bool,
@@ -228,14 +234,16 @@ class Watcher:
 
     def _decided(self, seen: TopicSeen, released: Mapping[str, int]) -> tuple[Memory, Decision]:
         """With what was asked of brokers since, what was read of replicas, and what a person released."""
-        memory = released_by_person(self._journal.memory(seen.topic), released.get(seen.topic))
+        memory = released_by_person(self._recollection.memory(seen.topic), released.get(seen.topic))
         now_ms = self._clock()
         held_on = tuple(sorted({*seen.held_on, *self._held_on.pop(seen.topic, ())}))
         seen = replace(seen, held_on=held_on, hold_accepted_ms=self._accepted_ms.get(seen.topic))
         seen = with_readings(seen, self._journal.readings(seen.topic), now_ms)
         return memory, decide(memory, seen, now_ms, self.settings.margins, self.settings.allowed)
 
-    def _remember(self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen]) -> list[str]:
+    def _remember(
+        self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen], looked_ms: int | None
+    ) -> list[str]:  # fmt: skip
         """On the disk before anything is done."""
         kept = {
             topic: Remembered(
@@ -244,12 +252,13 @@ class Watcher:
             )
             for topic, (before, decision) in decided.items()
         }  # fmt: skip
-        self._journal.remember_all(kept, holder=self.settings.name, now_ms=self._clock())
+        self._recollection.keep(kept, holder=self.settings.name, now_ms=self._clock(), looked_ms=looked_ms)
         margins = json.dumps(plain(self.settings.margins))
         if self._journal.fact(MARGINS) != margins:
             self._journal.note_fact(MARGINS, margins)
         for topic in self._gone:
             self._journal.forget(topic)
+            self._recollection.drop(topic)
         for topic in self._journal.released():
             if topic in kept and kept[topic].memory.hold is None:
                 self._journal.forget_released(topic)
@@ -268,6 +277,7 @@ class Watcher:
         wanted = [*_actions(decided), *self._unended(decided)]
         for topic, action in wanted:
             outcome = self._acted(topic, action, decided[topic][1], seen[topic]) if self.settings.applies else None
+            self._recollection.drop(topic)
             done.append(Done(topic=topic, action=action, outcome=outcome))
         return done
 
@@ -302,7 +312,7 @@ class Watcher:
         return outcome
 
     def _note(
-        self, decided: Mapping[str, tuple[Memory, Decision]], done: Sequence[Done], leads: bool, began_ms: int, *, whole: bool
+        self, decided: Mapping[str, tuple[Memory, Decision]], done: Sequence[Done], began_ms: int, *, whole: bool
     ) -> None:  # fmt: skip
         """What stands now, for status and metrics."""
         now_ms = self._clock()
@@ -322,17 +332,16 @@ class Watcher:
             self._memories[topic] = (
                 decision.memory if self.settings.applies else without_wishes(before, decision.memory)
             )
-            if leads:
-                known = self._journal.alarms(topic)
-                refused = [one for one in done if one.topic == topic and one.outcome and one.outcome.why is not None]
-                alarms = standing(topic, decision, refused, known)
-                # A readmission by hand holds the topic for a while, and says so in the journal.
-                alarms = [a for a in alarms if a.kind != AlarmKind.FOREIGN_HOLD or topic not in lent]
-                self._journal.set_alarms(topic, alarms, now_ms=now_ms)
+            known = self._journal.alarms(topic)
+            refused = [one for one in done if one.topic == topic and one.outcome and one.outcome.why is not None]
+            alarms = standing(topic, decision, refused, known)
+            # A readmission by hand holds the topic for a while, and says so in the journal.
+            alarms = [a for a in alarms if a.kind != AlarmKind.FOREIGN_HOLD or topic not in lent]
+            self._journal.set_alarms(topic, alarms, now_ms=now_ms)
         if whole:
-            self._measure(leads)
+            self._measure()
 
-    def _measure(self, leads: bool) -> None:
+    def _measure(self) -> None:
         """One question to each broker, and only while something is held."""
         held = sorted(topic for topic, memory in self._memories.items() if _is_held(memory))
         if not held:
@@ -343,7 +352,7 @@ class Watcher:
         except Unfinished:
             return
         sizes = topic_bytes(self._admin, held, brokers)
-        for topic in held if leads else ():
+        for topic in held:
             self._journal.note_sizes(topic, sizes[topic])
         known = self._journal.sizes()
         self._held_bytes = grown_bytes({topic: known[topic] for topic in held if topic in known}, sizes)
