@@ -73,11 +73,11 @@ class Horizons:
             if start is None:
                 self._read.pop(partition, None)
                 continue
-            known = self._read.get(partition)
-            if known is None or start < known.start:
-                known = self._read[partition] = Read(start=start, end=start)
-            if state.leader is not None and known.end < (state.committed_end or 0):
-                wanted.setdefault(state.leader, {})[partition] = known.end
+            read = self._read.get(partition)
+            if read is None or start < read.start:
+                read = self._read[partition] = Read(start=start, end=start)
+            if state.leader is not None and read.end < (state.committed_end or 0):
+                wanted.setdefault(state.leader, {})[partition] = read.end
         for partition, data in fetch(wanted).items() if wanted else ():
             self._read[partition] = horizons_in(data, self._read[partition])
         if whole:

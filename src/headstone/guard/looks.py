@@ -69,7 +69,7 @@ class _Questions:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Told:
+class _Account:
     """What one broker said of its own replicas, and of the topics that it was asked about."""
 
     broker: int
@@ -97,24 +97,24 @@ def look(
     watched = [name for name in configs if topics is not None or _compacted(configs[name])]
     reassignments = _reassignments(admin, problems)
     default_overrides = _default_overrides(admin, problems)
-    told = _ask_brokers(admin, state, {name: partitions[name] for name in watched}, configs, clock)
-    for answer in told:
-        problems += answer.problems
+    accounts = _ask_brokers(admin, state, {name: partitions[name] for name in watched}, configs, clock)
+    for account in accounts:
+        problems += account.problems
     clocks = clocks if clocks is not None else Clocks()
-    readings = [clocks.reading(answer.stamps) for answer in told if answer.stamps is not None]
+    readings = [clocks.reading(account.stamps) for account in accounts if account.stamps is not None]
     if reassignments is not None:
         readings += _controller_clock(admin, state, clock)
-    retention_ms = _default_retention_ms(configs, told)
+    retention_ms = _default_retention_ms(configs, accounts)
     seen = tuple(
         TopicSeen(
             topic=name, asked_ms=asked_ms, compacted=_compacted(configs[name]),
             delete_retention_ms=_retention_ms(configs[name], retention_ms), overrides=_overrides(configs[name]),
             partitions=tuple(
-                _partition(TopicPartition(name, number), partition, told, reassignments or {})
+                _partition(TopicPartition(name, number), partition, accounts, reassignments or {})
                 for number, partition in sorted(partitions[name].items())
             ),
             alive=tuple(sorted(state.brokers)), skew_ms=largest_difference_ms(readings),
-            held_on=tuple(answer.broker for answer in told if name in answer.configs and holds(answer.configs[name])),
+            held_on=tuple(account.broker for account in accounts if name in account.configs and holds(account.configs[name])),
             in_sync_min=_number(configs[name], IN_SYNC_MIN, 1), default_overrides=default_overrides,
         )
         for name in watched
@@ -209,18 +209,18 @@ def _controller_clock(admin: Admin, state: ClusterState, clock: Clock) -> list[R
     """Only where the active controller is a broker too: the others do not clean. Not all clusters tell, nor all users."""
     asked_ms = clock()
     try:
-        controller, told_ms = admin.controller_clock_ms()
+        controller, controller_ms = admin.controller_clock_ms()
     except Unfinished:
         return []
-    if controller not in state.brokers or told_ms < 0:
+    if controller not in state.brokers or controller_ms < 0:
         return []
-    return [Reading(earliest_ms=told_ms - clock(), latest_ms=told_ms - asked_ms)]
+    return [Reading(earliest_ms=controller_ms - clock(), latest_ms=controller_ms - asked_ms)]
 
 
 def _ask_brokers(
     admin: Admin, state: ClusterState, watched: Mapping[str, Mapping[int, PartitionState]],
     configs: Mapping[str, Configs], clock: Clock,
-) -> list[_Told]:  # fmt: skip
+) -> list[_Account]:  # fmt: skip
     replicas: dict[int, list[TopicPartition]] = {broker: [] for broker in sorted(state.brokers)}
     for topic, partitions in watched.items():
         for number, partition in partitions.items():
@@ -233,7 +233,7 @@ def _ask_brokers(
     # Each broker's own default shows in any one topic that does not say otherwise.
     topics = list(dict.fromkeys([*held, *_without_own_retention(configs)[:1]]))
 
-    def ask(broker: int) -> _Told:
+    def ask(broker: int) -> _Account:
         questions = _Questions(
             replicas=replicas[broker], leading=leading[broker], stamping=stamping[broker], topics=topics
         )  # fmt: skip
@@ -253,37 +253,37 @@ def _leading(
     return leading
 
 
-def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) -> _Told:
+def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) -> _Account:
     """One after the other; when its time is over, the rest is left unasked."""
-    told = _Told(broker=broker)
+    account = _Account(broker=broker)
 
     def ends() -> None:
-        told.ends = admin.replica_ends(broker, questions.replicas)
+        account.ends = admin.replica_ends(broker, questions.replicas)
 
     def committed() -> None:
-        told.committed = admin.committed_ends(broker, questions.leading)
+        account.committed = admin.committed_ends(broker, questions.leading)
 
     def configs() -> None:
         answers = admin.try_topic_configs(questions.topics, broker=broker, keys=KEYS) if questions.topics else {}
-        told.configs = {topic: answer for topic, answer in answers.items() if not isinstance(answer, Unfinished)}
+        account.configs = {topic: answer for topic, answer in answers.items() if not isinstance(answer, Unfinished)}
 
     def stamps() -> None:
         asked_ms = clock()
         newest_ms = admin.newest_ms(broker, questions.stamping)
-        told.stamps = Stamps(newest_ms=newest_ms, asked_ms=asked_ms, answered_ms=clock())
+        account.stamps = Stamps(newest_ms=newest_ms, asked_ms=asked_ms, answered_ms=clock())
 
     deadline = time.monotonic() + admin.seconds_max
     for question in (ends, committed, configs, stamps):
         try:
             question()
         except Unfinished as error:
-            told.problems.append(f"broker {broker}: {error}")
+            account.problems.append(f"broker {broker}: {error}")
             if not isinstance(error, NotPermitted):
                 break
         if time.monotonic() > deadline:
-            told.problems.append(f"broker {broker} answers slowly: not all questions were asked")
+            account.problems.append(f"broker {broker} answers slowly: not all questions were asked")
             break
-    return told
+    return account
 
 
 def _at_once(ask: Callable[[Asked], Answer], whom: Sequence[Asked]) -> list[Answer]:
@@ -294,13 +294,13 @@ def _at_once(ask: Callable[[Asked], Answer], whom: Sequence[Asked]) -> list[Answ
 
 
 def _without_own_retention(configs: Mapping[str, Configs]) -> list[str]:
-    return [topic for topic, known in configs.items() if RETENTION in known and not known[RETENTION].own]
+    return [topic for topic, values in configs.items() if RETENTION in values and not values[RETENTION].own]
 
 
-def _default_retention_ms(configs: Mapping[str, Configs], told: Sequence[_Told]) -> int | None:
+def _default_retention_ms(configs: Mapping[str, Configs], accounts: Sequence[_Account]) -> int | None:
     """The smallest of any broker: each stamps with its own."""
     sample = _without_own_retention(configs)[:1]
-    answers = [configs, *(answer.configs for answer in told)]
+    answers = [configs, *(account.configs for account in accounts)]
     values = [_number(answer[topic], RETENTION, 0) for topic in sample for answer in answers if topic in answer]
     return min(values, default=None)
 
@@ -325,11 +325,11 @@ def _number(configs: Configs, name: str, missing: int) -> int:
 
 
 def _partition(
-    partition: TopicPartition, state: PartitionState, told: Sequence[_Told],
+    partition: TopicPartition, state: PartitionState, accounts: Sequence[_Account],
     reassignments: Mapping[TopicPartition, Reassignment],
 ) -> PartitionSeen:  # fmt: skip
-    ends = {answer.broker: answer.ends.get(partition) for answer in told}
-    committed = [answer.committed[partition] for answer in told if partition in answer.committed]
+    ends = {account.broker: account.ends.get(partition) for account in accounts}
+    committed = [account.committed[partition] for account in accounts if partition in account.committed]
     running = reassignments.get(partition)
     return PartitionSeen(
         partition=partition.number, leader=state.leader, isr=state.isr,
