@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from headstone.coordination.danger import Margins
-from headstone.coordination.guard_values import State, Status
+from headstone.coordination.guard_values import RATIO, Allowed, State, Status
 from headstone.sim.checkers import CORRUPTIONS, check_log
+from headstone.sim.guard_world import CALM, MARGINS, NO_DEFAULTS, RETENTION_MS, WORST, Trouble
 from headstone.sim.guarded import Guarded
 from headstone.sim.guarded_runs import AT_THE_LAST_MOMENT, MUTANTS, draw_guarded, run_both_ways, run_guarded
 
@@ -84,6 +85,90 @@ def test_a_day_of_rolling_restarts_touches_nothing(seed: int) -> None:
     assert dict(driver.guard.actions) == {}
     assert driver.guard.statuses == (Status(partition=0, state=State.FINE),)
     assert [check_log("broker", broker.log, cluster.truth) for broker in cluster.brokers] == [[], [], []]
+
+
+@pytest.mark.parametrize("agents", [True, False])
+def test_with_agents_a_partition_that_nobody_writes_to_needs_no_hold(agents: bool) -> None:
+    """Until somebody writes: then the time that is left begins anew."""
+    driver = three_brokers(WORST, AT_THE_LAST_MOMENT)
+    driver.guard.agents = agents
+    cluster, rng = driver.cluster, random.Random(4)
+    driver.write(rng)
+    driver.pump(rng)
+    for broker in cluster.brokers:
+        cluster.clean(broker)
+    cluster.wait(MARGINS.poll_ms)
+    cluster.crash(2, clean_stop=True)
+    learn_all(driver)
+    cluster.wait(3 * RETENTION_MS)
+    assert ("SetHold" in driver.guard.actions) == (not agents)
+    driver.delete(rng)
+    driver.pump(rng)
+    for broker in cluster.brokers[:2]:
+        cluster.clean(broker)
+    cluster.wait(RETENTION_MS // 4)
+    assert driver.guard.statuses[0].state == (State.WATCHED if agents else State.HELD)
+    cluster.wait(RETENTION_MS)
+    assert driver.guard.statuses[0].state == State.HELD
+    driver.heal()
+    assert [check_log("broker", broker.log, cluster.truth) for broker in cluster.brokers] == [[], [], []]
+
+
+@pytest.mark.parametrize("cluster_default", [True, False])
+def test_a_robot_that_undoes_every_hold_is_out_of_reach_of_the_default_or_the_danger_is_named(
+    cluster_default: bool,
+) -> None:
+    driver = three_brokers(CALM, MARGINS)
+    driver.meddled, driver.guard.robot_ms = True, driver.cluster.now_ms
+    driver.guard.allowed = Allowed(cluster_default=cluster_default)
+    cluster, rng = driver.cluster, random.Random(4)
+    leave_and_delete(driver, rng)
+    for _ in range(8):
+        cluster.wait(RETENTION_MS // 4)
+        driver.write(rng)
+        driver.pump(rng)
+        for broker in cluster.brokers[:2]:
+            cluster.clean(broker)
+    assert driver.guard.statuses[0].state == (State.HELD if cluster_default else State.TOO_LATE)
+    assert ("HoldByDefault" in driver.guard.actions) == cluster_default
+    driver.heal()
+    assert [check_log("broker", broker.log, cluster.truth) for broker in cluster.brokers] == [[], [], []]
+    assert driver.world.settings.default_overrides == NO_DEFAULTS
+
+
+def test_a_person_who_changes_the_hold_is_left_alone_and_the_danger_is_named() -> None:
+    driver = three_brokers(CALM, MARGINS)
+    driver.meddled = True
+    cluster, rng = driver.cluster, random.Random(4)
+    leave_and_delete(driver, rng)
+    while driver.guard.statuses[0].state != State.HELD:
+        cluster.wait(MARGINS.poll_ms)
+    holds = driver.guard.actions["SetHold"]
+    driver.world.override(((RATIO, "0.3"),))
+    cluster.wait(RETENTION_MS)
+    assert driver.guard.statuses[0].state == State.TOO_LATE
+    assert (driver.guard.actions["SetHold"], dict(driver.world.settings.overrides)[RATIO]) == (holds, "0.3")
+
+
+def three_brokers(trouble: Trouble, margins: Margins) -> Guarded:
+    drawn, _ = draw_guarded(4, 0)
+    policy = replace(drawn.policy, index_keys_max=None)
+    driver = Guarded(replace(drawn, policy=policy, replicas=3, brokers=3, skews_ms=(0, 0, 0)), margins, 4)
+    driver.world.trouble = trouble
+    return driver
+
+
+def leave_and_delete(driver: Guarded, rng: random.Random) -> None:
+    """Broker 2 misses a deletion, which is stamped at once."""
+    driver.write(rng)
+    driver.pump(rng)
+    driver.cluster.wait(MARGINS.poll_ms)
+    driver.cluster.crash(2, clean_stop=True)
+    learn_all(driver)
+    driver.delete(rng)
+    driver.pump(rng)
+    for broker in driver.cluster.brokers[:2]:
+        driver.cluster.clean(broker)
 
 
 def learn_all(driver: Guarded) -> None:

@@ -57,7 +57,7 @@ def is_covered(partition: PartitionSeen) -> bool:
         if replica.watermarks is not None
         and (replica.log_end is None or max(replica.watermarks.mcco, replica.watermarks.mxfo) <= replica.log_end)
     ]
-    if partition.committed_end is None or len(claims) < len(partition.replicas):
+    if partition.committed_end is None or not claims or len(claims) < len(partition.replicas):
         return False
     group = group_watermarks(claims)
     return partition.committed_end <= min(group.mtro, group.mxro)

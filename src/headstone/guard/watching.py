@@ -307,7 +307,7 @@ class Watcher:
             if outcome.why is not None:
                 self._end_tries[topic] = tries + 1
         if isinstance(action, SetHold) and outcome.why is None:
-            self._accepted_ms[topic] = now_ms
+            self._accepted_ms[topic] = self._clock()
         self.calls_failed += outcome.why is not None
         return outcome
 

@@ -201,8 +201,8 @@ class Guard:
         self.missed_a_leader = self.missed_a_change = False
         self.exposed: set[int] = set()
         """Who was away when somebody undid the hold: until a look could show it, that is not the guard's to answer for."""
-        self._robot_ms = self.cluster.now_ms if robot else None
-        self._agents = agents
+        self.robot_ms = self.cluster.now_ms if robot else None
+        self.agents = agents
         self._claims: dict[int, ReplicaWatermarks] = {}
         self._joined: set[tuple[int, int]] = set()
         self._read: dict[int, tuple[Verdict, int]] = {}
@@ -216,7 +216,7 @@ class Guard:
         return self.cluster.now_ms - self.looked_ms > 2 * self.world.bounds.poll_ms
 
     def next_ms(self) -> int:
-        times = (self._look_ms, self._robot_ms, self.world.next_ms(), *self.world.passes.values())
+        times = (self._look_ms, self.robot_ms, self.world.next_ms(), *self.world.passes.values())
         return min(ms for ms in times if ms is not None)
 
     def changing(self) -> None:
@@ -226,8 +226,8 @@ class Guard:
         now_ms = self.cluster.now_ms
         self.world.begin_passes()
         self.world.arrivals()
-        if self._robot_ms is not None and self._robot_ms <= now_ms:
-            self._robot_ms = now_ms + int(ROBOT_POLLS * self.world.bounds.poll_ms)
+        if self.robot_ms is not None and self.robot_ms <= now_ms:
+            self.robot_ms = now_ms + int(ROBOT_POLLS * self.world.bounds.poll_ms)
             self.world.robot()
         if now_ms < self._look_ms:
             return
@@ -266,7 +266,7 @@ class Guard:
     def _replica(self, broker: Broker) -> ReplicaSeen:
         verdict, read_ms = self._read.get(broker.number, (None, 0))
         reachable = self.cluster.reachable(broker) and broker.metadata is not None
-        if reachable and self._agents:
+        if reachable and self.agents:
             self._claims[broker.number] = broker.log.watermarks()
         return ReplicaSeen(
             broker=broker.number, log_end=broker.log.log_end if reachable else None, verdict=verdict, read_ms=read_ms,
