@@ -82,6 +82,10 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.metrics is not None:
             server = stack.enter_context(_metrics_server(arguments, watcher, rounds, agents))
             output.tell(f"metrics: http://{server.address}/metrics")
+        for topic in _left_held(journal, settings.topics):
+            output.warn(
+                f"{visible(topic)} is held by an earlier run and is not watched now: name it with --topic, or release it"
+            )
         if arguments.once:
             rounds.tell(watcher.round())
         else:
@@ -107,6 +111,11 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         name=name, margins=margins, allowed=allowed, topics=tuple(arguments.topic),
         applies=arguments.apply,
     )  # fmt: skip
+
+
+def _left_held(journal: Journal, watched: tuple[str, ...]) -> list[str]:
+    others = [topic for topic in journal.names() if watched and topic not in watched]
+    return [topic for topic in others if journal.memory(topic).hold is not None]
 
 
 def _refuse_topics(admin: Admin, topics: tuple[str, ...]) -> None:
