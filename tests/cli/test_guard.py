@@ -87,6 +87,13 @@ def test_without_the_cluster_status_tells_what_the_journal_knows(
     assert document["topics"][0]["held"]["brokers"] == [1, 2]
 
 
+def test_what_an_earlier_run_left_held_and_nobody_watches_now_is_known(journal: Path) -> None:
+    from headstone.cli.guard_watch import _left_held
+
+    with Journal.open(journal, cluster_id=None) as opened:
+        assert [_left_held(opened, watched) for watched in ((), ("orders",), ("users",))] == [[], [], ["orders"]]
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

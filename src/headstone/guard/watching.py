@@ -277,7 +277,6 @@ class Watcher:
         wanted = [*_actions(decided), *self._unended(decided)]
         for topic, action in wanted:
             outcome = self._acted(topic, action, decided[topic][1], seen[topic]) if self.settings.applies else None
-            self._recollection.drop(topic)
             done.append(Done(topic=topic, action=action, outcome=outcome))
         return done
 
