@@ -169,8 +169,9 @@ class World:
         return self.undone_ms is not None and self.cluster.now_ms <= self.undone_ms + noticed_ms
 
     def change_retention(self, rng: random.Random) -> None:
+        """Never below the sum of the margins: that is only told of."""
         self.changes += 1
-        self.configure(delete_retention_ms=rng.choice((RETENTION_MS // 3, RETENTION_MS, 2 * RETENTION_MS)))
+        self.configure(delete_retention_ms=rng.choice((RETENTION_MS * 2 // 3, RETENTION_MS, 2 * RETENTION_MS)))
 
     def begin_passes(self) -> None:
         for number, begin_ms in list(self.passes.items()):
