@@ -367,7 +367,8 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
     # A call that was given up, or repeated, may still arrive, and an old answer may show what is gone: the hold is
     # remembered for as long as either could be.
     last_ms = max(hold.asked_ms + margins.effect_ms, hold.shown_ms or 0, hold.default_seen_ms or 0)
-    left = replace(hold, released_ms=now_ms) if actions or not _is_news(seen, margins, last_ms) else None
+    waits = bool(actions) or (not is_held(hold.found) and not _is_news(seen, margins, last_ms))
+    left = replace(hold, released_ms=now_ms) if waits else None
     return replace(memory, hold=left, default_hold=default), actions
 
 
