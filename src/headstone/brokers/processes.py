@@ -10,10 +10,12 @@ import base64
 import secrets
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -23,17 +25,22 @@ from headstone.brokers.ports import HOST, free_ports
 from headstone.errors import Unfinished
 
 STARTED = "Kafka Server started"
+META = "meta.properties"
 START_SECONDS_MAX = 180
 STOP_SECONDS_MAX = 60
 STOPS_MAX = 3
 TAIL_LINES = 40
 POLL_SECONDS = 0.1
+PATIENCE_SECONDS = 180.0
+"""For what a broker does in a moment, on a machine that does ten other things: only a failure takes so long."""
 
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """Three brokers on two cores start in half the time without the second compiler. Not for measuring."""
 
 
-def wait_until(true: Callable[[], bool], what: str, *, seconds_max: float, every: float = POLL_SECONDS) -> None:
+def wait_until(
+    true: Callable[[], bool], what: str, *, seconds_max: float = PATIENCE_SECONDS, every: float = POLL_SECONDS
+) -> None:
     """Raises Unfinished that says what did not happen."""
     deadline = time.monotonic() + seconds_max
     while not true():
@@ -86,8 +93,11 @@ class Broker:
         return (self.log_dir / ".kafka_cleanshutdown").exists()
 
     def format(self, cluster_id: str) -> None:
-        properties = self._write_properties()
-        self._distribution.tool("storage", "format", "-t", cluster_id, "-c", properties, config=self.root / "tools")
+        """What Kafka's own tool writes, under the names of this cluster, this broker and this directory."""
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        names = {"cluster.id": cluster_id, "node.id": self.number, "directory.id": new_id()}
+        for name, content in _formatted(self._distribution).items():
+            (self.log_dir / name).write_bytes(_named(content, names) if name == META else content)
 
     def start(self, *, wait: bool = True) -> None:
         assert not self.running
@@ -171,7 +181,7 @@ class Broker:
 
     def _write_properties(self) -> str:
         path = self.root / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
+        path.write_text(as_properties(self.settings))
         return str(path)
 
 
@@ -186,7 +196,7 @@ class Cluster:
         controllers = {number: ports[brokers + number - 1] for number in range(1, brokers + 1)}
         self.distribution = distribution
         self.root = root
-        self.cluster_id = base64.urlsafe_b64encode(b"Headston" + secrets.token_bytes(8)).decode().rstrip("=")
+        self.cluster_id = new_id()
         self.ports = {number: ports[number - 1] for number in range(1, brokers + 1)}
         voters = ",".join(f"{number}@{HOST}:{port}" for number, port in controllers.items())
         self.brokers: dict[int, Broker] = {}
@@ -245,6 +255,33 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+def new_id() -> str:
+    """As Kafka writes a UUID. Begins like no option of a tool: not with a dash."""
+    return base64.urlsafe_b64encode(b"Headston" + secrets.token_bytes(8)).decode().rstrip("=")
+
+
+@cache
+def _formatted(distribution: Distribution) -> Mapping[str, bytes]:
+    """The files of an empty log directory, by the tool of this release. A Java process of its own, so it is asked once."""
+    with tempfile.TemporaryDirectory(prefix="headstone-") as root:
+        log_dir, properties = Path(root) / "logs", Path(root) / "server.properties"
+        settings = {**broker_settings(1, 1, 9092, 9093, f"1@{HOST}:9093"), "log.dirs": log_dir}
+        properties.write_text(as_properties(settings))
+        tools = Path(root) / "tools"
+        distribution.tool("storage", "format", "-t", new_id(), "-c", str(properties), config=tools)
+        return {path.name: path.read_bytes() for path in log_dir.iterdir()}
+
+
+def _named(meta: bytes, names: Mapping[str, object]) -> bytes:
+    """Properties with these values in place of others; what an older release does not know is not added."""
+    lines = [line.partition("=") for line in meta.decode().splitlines()]
+    return "".join(f"{name}{equals}{names.get(name, value)}\n" for name, equals, value in lines).encode()
+
+
+def as_properties(settings: Mapping[str, object]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def broker_settings(number: int, brokers: int, port: int, controller_port: int, voters: str) -> dict[str, object]:
