@@ -11,7 +11,9 @@ from typing import Any
 from headstone.brokers.client import Consumed
 from headstone.errors import Unfinished
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
+WAIT_MS = 20
+"""At the end of a log the broker would keep us waiting for half a second, in case that more comes."""
 
 Table = dict[bytes, bytes]
 
@@ -23,6 +25,7 @@ def consume(bootstrap: str, partitions: Iterable[str], *, isolation: str) -> dic
     consumer = Consumer({
         "bootstrap.servers": bootstrap, "group.id": "headstone-testbed", "isolation.level": isolation,
         "enable.auto.commit": False, "auto.offset.reset": "earliest", "enable.partition.eof": True, "log_level": 0,
+        "fetch.wait.max.ms": WAIT_MS,
     })  # fmt: skip
     records: dict[str, list[Consumed]] = {name: [] for name in partitions}
     waiting = set(records)

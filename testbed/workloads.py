@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from headstone.brokers.client import KafkaClient, Producer
+from headstone.brokers.client import READ_COMMITTED, KafkaClient, Producer
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.errors import Unfinished
 from headstone.log.checkpoints import read_offsets
@@ -21,8 +22,6 @@ SEGMENT_BYTES = 8192
 INDEX_INTERVAL_BYTES = 600
 HEADER_NAMES = ("h", "trace-id", "é", "")
 FLUSH_SECONDS_MAX = 120
-LOOKS = 5
-"""Checkpoints that stay the same for so many looks are final: a cleaner looks twice as often for something to do."""
 
 
 def segment_bytes(release: tuple[int, ...], size: int = SEGMENT_BYTES) -> dict[str, object]:
@@ -101,19 +100,27 @@ class Workload:
         """While the brokers live: librdkafka's transactional producer may wait long for those that are gone."""
         self._rd_transactional = None
 
-    def clean(self, *, delete_retention_ms: int = 1000, seconds_max: float = 120) -> None:
+    def clean(self, *, delete_retention_ms: int = 1000) -> None:
         """One pass of every broker's own cleaner over every partition; then it is held back again."""
         for topic in self.topics:
             self.client.alter_topic(topic, {"min.compaction.lag.ms": 0, "delete.retention.ms": delete_retention_ms})
-        seen: list[list[dict[str, int]]] = []
-
-        def settled() -> bool:
-            seen.append([first_dirty_offsets(self.cluster, number) for number in self.cluster.brokers])
-            return all(seen[-1]) and seen[-LOOKS:].count(seen[-1]) == LOOKS
-
-        wait_until(settled, "the cleaners are done with everything", seconds_max=seconds_max, every=1.0)
+        wait_until(self._is_clean, "the cleaners are done with everything")
         for topic in self.topics:
             self.client.alter_topic(topic, {"min.compaction.lag.ms": NEVER_MS})
+
+    def _is_clean(self) -> bool:
+        """On every broker each partition is clean up to the first segment that a cleaner may not touch: the active one, or that
+        of the last stable offset. There is nothing left to begin with then."""
+        stable = {
+            f"{topic}-{number}": self.client.end(topic, number, isolation=READ_COMMITTED)
+            for topic, count in self.topics.items()
+            for number in range(count)
+        }
+        return all(
+            first_dirty_offsets(self.cluster, number).get(name, 0) >= _uncleanable(broker.log_dir / name, offset)
+            for number, broker in self.cluster.brokers.items()
+            for name, offset in stable.items()
+        )
 
     def _send(self, producer: Producer, topic: str, partition: int, records: int) -> None:
         for _ in range(records):
@@ -182,7 +189,7 @@ class Workload:
     def _write_second_transactions(self) -> None:
         if self._rd_transactional is None:
             self._rd_transactional = second_client(self.client.bootstrap, **{"transactional.id": "second"})
-            self._rd_transactional.init_transactions(30)
+            self._rd_transactional.init_transactions(FLUSH_SECONDS_MAX)
         for _ in range(4):
             self._rd_transactional.begin_transaction()
             for _ in range(4):
@@ -190,9 +197,9 @@ class Workload:
                 self._rd_transactional.produce("txn", partition=self.chance.randrange(2), key=key, value=value)
             _flush(self._rd_transactional)
             if self.chance.random() < 0.5:
-                self._rd_transactional.abort_transaction(30)
+                self._rd_transactional.abort_transaction(FLUSH_SECONDS_MAX)
             else:
-                self._rd_transactional.commit_transaction(30)
+                self._rd_transactional.commit_transaction(FLUSH_SECONDS_MAX)
 
     def _write_once(self) -> None:
         """Transactional producers that are never seen again."""
@@ -221,6 +228,11 @@ class Workload:
     def _value(self) -> bytes:
         self._written += 1
         return b"v%d-" % self._written + bytes(self.chance.choices(b"abcdefgh \xff", k=self.chance.randint(10, 160)))
+
+
+def _uncleanable(partition: Path, stable: int) -> int:
+    """Where the segment of the last stable offset begins; behind all of them, the active one."""
+    return max(base for path in partition.glob("*.log") if (base := int(path.stem)) <= stable)
 
 
 def first_dirty_offsets(cluster: Cluster, number: int) -> dict[str, int]:

@@ -133,14 +133,14 @@ def test_a_topic_under_load_with_kills_into_the_lake_and_back(
                 slow = ("--continuous", "--every-ms", "50", "--max-age-ms", "0", "--offsets-per-batch", "1500")
                 with ingesting(lake_dir, cluster.bootstrap, TOPIC, connector, *slow) as child:
                     before = ingested(lake) if TOPIC in lake.metastore.topics() else 0
-                    wait_until(partial(grown, lake, child, before + 800), "the lake grows", seconds_max=120)
+                    wait_until(partial(grown, lake, child, before + 800), "the lake grows")
                     assert child.poll() is None, child.communicate()
                 if kill == 0:
                     cluster.brokers[1].kill()
                     cluster.brokers[1].start()
         assert (load.errors, load.transactions > 20) == ([], True)
         with ingesting(lake_dir, cluster.bootstrap, TOPIC, connector) as child:
-            printed, said = child.communicate(timeout=180)
+            printed, said = child.communicate(timeout=300)
             assert child.returncode == 0, said
             assert sum(row["records"] for row in json.loads(printed)["partitions"]) > 0
         served = consume(cluster.bootstrap, NAMES, isolation=READ_COMMITTED)
@@ -223,7 +223,7 @@ def test_a_topic_that_is_not_compacted_grows_and_is_created_again(
             wait_until(partial(landed, lake, child, 1, 1), "the lake has the new partition", seconds_max=300)
             assert child.poll() is None, child.communicate()
             child.terminate()
-            printed, said = child.communicate(timeout=120)
+            printed, said = child.communicate(timeout=300)
             assert child.returncode == 0, said
         assert [row["partition"] for row in json.loads(printed)["partitions"]] == ["events-0", "events-1"]
         kept = lake.metastore.topics()[EVENTS]
@@ -238,7 +238,7 @@ def test_a_topic_that_is_not_compacted_grows_and_is_created_again(
         made = admin.describe_configs([resource])[resource].result(60)
         assert {name: made[name].value for name in settings} == settings
         admin.delete_topics([EVENTS])[EVENTS].result(60)
-        wait_until(lambda: EVENTS not in admin.list_topics(timeout=20).topics, "the topic is gone", seconds_max=60)
+        wait_until(lambda: EVENTS not in admin.list_topics(timeout=60).topics, "the topic is gone")
         admin.create_topics([NewTopic(EVENTS, 2, 1, config=settings)])[EVENTS].result(60)
         produce(cluster.bootstrap, [(0, b"x", b"%d" % number) for number in range(9)])
         command = ["lake", "ingest", str(lake_dir), "--bootstrap", cluster.bootstrap, "--topic", EVENTS]

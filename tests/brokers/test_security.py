@@ -95,7 +95,7 @@ def set_the_scene(cluster: Cluster) -> Any:
     )
 
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    wait_until(lambda: len(admin.list_topics(timeout=60).brokers) == len(cluster.brokers), "brokers", seconds_max=60)
+    wait_until(lambda: len(admin.list_topics(timeout=60).brokers) == len(cluster.brokers), "brokers")
     admin.create_topics([NewTopic("orders", 1, 2, config={"cleanup.policy": "compact"})])["orders"].result(60)
     secret = UserScramCredentialUpsertion(
         USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode()
@@ -123,9 +123,9 @@ def permissions_are_needed(admin: Any, said: Any, *audit: str) -> None:
     assert "shows no topic" in said((3,), *audit)
     allow(admin, "orders", "DESCRIBE")
     denied = "the replica on broker 1 was not read: TOPIC_AUTHORIZATION_FAILED"
-    wait_until(lambda: denied in said((3,), *audit), "the permission to describe", seconds_max=60)
+    wait_until(lambda: denied in said((3,), *audit), "the permission to describe")
     allow(admin, "orders", "READ")
-    wait_until(lambda: "clean" in said((0, 3), *audit), "the permission to read", seconds_max=60)
+    wait_until(lambda: "clean" in said((0, 3), *audit), "the permission to read")
     allow(admin, "again", "ALL")
 
 

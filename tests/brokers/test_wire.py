@@ -52,14 +52,14 @@ def hold_back(cluster: Cluster, topic: str, number: int) -> None:
     asking = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "none", "log_level": 0})
 
     def end(partition: int) -> int:
-        return int(asking.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1])
+        return int(asking.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1])
 
     ends = [end(partition) for partition in (0, 1)]
-    wait_until(lambda: all(end(n) > ends[n] + 300 for n in (0, 1)), "more records", seconds_max=120)
+    wait_until(lambda: all(end(n) > ends[n] + 300 for n in (0, 1)), "more records")
     asking.close()
     broker.settings["replica.fetch.response.max.bytes"] = "1"
     broker.start()
-    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
+    partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions.values()
     assert [number in partition.isrs for partition in partitions] == [False, False]
 
 

@@ -129,26 +129,19 @@ class KafkaClient:
 
     def create_topic(self, name: str, assignment: Sequence[Sequence[int]], settings: Mapping[str, object]) -> None:
         """assignment: the brokers of each partition, the preferred leader first. Returns when every leader is known."""
-        integer = self._java.java.lang.Integer
-        placed = self._java.map({
-            integer.valueOf(number): self._java.list(integer.valueOf(broker) for broker in brokers)
-            for number, brokers in enumerate(assignment)
-        })  # fmt: skip
+        placed = self._java.map({number: self._java.list(brokers) for number, brokers in enumerate(assignment)})
         topic = self._java.kafka.clients.admin.NewTopic(name, placed).configs(self._java.properties(settings))
         self._admin.createTopics(self._java.list([topic])).all().get()
-        wait_until(
-            lambda: all(self._is_led(name, number) for number in range(len(assignment))), f"leaders of {name}",
-            seconds_max=60,
-        )  # fmt: skip
+        wait_until(lambda: all(self._is_led(name, number) for number in range(len(assignment))), f"leaders of {name}")
 
     def delete_topic(self, name: str) -> None:
         """Returns when it is nowhere to be seen."""
         self._admin.deleteTopics(self._java.list([name])).all().get()
-        wait_until(lambda: not self._is_led(name, 0), f"the end of {name}", seconds_max=60)
+        wait_until(lambda: not self._is_led(name, 0), f"the end of {name}")
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Those below the offset; log start is there afterwards."""
-        topic_partition = self._java.kafka.common.TopicPartition(topic, partition)
+        topic_partition = self._partition(topic, partition)
         # By reflection: Py4J does not find a static method beside one of the same name that is not.
         lang = self._java.java.lang
         types, values = self._java.gateway.new_array(lang.Class, 1), self._java.gateway.new_array(lang.Object, 1)
@@ -175,14 +168,16 @@ class KafkaClient:
         self._admin.incrementalAlterConfigs(self._java.map({resource: changes})).all().get()
 
     def state(self, topic: str, partition: int = 0) -> PartitionState:
-        described = self._admin.describeTopics(self._java.list([topic])).allTopicNames().get().get(topic)
-        info = described.partitions().get(partition)
-        leader = info.leader()
-        return PartitionState(
-            leader=None if leader is None or leader.id() < 0 else leader.id(),
-            isr=tuple(sorted(node.id() for node in info.isr())),
-            replicas=tuple(node.id() for node in info.replicas()),
-        )
+        """By the word of whichever broker was asked: another one may have heard of the last change, or not yet."""
+        return self.states([(topic, partition)])[topic, partition]
+
+    def states(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PartitionState]:
+        topics = self._java.list(sorted({topic for topic, _ in partitions}))
+        described = self._admin.describeTopics(topics).allTopicNames().get()
+        return {
+            (topic, number): _partition_state(described.get(topic).partitions().get(number))
+            for topic, number in partitions
+        }
 
     def _is_led(self, topic: str, partition: int) -> bool:
         from py4j.protocol import Py4JJavaError
@@ -192,35 +187,62 @@ class KafkaClient:
         except Py4JJavaError:  # a broker that has not heard of the topic yet
             return False
 
-    def wait_in_sync(self, topic: str, partition: int = 0, *, brokers: Sequence[int], seconds_max: float = 90) -> None:
+    def wait_in_sync(self, topic: str, partition: int = 0, *, brokers: Sequence[int]) -> None:
         wait_until(
             lambda: self.state(topic, partition).isr == tuple(sorted(brokers)),
-            f"brokers {list(brokers)} in sync for {topic}-{partition}", seconds_max=seconds_max,
-        )  # fmt: skip
+            f"brokers {list(brokers)} in sync for {topic}-{partition}",
+        )
 
     def lead(self, topic: str, partition: int, broker: int) -> None:
+        self.lead_all([(topic, partition)], broker)
+
+    def lead_all(self, partitions: Sequence[tuple[str, int]], broker: int) -> None:
         """Moves leadership to an in-sync replica: first in the list, then a preferred election.
 
         Returns when that broker itself says so; others may believe in the last leader for a moment longer."""
-        state = self.state(topic, partition)
-        order = [broker, *(other for other in state.replicas if other != broker)]
-        topic_partition = self._java.kafka.common.TopicPartition(topic, partition)
-        admin = self._java.kafka.clients.admin
-        integer = self._java.java.lang.Integer
-        target = admin.NewPartitionReassignment(self._java.list(integer.valueOf(one) for one in order))
-        wanted = self._java.map({topic_partition: self._java.java.util.Optional.of(target)})
-        self._admin.alterPartitionReassignments(wanted).all().get()
+        orders = {
+            partition: (broker, *(other for other in state.replicas if other != broker))
+            for partition, state in self.states(partitions).items()
+        }
+        admin, optional = self._java.kafka.clients.admin, self._java.java.util.Optional
+        wanted = {
+            self._partition(*partition): optional.of(admin.NewPartitionReassignment(self._java.list(order)))
+            for partition, order in orders.items()
+        }
+        self._admin.alterPartitionReassignments(self._java.map(wanted)).all().get()
         wait_until(
-            lambda: self.state(topic, partition).replicas == tuple(order), "the order of replicas", seconds_max=30
+            lambda: {partition: state.replicas for partition, state in self.states(partitions).items()} == orders,
+            "the order of replicas",
         )
-        if self.state(topic, partition).leader != broker:
-            preferred = self._java.kafka.common.ElectionType.PREFERRED
-            partitions = self._java.java.util.HashSet()
-            partitions.add(topic_partition)
-            self._admin.electLeaders(preferred, partitions).all().get()
-        wait_until(
-            lambda: self._leads(topic, partition, broker), f"broker {broker} leads {topic}-{partition}", seconds_max=30
-        )
+        wait_until(lambda: self._elected(partitions, broker), f"broker {broker} leads {partitions}")
+
+    def _elected(self, partitions: Sequence[tuple[str, int]], broker: int) -> bool:
+        """Whether it leads them all; else it is asked to. Refusals are no errors: a replica may not be in sync yet, and it may
+        lead already where somebody has not heard of it."""
+        others = self._led_by_others(partitions, broker)
+        if others:
+            asked = self._java.java.util.HashSet()
+            for partition in others:
+                asked.add(self._partition(*partition))
+            self._admin.electLeaders(self._java.kafka.common.ElectionType.PREFERRED, asked).partitions().get()
+        return not others
+
+    def _led_by_others(self, partitions: Sequence[tuple[str, int]], broker: int) -> list[tuple[str, int]]:
+        """By that broker's own word: a new consumer asks the broker it was given first."""
+        consumer = self._consumer(self.address(broker), READ_UNCOMMITTED)
+        try:
+            leaders = {
+                (topic, info.partition()): info.leader()
+                for topic in sorted({topic for topic, _ in partitions})
+                for info in consumer.partitionsFor(topic) or ()
+            }
+        finally:
+            consumer.close()
+        led = {partition for partition, leader in leaders.items() if leader is not None and leader.id() == broker}
+        return [partition for partition in partitions if partition not in led]
+
+    def _partition(self, topic: str, number: int) -> Any:
+        return self._java.kafka.common.TopicPartition(topic, number)
 
     def producer(self, **settings: object) -> Producer:
         """Settings by Kafka's names, with underscores for dots."""
@@ -230,15 +252,6 @@ class KafkaClient:
     def address(self, broker: int) -> str:
         nodes = self._admin.describeCluster().nodes().get().toArray()
         return next(f"{node.host()}:{node.port()}" for node in nodes if node.id() == broker)
-
-    def _leads(self, topic: str, partition: int, broker: int) -> bool:
-        """By that broker's own word: a new consumer asks the broker it was given first."""
-        consumer = self._consumer(self.address(broker), READ_UNCOMMITTED)
-        try:
-            infos = {info.partition(): info.leader() for info in consumer.partitionsFor(topic)}
-            return infos[partition] is not None and int(infos[partition].id()) == broker
-        finally:
-            consumer.close()
 
     def _consumer(self, bootstrap: str, isolation: str) -> Any:
         settings = {
@@ -259,7 +272,7 @@ class KafkaClient:
             consumer.close()
 
     def _read(self, consumer: Any, topic: str, partition: int) -> Reading:
-        topic_partition = self._java.kafka.common.TopicPartition(topic, partition)
+        topic_partition = self._partition(topic, partition)
         only = self._java.list([topic_partition])
         consumer.partitionsFor(topic)
         consumer.assign(only)
@@ -282,7 +295,7 @@ class KafkaClient:
         options = admin.ListOffsetsOptions(
             level.READ_COMMITTED if isolation == READ_COMMITTED else level.READ_UNCOMMITTED
         )
-        topic_partition = self._java.kafka.common.TopicPartition(topic, partition)
+        topic_partition = self._partition(topic, partition)
         asked = self._java.map({topic_partition: admin.OffsetSpec.latest()})
         return int(self._admin.listOffsets(asked, options).partitionResult(topic_partition).get().offset())
 
@@ -292,6 +305,9 @@ class Producer:
 
     def __init__(self, java: JavaClient, settings: Mapping[str, object]) -> None:
         self._java = java
+        # Every name of a package is a question to the Java process: these are asked once, not for each record.
+        self._record = java.kafka.clients.producer.ProducerRecord
+        self._header = java.kafka.common.header.internals.RecordHeader
         given = {"key.serializer": BYTES_SERIALIZER, "value.serializer": BYTES_SERIALIZER, **settings}
         self._producer = java.kafka.clients.producer.KafkaProducer(java.properties(given))
         if "transactional.id" in given:
@@ -304,20 +320,16 @@ class Producer:
         """Without waiting; `flush` waits."""
         made = None
         if headers:
-            kind = self._java.kafka.common.header.internals.RecordHeader
-            made = self._java.list(kind(name, content) for name, content in headers)
+            made = self._java.list(self._header(name, content) for name, content in headers)
         when = None if timestamp_ms is None else self._java.java.lang.Long.valueOf(timestamp_ms)
-        number = self._java.java.lang.Integer.valueOf(partition)
-        record = self._java.kafka.clients.producer.ProducerRecord(topic, number, when, key, value, made)
-        self._producer.send(record)
+        self._producer.send(self._record(topic, partition, when, key, value, made))
 
     def flush(self) -> None:
         self._producer.flush()
 
     def write(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
         """One record, acknowledged: its offset."""
-        number = self._java.java.lang.Integer.valueOf(partition)
-        record = self._java.kafka.clients.producer.ProducerRecord(topic, number, None, key, value, None)
+        record = self._record(topic, partition, None, key, value, None)
         return int(self._producer.send(record).get().offset())
 
     def begin(self) -> None:
@@ -331,6 +343,15 @@ class Producer:
 
     def close(self) -> None:
         self._producer.close()
+
+
+def _partition_state(info: Any) -> PartitionState:
+    leader = info.leader()
+    return PartitionState(
+        leader=None if leader is None or leader.id() < 0 else leader.id(),
+        isr=tuple(sorted(node.id() for node in info.isr())),
+        replicas=tuple(node.id() for node in info.replicas()),
+    )
 
 
 def _consumed(record: Any) -> Consumed:

@@ -177,8 +177,8 @@ class Scene:
             self._transactional.abort()
         wait_until(
             lambda: self._client.end(self.topic) == self._client.end(self.topic, isolation=READ_COMMITTED),
-            f"the marker in {self.topic}", seconds_max=30,
-        )  # fmt: skip
+            f"the marker in {self.topic}",
+        )
         self.tell(f"the transaction {end.value}")
 
     def fill(self) -> None:
@@ -221,10 +221,12 @@ class Stage:
 
     def wait_removed(self) -> None:
         started = time.monotonic()
-        for scene in self.scenes:
-            self._tell(f"{scene.topic}: waiting for the cleaners")
-            wait_removed(self.cluster, scene)
+        self._tell("waiting for the cleaners")
+
+        def tell(scene: Scene) -> None:
             scene.tell(f"{time.monotonic() - started:.0f} s later the cleaners have removed it")
+
+        wait_removed(self.cluster, *self.scenes, then=tell)
 
     def go_on(self) -> None:
         for scene in self.scenes:
@@ -240,10 +242,10 @@ class Stage:
 
     def read(self) -> list[Outage]:
         """What each broker serves while it leads."""
-        for scene in self.scenes:
-            self._tell(f"{scene.topic}: reading from every broker in turn")
-            for number in BROKERS:
-                self.client.lead(scene.topic, 0, number)
+        for number in BROKERS:
+            self._tell(f"broker {number} leads: reading what it serves")
+            self.client.lead_all([(scene.topic, 0) for scene in self.scenes], number)
+            for scene in self.scenes:
                 scene.outage.replicas.append(_served(self.cluster, self.client, scene.topic, number))
         return [scene.outage for scene in self.scenes]
 
@@ -293,21 +295,27 @@ def wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
     client.wait_in_sync(topic, brokers=BROKERS)
     end = client.end(topic)
     wait_until(
-        lambda: all(_log_end(cluster, number, topic) >= end for number in BROKERS), f"{topic} is replicated to {end}",
-        seconds_max=60,
-    )  # fmt: skip
+        lambda: all(_log_end(cluster, number, topic) >= end for number in BROKERS), f"{topic} is replicated to {end}"
+    )
 
 
-def wait_removed(cluster: Cluster, scene: Scene) -> None:
+def wait_removed(cluster: Cluster, *scenes: Scene, then: Callable[[Scene], None] = lambda scene: None) -> None:
+    """Cleaners work on all of them side by side; `then` is told of each when its own are done."""
     deadline = time.monotonic() + CLEAN_SECONDS_MAX
-    while brokers_with(cluster, scene):
-        if time.monotonic() > deadline:
-            raise Unfinished(
-                f"{scene.topic}: the cleaners did not remove it in {CLEAN_SECONDS_MAX} s; "
-                f"run it again with --keep DIR and look at {cluster.root.name}/broker-*/broker.log"
-            )
-        scene.fill()
-        time.sleep(ROLL_MS / 1000)
+    waiting = list(scenes)
+    while waiting:
+        for scene in [scene for scene in waiting if not brokers_with(cluster, scene)]:
+            waiting.remove(scene)
+            then(scene)
+        for scene in waiting:
+            if time.monotonic() > deadline:
+                raise Unfinished(
+                    f"{scene.topic}: the cleaners did not remove it in {CLEAN_SECONDS_MAX} s; "
+                    f"run it again with --keep DIR and look at {cluster.root.name}/broker-*/broker.log"
+                )
+            scene.fill()
+        if waiting:
+            time.sleep(ROLL_MS / 1000)
 
 
 def brokers_with(cluster: Cluster, scene: Scene) -> list[int]:
