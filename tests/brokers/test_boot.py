@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ from headstone.log.directory import as_partition, list_segments
 from headstone.log.listing import list_batches
 from testbed.consuming import Table, consume, tables
 from testbed.workloads import INDEX_INTERVAL_BYTES, SEGMENT_BYTES, Workload, segment_bytes
+from tests.brokers.commands import headstone, headstone_on_spark
 
 Served = dict[str, list[Consumed]]
 COMPLAINTS = re.compile(
@@ -43,19 +42,13 @@ def read(cluster: Cluster, partitions: Sequence[str]) -> dict[str, Served]:
     }
 
 
-def headstone(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: Spark changes how Py4J, which drives our producers, tells errors."""
-    command = [sys.executable, "-m", "headstone.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def compact(broker: Broker, partitions: Sequence[str], *options: str) -> int:
     """How many records went."""
     paths = [str(broker.log_dir / name) for name in partitions]
     settings = ["--segment-bytes", str(SEGMENT_BYTES), "--index-interval-bytes", str(INDEX_INTERVAL_BYTES)]
     done = headstone("compact", *paths, "--in-place", *settings, *LAG, *options, "--output", "json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)["partitions"]
+    assert done.code == 0, done.err
+    report = json.loads(done.out)["partitions"]
     return sum(partition["records_before"] - partition["records_after"] for partition in report)
 
 
@@ -96,8 +89,8 @@ def test_a_broker_goes_on_where_compaction_left_it(
             if unclean:
                 broker.kill()
                 refused = headstone("compact", str(broker.log_dir / "plain-0"), "--in-place", "--rules", rules)
-                assert refused.returncode == 2
-                assert "--force-offline" in refused.stderr
+                assert refused.code == 2
+                assert "--force-offline" in refused.err
             else:
                 broker.stop()
             options = ["--rules", rules, "--delete-retention-ms", "1000", *(["--force-offline"] if unclean else [])]
@@ -153,9 +146,9 @@ def test_deleted_records_stay_deleted_and_each_topic_has_its_own_settings(
         assert ([record.offset for record in before["both-1"]], before["both-0"]) == ([2], [])
         broker.stop()
         now_ms = int(time.time() * 1000)
-        done = headstone("compact", str(broker.log_dir), "--in-place", "--now-ms", str(now_ms))
-        assert done.returncode == 0, done.stderr
-        assert "events is left as it is (1 partition): its cleanup.policy is 'delete'" in done.stderr
+        done = headstone_on_spark("compact", str(broker.log_dir), "--in-place", "--now-ms", str(now_ms))
+        assert done.code == 0, done.err
+        assert "events is left as it is (1 partition): its cleanup.policy is 'delete'" in done.err
         broker.start()
         assert complaints(broker) == []
         after = read(cluster, SERVED)[READ_COMMITTED]
@@ -184,9 +177,7 @@ def test_compacted_replicas_lead_follow_and_are_copied(
         workload = Workload(cluster, client, seed=31, replicas=(1, 2, 3))
         workload.create({"min.insync.replicas": 1})
         workload.write()
-        for name in workload.partitions:
-            topic, _, number = name.rpartition("-")
-            client.wait_in_sync(topic, int(number), brokers=[1, 2, 3])
+        in_sync(workload)
         before = committed_tables(workload)
         cluster.stop()
         one, two, three = cluster.brokers.values()
@@ -208,14 +199,21 @@ def test_compacted_replicas_lead_follow_and_are_copied(
         assert [line for line in said if " ERROR " in line and "ReplicaFetcher" in line] == []
 
 
+def partitions_of(workload: Workload) -> list[tuple[str, int]]:
+    return [(topic, number) for topic, count in workload.topics.items() for number in range(count)]
+
+
+def in_sync(workload: Workload) -> None:
+    for topic, number in partitions_of(workload):
+        workload.client.wait_in_sync(topic, number, brokers=[1, 2, 3])
+
+
 def led_by_each(workload: Workload, numbers: Sequence[int]) -> dict[int, dict[str, Table]]:
     """What consumers get while each broker leads everything."""
     found = {}
     for number in numbers:
-        for name in workload.partitions:
-            topic, _, partition = name.rpartition("-")
-            workload.client.wait_in_sync(topic, int(partition), brokers=[1, 2, 3])
-            workload.client.lead(topic, int(partition), number)
+        in_sync(workload)
+        workload.client.lead_all(partitions_of(workload), number)
         served = consume(workload.client.address(number), workload.partitions, isolation=READ_COMMITTED)
         found[number] = tables(served)
     return found

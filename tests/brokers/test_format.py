@@ -52,6 +52,10 @@ def written(
         )
 
 
+def files_of(written: Written, *partitions: str) -> list[Path]:
+    return [file for name in partitions for file in sorted((written.log_dir / name).glob("*.log"))]
+
+
 def inspected(written: Written, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, dict[str, Any]]:
     paths = [str(written.log_dir / name) for name in written.partitions]
     assert main(["inspect", *paths, *options, "--output", "json"]) == 0
@@ -61,7 +65,7 @@ def inspected(written: Written, capsys: pytest.CaptureFixture[str], *options: st
 def test_every_field_of_every_batch_and_record_is_what_kafka_dumps(
     distribution: Distribution, written: Written, capsys: pytest.CaptureFixture[str], work: Path
 ) -> None:
-    files = [file for name in written.partitions for file in sorted((written.log_dir / name).glob("*.log"))]
+    files = files_of(written, *written.partitions)
     dumped = dump(distribution, files, work)
     found: dict[str, list[str]] = {str(file): [] for file in files}
     for partition in inspected(written, capsys, "--records").values():
@@ -93,9 +97,10 @@ def test_the_logs_hold_every_shape(written: Written, capsys: pytest.CaptureFixtu
 def test_the_counts_are_those_of_the_batches_that_kafka_dumps(
     distribution: Distribution, written: Written, capsys: pytest.CaptureFixture[str], work: Path
 ) -> None:
+    dumped = dump(distribution, files_of(written, *written.partitions), work)
     for name, found in inspected(written, capsys).items():
-        files = sorted((written.log_dir / name).glob("*.log"))
-        lines = [line for some in dump(distribution, files, work).values() for line in some]
+        files = files_of(written, name)
+        lines = [line for file in files for line in dumped[str(file)]]
         batches = [line for line in lines if line.startswith("base")]
         records = [line for line in lines if line.startswith("|")]
         assert found["batches"] == len(batches)

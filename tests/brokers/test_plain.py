@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from headstone.brokers.client import READ_COMMITTED, JavaClient, KafkaClient, Producer, Reading
@@ -12,6 +10,7 @@ from headstone.brokers.distribution import Distribution
 from headstone.brokers.outages import BROKER_SETTINGS, SHORT_MS, TOPIC_SETTINGS, read_running_log
 from headstone.brokers.processes import Broker, Cluster, wait_until
 from headstone.log.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets, write_offsets
+from tests.brokers.commands import headstone
 
 DAY_MS = 86_400_000
 TOPIC = "plain"
@@ -20,16 +19,13 @@ PASSES = 8
 
 
 def compacted(broker: Broker, *options: str) -> dict[str, int]:
-    """In a process of its own: Spark changes how Py4J, which drives our producers, tells errors. Why records stayed."""
+    """Why records stayed."""
     retention = ["--delete-retention-ms", str(SHORT_MS), "--producer-id-expiration-ms", str(SHORT_MS)]
     log = str(broker.log_dir / f"{TOPIC}-0")
     command = ["compact", log, "--topic", TOPIC, "--in-place", "--dirty-from", "0", "--output", "json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "headstone.cli.main", *command, *options, *retention],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    reasons: dict[str, int] = json.loads(done.stdout)["partitions"][0]["reasons"]
+    done = headstone(*command, *options, *retention)
+    assert done.code == 0, done.err
+    reasons: dict[str, int] = json.loads(done.out)["partitions"][0]["reasons"]
     return reasons
 
 
@@ -46,14 +42,14 @@ def fill(client: KafkaClient, until: object, what: str) -> None:
         filler.write(TOPIC, 0, b"z", b"v")
         return bool(until())
 
-    wait_until(look, what, seconds_max=90, every=0.45)
+    wait_until(look, what, every=0.45)
 
 
 def ended(client: KafkaClient, decide: object) -> None:
     """Returns when the marker is there: before 4.0 a producer is told as soon as the coordinator has decided."""
     assert callable(decide)
     decide()
-    wait_until(lambda: client.end(TOPIC) == client.end(TOPIC, isolation=READ_COMMITTED), "a marker", seconds_max=30)
+    wait_until(lambda: client.end(TOPIC) == client.end(TOPIC, isolation=READ_COMMITTED), "a marker")
 
 
 def served_by(client: KafkaClient, number: int) -> Reading:
@@ -80,7 +76,7 @@ def test_a_follower_that_stopped_inside_a_transaction_gets_its_marker_however_la
         producer = client.producer(linger_ms=0, transactional_id=TOPIC)
         producer.begin()
         producer.write(TOPIC, 0, b"k", b"committed")
-        wait_until(lambda: len(read_running_log(away.log_dir / f"{TOPIC}-0")) == 1, "a copy", seconds_max=30)
+        wait_until(lambda: len(read_running_log(away.log_dir / f"{TOPIC}-0")) == 1, "a copy")
         away.stop()
         ended(client, producer.commit)
         fill(client, lambda: len(list((two.log_dir / f"{TOPIC}-0").glob("*.log"))) > 2, "segments")
