@@ -5,20 +5,18 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python)
 
-# Tests in these folders start Spark, which wants the machine for itself; the others run in parallel.
-SPARK_TESTS := tests/spark tests/cli tests/examples
-# Sessions on clusters of their own: a process has one session at a time.
-CLUSTER_TESTS := tests/clusters
-# These start real brokers: one worker for each version of Kafka. Without Maven or KAFKA_HOME they are skipped, with the reason.
+# Tests in these folders start Spark: a process has one session at a time, so each is a process of its own, two of them at once.
+SPARK_TESTS := tests/spark tests/clusters tests/cli tests/examples
+# These start real brokers, of two versions. Without Maven or KAFKA_HOME they are skipped, with the reason.
 BROKER_TESTS := tests/brokers
-SPARK_TESTS_FOUND := $(sort $(dir $(wildcard $(addsuffix /test_*.py,$(SPARK_TESTS)))))
+TWO_AT_ONCE := --no-print-directory --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 
 # An active virtual environment or another Spark must not leak into ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo test bench kafka format clean install java
+.PHONY: help demo test types $(SPARK_TESTS) bench kafka format clean install java
 
 help:
 	@echo "make demo     compact three replicas of a sample topic on local Spark, show what may go when, leave a report"
@@ -34,12 +32,16 @@ demo: java install
 test: java install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	@$(MAKE) $(TWO_AT_ONCE) types $(SPARK_TESTS)
+	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SPARK_TESTS) $(BROKER_TESTS))
+	$(BIN)/python -m pytest -n 2 $(BROKER_TESTS)
+
+types:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SPARK_TESTS) $(CLUSTER_TESTS) $(BROKER_TESTS))
-	$(if $(SPARK_TESTS_FOUND),$(BIN)/python -m pytest $(SPARK_TESTS_FOUND))
-	$(BIN)/python -m pytest $(CLUSTER_TESTS)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(BROKER_TESTS)
+
+$(SPARK_TESTS):
+	$(BIN)/python -m pytest $@
 
 bench: java install
 	@for codec in none lz4 zstd; do $(BIN)/python -m benchmarks.compact --codec $$codec || exit 1; done

@@ -82,16 +82,20 @@ def test_a_running_brokers_directory_is_refused(tmp_path: Path) -> None:
     assert snapshot_of(source) == before
 
 
-def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(tmp_path: Path) -> None:
-    source = write_log(tmp_path / "in", "N[a] T[a] | N[b]")
-    first = headstone("compact", source, "--out", tmp_path / "1", "--now-ms", NOW, "--delete-retention-ms", "1")
-    assert first.returncode == 0, first.stderr
-    assert "no watermarks" in first.stderr
-    later = ["--now-ms", "9000", "--dirty-from", "0", "--output", "json"]
-    kept = headstone("compact", tmp_path / "1", "--out", tmp_path / "2", *later)
-    assert json.loads(kept.stdout)["partitions"][0]["reasons"]["tombstone: above MTRO"] == 1
-    gone = headstone("compact", tmp_path / "1", "--out", tmp_path / "3", *later, "--tombstones-below", "2")
-    assert json.loads(gone.stdout)["partitions"][0]["reasons"]["expired tombstone"] == 1
+def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, first = write_log(tmp_path / "in", "N[a] T[a] | N[b]"), str(tmp_path / "1")
+    words = ["--now-ms", NOW, "--delete-retention-ms", "1", "--engine", "process"]
+    assert main(["compact", str(source), "--out", first, *words]) == 0
+    assert "no watermarks" in capsys.readouterr().err
+    later = ["--now-ms", "9000", "--dirty-from", "0", "--output", "json", "--engine", "process"]
+    for out, watermark, reason in (
+        ("2", [], "tombstone: above MTRO"),
+        ("3", ["--tombstones-below", "2"], "expired tombstone"),
+    ):
+        assert main(["compact", first, "--out", str(tmp_path / out), *later, *watermark]) == 0
+        assert json.loads(capsys.readouterr().out)["partitions"][0]["reasons"][reason] == 1
 
 
 @pytest.mark.parametrize(

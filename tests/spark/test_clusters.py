@@ -13,7 +13,7 @@ import pytest
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
-from testbed.spark_cluster import spark_cluster
+from testbed.spark_cluster import SparkCluster
 from tests.spark.test_compaction import NOW_MS, files
 
 
@@ -51,8 +51,9 @@ def test_on_spark_connect(split: str, sample: Path, tmp_path: Path, expected: di
     assert files(tmp_path / "out") == expected
 
 
-def test_on_a_standalone_cluster_of_two_workers(sample: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    with spark_cluster(workers=2) as cluster:
-        for split in ("whole", "shuffle"):
-            compact_on(["--master", cluster.url], sample, tmp_path / split, split)
-            assert files(tmp_path / split) == expected
+def test_on_a_standalone_cluster_of_two_workers(
+    standalone: SparkCluster, sample: Path, tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    for split in ("whole", "shuffle"):
+        compact_on(["--master", standalone.url], sample, tmp_path / split, split)
+        assert files(tmp_path / split) == expected

@@ -24,7 +24,7 @@ from headstone.spark.java import Java, class_archive, require_java
 from headstone.spark.jvm_output import JvmOutput
 from headstone.spark.reachable import require_connect, require_master
 from headstone.spark.session import QUICK_JVM, StartingSession, start_conf
-from testbed.spark_cluster import spark_cluster
+from testbed.spark_cluster import SparkCluster
 
 JAVA = Java(path=Path("/usr/bin/java"), version="17.0.15+6")
 
@@ -45,13 +45,13 @@ def jvm():
 """
 
 
-def run(body: str, cache: Path, *arguments: str) -> list[str]:
-    """The program's lines; it must succeed and say nothing on stderr."""
+def run(body: str, *arguments: str, cache: Path | None = None) -> list[str]:
+    """The program's lines; it must succeed and say nothing on stderr. Without a cache of its own it has the user's."""
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM + textwrap.dedent(body), *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        env={**os.environ, **({} if cache is None else {"XDG_CACHE_HOME": str(cache)})},
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -68,23 +68,18 @@ def fake_java(home: Path, script: str, release: str = "") -> Path:
     return java
 
 
-def test_two_local_sessions_follow_each_other_in_silence_and_leave_no_jvm(tmp_path: Path) -> None:
-    assert (
-        run(
-            """
+def test_two_local_sessions_follow_each_other_in_silence_and_leave_no_jvm() -> None:
+    lines = run("""
         for _ in range(2):
             with spark_session(app_name="quiet", archive=False) as spark:
                 print(rows(spark), spark.conf.get("spark.master"))
                 pid = jvm()
             print("gone" if not os.path.exists(f"/proc/{pid}") else "still there")
-        """,
-            tmp_path,
-        )
-        == ["[0, 1, 2] local[*]", "gone"] * 2
-    )
+        """)
+    assert lines == ["[0, 1, 2] local[*]", "gone"] * 2
 
 
-def test_a_failing_body_still_ends_the_jvm(tmp_path: Path) -> None:
+def test_a_failing_body_still_ends_the_jvm() -> None:
     assert run(
         """
         try:
@@ -93,20 +88,18 @@ def test_a_failing_body_still_ends_the_jvm(tmp_path: Path) -> None:
                 raise LookupError("of the body")
         except LookupError as error:
             print(error, os.path.exists(f"/proc/{pid}"))
-        """,
-        tmp_path,
+        """
     ) == ["of the body False"]
 
 
-def test_a_session_may_start_while_its_owner_works(tmp_path: Path) -> None:
+def test_a_session_may_start_while_its_owner_works() -> None:
     assert run(
         """
         with StartingSession(app_name="starting", master="local[2]", remote=None, conf={}, archive=False) as starting:
             starting.begin()
             print(rows(starting.get()), starting.get() is starting.get())
         print(SparkContext._gateway)
-        """,
-        tmp_path,
+        """
     ) == ["[0, 1, 2] True", "None"]
 
 
@@ -172,7 +165,7 @@ def test_what_listens_and_is_no_connect_server_is_given_up(monkeypatch: pytest.M
         require_connect(f"sc://127.0.0.1:{port}")
 
 
-def test_why_the_jvm_did_not_start_is_one_line(tmp_path: Path) -> None:
+def test_why_the_jvm_did_not_start_is_one_line() -> None:
     (line,) = run(
         """
         from headstone.errors import Unfinished
@@ -181,8 +174,7 @@ def test_why_the_jvm_did_not_start_is_one_line(tmp_path: Path) -> None:
                 print("started")
         except Unfinished as error:
             print(error)
-        """,
-        tmp_path,
+        """
     )
     assert line.startswith("Spark did not start on local[1]: ")
     assert "object heap" in line
@@ -242,11 +234,11 @@ def test_the_first_run_leaves_an_archive_that_the_second_maps(tmp_path: Path) ->
             print(*[a for a in open(f"/proc/{jvm()}/cmdline").read().split(chr(0)) if a.startswith("-XX:") and "Archive" in a])
             print(any(".jsa" in line for line in open(f"/proc/{jvm()}/maps") if "headstone" in line))
     """
-    (made, mapped_first) = run(program, tmp_path)
+    (made, mapped_first) = run(program, cache=tmp_path)
     (archive,) = (tmp_path / "headstone").iterdir()
     assert made.startswith(f"-XX:ArchiveClassesAtExit={archive.with_suffix('')}.")
     assert mapped_first == "False"
-    assert run(program, tmp_path) == [f"-XX:SharedArchiveFile={archive}", "True"]
+    assert run(program, cache=tmp_path) == [f"-XX:SharedArchiveFile={archive}", "True"]
 
 
 def test_an_archive_that_cannot_be_kept_is_done_without(tmp_path: Path) -> None:
@@ -257,7 +249,7 @@ def test_an_archive_that_cannot_be_kept_is_done_without(tmp_path: Path) -> None:
         with spark_session(app_name="no archive", master="local[1]", archive=True) as spark:
             print(rows(spark))
         """,
-        cache,
+        cache=cache,
     ) == ["[0, 1, 2]"]
 
 
@@ -274,23 +266,22 @@ def test_an_in_process_connect_server_runs_the_same_job() -> None:
     assert ended.stdout.splitlines() == ["pyspark.sql.connect.session [0, 1, 2]", "None"], ended.stderr
 
 
-def test_a_standalone_cluster_runs_the_same_job(tmp_path: Path) -> None:
-    with spark_cluster() as cluster:
-        lines = run(
-            """
-            conf = {"spark.executorEnv.HOST_KIND": "executor", "spark.cores.max": "2"}
-            os.environ["PYSPARK_PYTHON"] = sys.executable
-            with spark_session(app_name="standalone", master=sys.argv[1], conf=conf) as spark:
-                def kinds(batches):
-                    import pyarrow
-                    for _ in batches:
-                        yield pyarrow.RecordBatch.from_pydict({"kind": [os.environ.get("HOST_KIND", "driver")]})
-                found = spark.range(0, 8, 1, 4).mapInArrow(kinds, "kind string").collect()
-                print(sorted({row.kind for row in found}), len(found))
-            """,
-            tmp_path,
-            cluster.url,
-        )
+def test_a_standalone_cluster_runs_the_same_job(standalone: SparkCluster, tmp_path: Path) -> None:
+    lines = run(
+        """
+        conf = {"spark.executorEnv.HOST_KIND": "executor", "spark.cores.max": "2"}
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        with spark_session(app_name="standalone", master=sys.argv[1], conf=conf) as spark:
+            def kinds(batches):
+                import pyarrow
+                for _ in batches:
+                    yield pyarrow.RecordBatch.from_pydict({"kind": [os.environ.get("HOST_KIND", "driver")]})
+            found = spark.range(0, 8, 1, 4).mapInArrow(kinds, "kind string").collect()
+            print(sorted({row.kind for row in found}), len(found))
+        """,
+        standalone.url,
+        cache=tmp_path,
+    )
     assert lines == ["['executor'] 4"]
     assert not (tmp_path / "headstone").exists()
 
