@@ -18,6 +18,8 @@ from headstone.errors import Unfinished
 TIMES_KNOWN = 3
 """In a row, so that it was not only one broker."""
 PAUSE_S = 0.1
+KNOWN_SECONDS_MAX = 60.0
+"""Longer than for one answer: brokers do answer, and each look is several questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ def create_topic(clients: Clients, topic: str, *, partitions: int, copies: int, 
 
 def _wait_until_known(clients: Clients, topic: str) -> None:
     """The controller has made it; the others hear of it a little later, and any of them may be asked next."""
-    times, until_s, last = 0, time.monotonic() + SECONDS_MAX, "not all brokers know of it"
+    times, until_s, last = 0, time.monotonic() + KNOWN_SECONDS_MAX, "not all brokers know of it"
     while times < TIMES_KNOWN:
         try:
             times = times + 1 if topic in describe(clients, [topic]) else 0
