@@ -29,6 +29,7 @@ AWAY = 3
 TOPIC_SETTINGS = {"cleanup.policy": "compact", "segment.ms": "300", "min.cleanable.dirty.ratio": "0.001"}
 BROKER_SETTINGS = {"replica.high.watermark.checkpoint.interval.ms": 200, "log.cleaner.backoff.ms": 200}
 SECONDS_MAX = 60
+SWAPPED = ": a swap of segments is under way"
 
 
 class Guarded:
@@ -73,14 +74,20 @@ class Guarded:
         return rounds[-1]
 
 
-def transaction(bootstrap: str) -> None:
+def transaction(bootstrap: str) -> int:
+    """The offset of its one record."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "log_level": 0})
     producer.init_transactions(SECONDS_MAX)
     producer.begin_transaction()
-    producer.produce("orders", partition=0, key=b"t", value=b"v")
+    offsets: list[int] = []
+    producer.produce(
+        "orders", partition=0, key=b"t", value=b"v", on_delivery=lambda error, message: offsets.append(message.offset())
+    )
     producer.commit_transaction(SECONDS_MAX)
+    [offset] = offsets
+    return offset
 
 
 def create(bootstrap: str) -> None:
@@ -108,9 +115,7 @@ def test_agents_tell_what_is_true_of_running_and_of_stopped_brokers(distribution
         guarded.write(30)
         clean = guarded.until(lambda found: min(found.mtro, found.mxro) > 10, "all cleaners to be past offset 10")
         assert all(member.problem is None for member in clean.members)
-        transaction(cluster.bootstrap)
-        first = guarded.until(lambda found: of(found, 1).mxfo < of(found, 1).log_end, "the transaction to be seen")
-        transactional = of(first, 1).mxfo
+        transactional = transaction(cluster.bootstrap)
         settled = guarded.until(lambda found: found.mxro == transactional, "all to have come to the transaction")
         assert settled.mtro >= clean.mtro
         cluster.brokers[AWAY].stop()
@@ -132,4 +137,5 @@ def test_agents_tell_what_is_true_of_running_and_of_stopped_brokers(distribution
         [blocker] = [blocker for blocker in held.blockers if blocker.kind == "tombstones"]
         assert (blocker.watermark, blocker.reason) == (stopped.mcco, "not cleanly compacted further")
         assert held.mtro <= stopped.mcco
-        assert guarded.remarks == []
+        # A report may fall into a swap of the running broker's cleaner: the agent says so, and reports the next time.
+        assert [remark for remark in guarded.remarks if not remark.endswith(SWAPPED)] == []
