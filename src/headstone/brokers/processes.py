@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO
 
 from headstone.brokers.distribution import Distribution, write_logging
+from headstone.brokers.membership import known_brokers
 from headstone.brokers.ports import HOST, free_ports
 from headstone.errors import Unfinished
 
@@ -223,6 +224,12 @@ class Cluster:
             broker.start(wait=False)
         for broker in brokers:
             broker.wait_started()
+        wait_until(self._know_each_other, "every broker knows of all the others")
+
+    def _know_each_other(self) -> bool:
+        """One that has started is known to the controller; the others hear of it a little later."""
+        running = {number for number, broker in self.brokers.items() if broker.running}
+        return all(known_brokers(HOST, self.ports[number]) == running for number in running)
 
     def stop(self) -> None:
         """Cleanly, all at once: each needs a quorum of controllers to be let go, and they are the controllers. One that was
