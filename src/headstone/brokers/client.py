@@ -219,13 +219,13 @@ class KafkaClient:
     def _elected(self, partitions: Sequence[tuple[str, int]], broker: int) -> bool:
         """Whether it leads them all; else it is asked to. Refusals are no errors: a replica may not be in sync yet, and it may
         lead already where somebody has not heard of it."""
-        others = self._led_by_others(partitions, broker)
-        if others:
+        led_elsewhere = self._led_by_others(partitions, broker)
+        if led_elsewhere:
             asked = self._java.java.util.HashSet()
-            for partition in others:
+            for partition in led_elsewhere:
                 asked.add(self._partition(*partition))
             self._admin.electLeaders(self._java.kafka.common.ElectionType.PREFERRED, asked).partitions().get()
-        return not others
+        return not led_elsewhere
 
     def _led_by_others(self, partitions: Sequence[tuple[str, int]], broker: int) -> list[tuple[str, int]]:
         """By that broker's own word: a new consumer asks the broker it was given first."""
