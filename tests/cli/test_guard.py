@@ -124,6 +124,20 @@ def test_margins_are_those_of_the_decision_unless_told_otherwise() -> None:
     assert parser("guard").parse_args(["guard", "--metrics", "[::1]:0"]).metrics == ("::1", 0)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--bootstrap", "kafka-1:9092", "--topic", "orders", "--apply", "release"],
+        ["--bootstrap", "kafka-1:9092", "release", "--topic", "orders", "--apply"],
+        ["release", "--bootstrap", "kafka-1:9092", "--topic", "orders", "--apply"],
+    ],
+)
+def test_options_count_before_the_action_and_behind_it(words: list[str]) -> None:
+    arguments = parser("guard").parse_args(["guard", *words])
+    assert (arguments.bootstrap, arguments.topic, arguments.apply) == ("kafka-1:9092", ["orders"], True)
+    assert parser("guard").parse_args(["guard", "release", "--bootstrap", "kafka-1:9092"]).apply is False
+
+
 def test_the_help_of_the_guard_itself_has_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["guard", "--help"])

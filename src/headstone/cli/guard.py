@@ -154,6 +154,18 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
         help="the longest outage of a broker that you plan for, such as 36h (default: the longest that the journal knows)",
     )  # fmt: skip
     _add_journal(check)
+    for action in actions.choices.values():
+        _inherit(action, parser)
+
+
+def _inherit(action: argparse.ArgumentParser, verb: argparse.ArgumentParser) -> None:
+    """Options before the action count as well: what it does not say itself is not set back to a default."""
+    shared = {option.dest for option in verb._actions if option.option_strings and option.dest != "help"}
+    for option in action._actions:
+        if option.dest in shared:
+            if option.default and option.nargs != 0:
+                option.help = f"{option.help} (default {option.default})"
+            option.default = argparse.SUPPRESS
 
 
 def _add_readmit(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
