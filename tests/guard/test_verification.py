@@ -67,7 +67,7 @@ def test_who_has_not_heard_of_all_that_is_committed_is_not_judged(tmp_path: Path
 
 
 def test_a_replica_that_cannot_be_read_says_nothing_of_the_others(tmp_path: Path) -> None:
-    torn = CorruptLog(file="0.log", position=7, offset=1, found="no batch")
+    torn = CorruptLog(file="0.log", position=7, offset=1, problem="no batch")
     found = judged(tmp_path, {1: (RIGHT, END), 2: (RIGHT, END)}, failures={3: torn, 4: Unfinished("it is off")})
     assert found == {
         1: Judged(verdict=Verdict.RIGHT), 2: Judged(verdict=Verdict.RIGHT),
