@@ -510,6 +510,14 @@ def test_a_claim_that_is_too_low_or_missing_or_impossible_covers_nothing(part: P
     assert Watch().sees(part, at_ms=START_MS + 13 * HOUR_MS).statuses[0].unsafe_ms == UNSAFE_MS
 
 
+def test_claims_that_come_after_the_moment_of_danger_excuse_nobody() -> None:
+    """A replica that has missed a deletion for good claims the same as one that has everything."""
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
+    decision = watch.sees(covered(100, 100), at_ms=START_MS + 2 * DAY_MS)
+    assert (decision.actions[0], decision.statuses[0].state) == (LATE, State.TOO_LATE)
+
+
 def test_a_hold_ends_early_once_whoever_is_away_misses_nothing() -> None:
     watch = Watch().held()
     decision = watch.sees(covered(100, 100), at_ms=START_MS + 2 * DAY_MS)

@@ -164,9 +164,20 @@ def _looked_at(
     if returned_ms is None:
         ends = tuple(end for number, end in memory.ends if number == partition.partition)
         complete_ms = still_complete_ms(complete_ms, replica.log_end, ends)
-        if is_covered(partition):
+        if is_covered(partition) and _was_safe(complete_ms, memory, seen, partition, margins):
             complete_ms = max(complete_ms or 0, seen.asked_ms - margins.metadata_age_ms)
     return replace(absence, returned_ms=returned_ms, complete_ms=complete_ms)
+
+
+def _was_safe(
+    complete_ms: int | None, memory: Memory, seen: TopicSeen, partition: PartitionSeen, margins: Margins
+) -> bool:
+    """What agents claim of a replica that missed a deletion for good sounds the same: it counts only before it can have."""
+    limit = danger(
+        complete=complete_ms, retentions=memory.retentions, horizon_ms=partition.horizon_ms, skew_ms=memory.skew_ms,
+        margins=margins,
+    )  # fmt: skip
+    return complete_ms is not None and (seen.asked_ms < limit.unsafe_ms or in_effect(memory))
 
 
 def _expelled(memory: Memory, seen: TopicSeen, partition: PartitionSeen) -> list[Away]:
