@@ -16,7 +16,9 @@ from testbed.maven import VERSIONS, KafkaUnavailable, kafka, spark_connector
 from tests.demanded import demanded
 
 ON_TRIAL = VERSIONS[-1:] if os.environ.get("KAFKA_HOME") else VERSIONS
-BROKERS_OF_THEIR_OWN = ("test_boot", "test_clusters", "test_lake", "test_outages", "test_plain", "test_side_by_side")
+BROKERS_OF_THEIR_OWN = (
+    "test_boot", "test_clusters", "test_guard", "test_lake", "test_outages", "test_plain", "test_side_by_side",
+)  # fmt: skip
 """Modules whose long tests share nothing: workers take them one by one. The tests of others stay together: a broker that they
 share would be started again by the other worker."""
 
