@@ -44,7 +44,7 @@ MARGINS = (
     "--poll-ms", "300", "--metadata-age-ms", "500", "--clock-skew-ms", "200", "--effect-ms", "4000", "--pass-start-ms", "300",
     "--slack-share", "0.1",
 )  # fmt: skip
-STEP_SECONDS_MAX = 90
+STEP_SECONDS_MAX = 180
 PASSED = 2
 """So many times delete.retention.ms, broker 3 is away."""
 

@@ -62,6 +62,7 @@ def test_who_has_not_heard_of_all_that_is_committed_is_not_judged(tmp_path: Path
         3: Judged(
             verdict=Verdict.UNJUDGED,
             why="it has heard of what is committed up to 4 only, of 5: it was not compared beyond",
+            behind=True,
         ),
     }
 

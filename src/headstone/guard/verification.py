@@ -26,11 +26,14 @@ from headstone.pipeline.inprocess import InProcess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """`why` in words for a person; empty if it is right. `read` is False if its broker did not let it be read."""
+    """`why` in words for a person; empty if it is right. `read` is False if its broker did not let it be read.
+
+    `behind`: it had not heard yet of all that its leader called committed, and nothing else speaks against it."""
 
     verdict: Verdict
     why: str = ""
     read: bool = True
+    behind: bool = False
 
 
 def verify(
@@ -41,7 +44,7 @@ def verify(
     judged = read_replicas(connection, wanted, last=broker, work=work, bytes_per_second=bytes_per_second).get(broker)
     if judged is None:
         raise Unfinished(f"{wanted}: broker {broker} is not among its replicas any more")
-    if not judged.read:
+    if not judged.read or judged.behind:
         raise Unfinished(f"{wanted}: {judged.why}")
     return judged.verdict
 
@@ -73,11 +76,12 @@ def judge(copied: Copied, audited: PartitionAudit | None) -> dict[int, Judged]:
             judged[broker] = Judged(verdict=Verdict.UNJUDGED, why="; ".join(audited.problems) or "it was not compared")
             continue
         wrong = [finding for finding in findings if finding.replica == str(broker) and _certain(finding)]
-        doubt = doubts.get(str(broker)) or behind.get(broker) or _incomplete(audited)
+        doubt = doubts.get(str(broker)) or _incomplete(audited)
         if wrong:
             judged[broker] = Judged(verdict=Verdict.WRONG, why=_told(wrong))
-        elif doubt:
-            judged[broker] = Judged(verdict=Verdict.UNJUDGED, why=doubt)
+        elif doubt or broker in behind:
+            why = doubt or behind[broker]
+            judged[broker] = Judged(verdict=Verdict.UNJUDGED, why=why, behind=not doubt)
         else:
             judged[broker] = Judged(verdict=Verdict.RIGHT)
     return judged
