@@ -31,7 +31,7 @@ from headstone.cli.main import main
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD
-from headstone.guard.acting import own_values
+from headstone.guard.overrides import Resource, own_values
 from testbed.workloads import second_client
 
 USER, PASSWORD = "guard", "watchful"
@@ -81,7 +81,7 @@ class Scene:
         return ["guard", *words, "--bootstrap", self.login, *flags, "--journal", str(self.journal)]
 
     def overrides(self) -> dict[str, str | None]:
-        return dict(own_values(self.admin, "orders", [name for name, _ in HOLD]))
+        return dict(own_values(self.admin, Resource(topic="orders"), [name for name, _ in HOLD]))
 
     def allow(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
         for operation in operations:

@@ -9,8 +9,8 @@ import pytest
 
 from headstone.coordination.guard_values import HOLD, LAG_MIN, RATIO, AskBrokers, EndPasses, Release
 from headstone.errors import Unfinished
-from headstone.guard.acting import Outcome, carry_out, put_back
-from headstone.guard.journal import Journal
+from headstone.guard.acting import ENDING, Outcome, carry_out, put_back
+from headstone.guard.journal import Change, Journal
 from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
 
 BACKOFF = "log.cleaner.backoff.ms"
@@ -66,6 +66,35 @@ def test_what_an_interrupted_guard_had_changed_for_a_moment_is_put_back_unless_s
         carry_out(END, twin, journal, now_ms=6)  # type: ignore[arg-type]
     twin.default[BACKOFF] = "30000"
     assert (put_back(twin, journal), twin.default) == ([], {BACKOFF: "30000"})  # type: ignore[arg-type]
+
+
+def test_a_broker_that_is_off_does_not_keep_the_others_from_being_put_back(journal: Journal) -> None:
+    class Off(ClusterTwin):
+        off: int | None = None
+
+        def broker_configs(self, broker: int | None) -> Mapping:
+            if broker == self.off is not None:
+                raise Unfinished(f"broker {broker}: it is off")
+            return super().broker_configs(broker)
+
+    twin = Off()
+    twin.broker_own = {2: {BACKOFF: "7"}, 3: {BACKOFF: "7"}}
+    for broker in (2, 3):
+        entry = Change(
+            resource=f"broker {broker}", topic="orders", old=((BACKOFF, "5"),), new=((BACKOFF, "7"),),
+            reason=f"{ENDING}a guard died", evidence="", began_ms=5,
+        )  # fmt: skip
+        journal.begin(entry)
+    twin.off = 2
+    (later, done) = put_back(twin, journal)  # type: ignore[arg-type]
+    assert later.startswith(
+        f"broker 2: {BACKOFF}, changed by an interrupted guard, is not put back yet: broker 2: it is off"
+    )
+    assert done == f"broker 3: {BACKOFF} put back to 5"
+    assert [entry.resource for entry in journal.unfinished()] == ["broker 2"]
+    twin.off = None
+    assert put_back(twin, journal) == [f"broker 2: {BACKOFF} put back to 5"]  # type: ignore[arg-type]
+    assert twin.broker_own == {2: {BACKOFF: "5"}, 3: {BACKOFF: "5"}}
 
 
 def test_a_release_restores_only_where_the_hold_still_stands(journal: Journal) -> None:

@@ -51,6 +51,22 @@ def test_ten_thousand_partitions_cost_a_handful_of_questions_per_broker() -> Non
     assert counts == {1: 9, 2: 3, 3: 3}
 
 
+def test_a_number_that_is_none_costs_its_topic_and_not_the_look() -> None:
+    names = ("orders", "payments")
+    model = Model(topics=dict.fromkeys(names, 1), configs=dict.fromkeys(names, COMPACTED))
+    model.configs["orders"] = {**COMPACTED, "delete.retention.ms": "a day"}
+    seen = looked(model)
+    assert [topic.topic for topic in seen.topics] == ["payments"]
+    assert seen.problems == ("topic orders: delete.retention.ms is 'a day', which is no number",)
+
+
+def test_a_broker_whose_own_number_is_none_does_not_hold() -> None:
+    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, retention_ms={3: "long"})
+    seen = looked(model)
+    assert [topic.delete_retention_ms for topic in seen.topics] == [86_400_000]
+    assert seen.problems == ("broker 3: topic orders: delete.retention.ms is 'long', which is no number",)
+
+
 def test_the_smallest_default_of_any_broker_counts_and_only_without_an_override() -> None:
     model = Model(
         topics={"own": 1, "orders": 1}, retention_ms={3: "5000"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -35,15 +35,23 @@ from headstone.errors import Unfinished
 from headstone.guard.journal import Change, Journal
 from headstone.guard.looks import held_brokers
 from headstone.guard.old_copies import refuse_old_copy
+from headstone.guard.overrides import (
+    CLUSTER_DEFAULT,
+    DONE,
+    Resource,
+    alter,
+    broker_or_default,
+    change,
+    journaled,
+    own_values,
+)
 from headstone.log.topic_partition import TopicPartition
 
 BACKOFF = "log.cleaner.backoff.ms"
-CLUSTER_DEFAULT = "cluster default"
 DEFAULT_FOUND = "cluster default before the hold"
 """Fact of the journal: what all topics that are held by the cluster default go back to."""
 ENDING = "cleaner threads restart: "
 """How the reason of a change begins that is put back at once; one without an end was interrupted."""
-DONE = "done"
 SEEN_SECONDS_MAX = 10.0
 SEEN_EVERY_SECONDS = 0.2
 
@@ -94,41 +102,16 @@ def _carry_out(action: Action, admin: Admin, journal: Journal, now_ms: int, topi
     assert_never(action)
 
 
-def _made(journal: Journal, change: Change, make: Callable[[], None]) -> Outcome:
-    number = journal.begin(change)
-    began = time.monotonic()
-    try:
-        make()
-    except Unfinished as error:
-        journal.end(number, f"failed: {error}", now_ms=change.began_ms + _since_ms(began))
-        raise
-    journal.end(number, DONE, now_ms=change.began_ms + _since_ms(began))
-    return Outcome()
-
-
-def _since_ms(began: float) -> int:
-    return int((time.monotonic() - began) * 1000)
-
-
-def own_values(admin: Admin, topic: str, names: Sequence[str]) -> Configs:
-    """The topic's own overrides of these, asked of any broker."""
-    configs = admin.topic_configs([topic])[topic]
-    return tuple((name, configs[name].value if name in configs and configs[name].own else None) for name in names)
-
-
-def own_defaults(admin: Admin, names: Sequence[str]) -> Configs:
-    configs = admin.broker_configs(None)
-    return tuple((name, configs[name].value if name in configs and configs[name].own else None) for name in names)
-
-
 def _set_hold(action: SetHold, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
-    old = own_values(admin, action.topic, [name for name, _ in HOLD])
+    resource = Resource(topic=action.topic)
+    old = own_values(admin, resource, [name for name, _ in HOLD])
     _correct_found(journal, action.topic, old)
-    change = Change(
-        resource=f"topic {action.topic}", topic=action.topic, old=old, new=action.configs, reason=action.reason,
-        evidence=evidence, began_ms=now_ms,
+    entry = Change(
+        resource=str(resource), topic=action.topic, old=old, new=action.configs, reason=action.reason, evidence=evidence,
+        began_ms=now_ms,
     )  # fmt: skip
-    return _made(journal, change, lambda: admin.alter_topic(action.topic, dict(action.configs)))
+    change(admin, journal, resource, entry)
+    return Outcome()
 
 
 def _correct_found(journal: Journal, topic: str, old: Configs) -> None:
@@ -174,32 +157,40 @@ def _release(action: Release, admin: Admin, journal: Journal, now_ms: int, evide
 def restore_topic(
     admin: Admin, journal: Journal, topic: str, restore: Configs, *, reason: str, evidence: str, now_ms: int
 ) -> Outcome:  # fmt: skip
-    """Only where the hold's own value still stands: there is no compare-and-set, so it is read just before."""
-    held = dict(HOLD)
-    present = dict(own_values(admin, topic, [name for name, _ in restore]))
-    ours = tuple((name, value) for name, value in restore if present[name] == held.get(name) and value != present[name])
-    if not ours:
-        return Outcome(needed=False)
-    change = Change(
-        resource=f"topic {topic}", topic=topic, old=tuple((name, held[name]) for name, _ in ours), new=ours, reason=reason,
-        evidence=evidence, began_ms=now_ms,
+    entry = Change(
+        resource=str(Resource(topic=topic)), topic=topic, old=HOLD, new=restore, reason=reason, evidence=evidence,
+        began_ms=now_ms,
     )  # fmt: skip
-    return _made(journal, change, lambda: admin.alter_topic(topic, dict(ours)))
+    return Outcome(needed=_restored(admin, journal, Resource(topic=topic), entry))
+
+
+def _restored(admin: Admin, journal: Journal, resource: Resource, entry: Change) -> bool:
+    """Only where the hold's own value, which is the entry's old one, still stands: there is no compare-and-set, so it is read
+    just before. False: nowhere."""
+    held, present = dict(entry.old), dict(own_values(admin, resource, [name for name, _ in entry.new]))
+    ours = tuple(
+        (name, value) for name, value in entry.new if present[name] == held.get(name) and value != present[name]
+    )
+    if ours:
+        old = tuple((name, held[name]) for name, _ in ours)
+        change(admin, journal, resource, replace(entry, old=old, new=ours))
+    return bool(ours)
 
 
 def _hold_by_default(
     action: HoldByDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str
 ) -> Outcome:
-    old = own_defaults(admin, [name for name, _ in DEFAULT_HOLD])
+    old = own_values(admin, CLUSTER_DEFAULT, [name for name, _ in DEFAULT_HOLD])
     if dict(old) == dict(DEFAULT_HOLD):
         return Outcome(needed=False)  # for another topic; what was found then is what goes back
     if journal.fact(DEFAULT_FOUND) is None:
         journal.note_fact(DEFAULT_FOUND, json.dumps(old))
-    change = Change(
-        resource=CLUSTER_DEFAULT, topic=topic or None, old=old, new=action.configs,
+    entry = Change(
+        resource=str(CLUSTER_DEFAULT), topic=topic or None, old=old, new=action.configs,
         reason=f"a robot undoes the hold of topic {topic}", evidence=evidence, began_ms=now_ms,
     )  # fmt: skip
-    return _made(journal, change, lambda: admin.alter_broker_default(dict(action.configs)))
+    change(admin, journal, CLUSTER_DEFAULT, entry)
+    return Outcome()
 
 
 def _release_default(
@@ -218,15 +209,11 @@ def _release_default(
 def restore_default(
     admin: Admin, journal: Journal, restore: Configs, *, topic: str, reason: str, evidence: str, now_ms: int
 ) -> Outcome:  # fmt: skip
-    held = dict(DEFAULT_HOLD)
-    present = dict(own_defaults(admin, [name for name, _ in restore]))
-    ours = tuple((name, value) for name, value in restore if present[name] == held.get(name) and value != present[name])
-    if ours:
-        change = Change(
-            resource=CLUSTER_DEFAULT, topic=topic or None, old=tuple((name, held[name]) for name, _ in ours), new=ours,
-            reason=reason, evidence=evidence, began_ms=now_ms,
-        )  # fmt: skip
-        _made(journal, change, lambda: admin.alter_broker_default(dict(ours)))
+    entry = Change(
+        resource=str(CLUSTER_DEFAULT), topic=topic or None, old=DEFAULT_HOLD, new=restore, reason=reason, evidence=evidence,
+        began_ms=now_ms,
+    )  # fmt: skip
+    _restored(admin, journal, CLUSTER_DEFAULT, entry)
     journal.note_fact(DEFAULT_FOUND, None)
     return Outcome()
 
@@ -255,31 +242,23 @@ def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, 
     }
     values = {broker: config for broker, config in reached.items() if config is not None and config.value is not None}
     new = str(max((int(config.value or 0) for config in values.values()), default=15_000) + 1)
-    ((_, default),) = own_defaults(admin, [BACKOFF])
-    targets: list[tuple[int | None, str | None]] = [(None, default)]
-    targets += [(broker, config.value) for broker, config in values.items() if config.own]
+    ((_, default),) = own_values(admin, CLUSTER_DEFAULT, [BACKOFF])
+    targets = [(CLUSTER_DEFAULT, default)]
+    targets += [(Resource(broker=broker), config.value) for broker, config in values.items() if config.own]
     reason = f"{ENDING}the hold of topic {action.topic} came close to the moment of danger"
     numbers = []
-    for broker, old in targets:
-        resource = CLUSTER_DEFAULT if broker is None else f"broker {broker}"
-        change = Change(
-            resource=resource, topic=action.topic, old=((BACKOFF, old),), new=((BACKOFF, new),), reason=reason,
+    for resource, old in targets:
+        entry = Change(
+            resource=str(resource), topic=action.topic, old=((BACKOFF, old),), new=((BACKOFF, new),), reason=reason,
             evidence=evidence, began_ms=now_ms,
         )  # fmt: skip
-        numbers.append(journal.begin(change))
-        _alter(admin, broker, {BACKOFF: new})
+        numbers.append(journal.begin(entry))
+        alter(admin, resource, {BACKOFF: new})
     late = _wait_seen(admin, sorted(reached), new)
-    for number, (broker, old) in zip(numbers, targets, strict=True):
-        _alter(admin, broker, {BACKOFF: old})
+    for number, (resource, old) in zip(numbers, targets, strict=True):
+        alter(admin, resource, {BACKOFF: old})
         journal.end(number, f"not seen by brokers {late}; put back" if late else f"{DONE}, and put back")
     return Outcome(why=f"brokers {late} did not take the change of {BACKOFF}: passes may go on there" if late else None)
-
-
-def _alter(admin: Admin, broker: int | None, changes: Mapping[str, str | None]) -> None:
-    if broker is None:
-        admin.alter_broker_default(changes)
-    else:
-        admin.alter_broker(broker, changes)
 
 
 def _wait_seen(admin: Admin, brokers: Sequence[int], value: str) -> list[int]:
@@ -302,18 +281,30 @@ def _has(admin: Admin, broker: int, value: str) -> bool:
 
 
 def put_back(admin: Admin, journal: Journal) -> list[str]:
-    """Ends what an interrupted guard had begun; what it had changed for a moment only is put back, and told in words."""
-    done = []
-    for change in journal.unfinished():
-        if change.reason.startswith(ENDING):
-            broker = None if change.resource == CLUSTER_DEFAULT else int(change.resource.removeprefix("broker "))
-            configs = admin.broker_configs(broker)
-            present = configs[BACKOFF].value if BACKOFF in configs and configs[BACKOFF].own else None
-            if present == dict(change.new)[BACKOFF]:
-                _alter(admin, broker, dict(change.old))
-                done.append(f"{change.resource}: {BACKOFF} put back to {dict(change.old)[BACKOFF] or 'no override'}")
-        journal.end(change.number, "interrupted: the next look says what became of it")
-    return done
+    """Ends what an interrupted guard had begun; what it had changed for a moment only is put back. What is told, in words.
+
+    Where a broker cannot be asked now, its own is tried again at the next look, and does not keep the others waiting."""
+    told = []
+    for entry in journal.unfinished():
+        if entry.reason.startswith(ENDING):
+            try:
+                told += _backoff_put_back(admin, entry)
+            except Unfinished as error:
+                told.append(
+                    f"{entry.resource}: {BACKOFF}, changed by an interrupted guard, is not put back yet: {error}"
+                )
+                continue
+        journal.end(entry.number, "interrupted: the next look says what became of it")
+    return told
+
+
+def _backoff_put_back(admin: Admin, entry: Change) -> list[str]:
+    resource, old = broker_or_default(entry.resource), dict(entry.old)[BACKOFF]
+    ((_, present),) = own_values(admin, resource, [BACKOFF])
+    if present != dict(entry.new)[BACKOFF]:
+        return []
+    alter(admin, resource, {BACKOFF: old})
+    return [f"{resource}: {BACKOFF} put back to {old or 'no override'}"]
 
 
 def _reassign(
@@ -323,11 +314,12 @@ def _reassign(
     state = admin.describe([action.topic]).topics.get(action.topic, {}).get(action.partition)
     if state is None:
         return Outcome(why=f"{partition} is not described any more")
-    change = Change(
+    entry = Change(
         resource=f"partition {partition}", topic=action.topic, old=_replicas(state.replicas), new=_replicas(replicas),
         reason=reason, evidence=evidence, began_ms=now_ms,
     )  # fmt: skip
-    return _made(journal, change, lambda: admin.reassign({partition: replicas}))
+    journaled(journal, entry, lambda: admin.reassign({partition: replicas}))
+    return Outcome()
 
 
 def _replicas(brokers: Sequence[int]) -> Configs:

@@ -7,14 +7,14 @@ changed meanwhile is theirs, and stays. Which settings, and when, is decided els
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headstone.cluster.admin import Admin
 from headstone.coordination.guard_values import HOLD, Configs
-from headstone.errors import Unfinished
 from headstone.guard.journal import Change, Journal
 from headstone.guard.memories import plain, value_of
+from headstone.guard.overrides import Resource, change, own_values
 from headstone.log.topic_partition import TopicPartition
 
 LOANS = "settings of readmissions to put back"
@@ -34,8 +34,8 @@ class Loan:
     lent: Configs
 
     @property
-    def resource(self) -> str:
-        return f"topic {self.topic}" if self.topic is not None else f"broker {self.broker}"
+    def resource(self) -> Resource:
+        return Resource(topic=self.topic, broker=self.broker)
 
 
 def loans(journal: Journal) -> list[Loan]:
@@ -46,21 +46,8 @@ def _keep(journal: Journal, kept: Sequence[Loan]) -> None:
     journal.note_fact(LOANS, json.dumps([plain(loan) for loan in kept]) if kept else None)
 
 
-def own_configs(admin: Admin, topic: str | None, broker: int | None, names: Sequence[str]) -> Configs:
-    configs = admin.topic_configs([topic])[topic] if topic is not None else admin.broker_configs(broker)
-    return tuple((name, configs[name].value if name in configs and configs[name].own else None) for name in names)
-
-
-def _alter(admin: Admin, loan: Loan, changes: Mapping[str, str | None]) -> None:
-    if loan.topic is not None:
-        admin.alter_topic(loan.topic, changes)
-    else:
-        assert loan.broker is not None
-        admin.alter_broker(loan.broker, changes)
-
-
 def lend_hold(admin: Admin, journal: Journal, topic: str, *, reason: str, now_ms: int) -> None:
-    found = own_configs(admin, topic, None, [name for name, _ in HOLD])
+    found = own_values(admin, Resource(topic=topic), [name for name, _ in HOLD])
     _lend(admin, journal, Loan(topic=topic, found=found, lent=HOLD), reason=reason, now_ms=now_ms)
 
 
@@ -69,11 +56,11 @@ def lend_brake(
 ) -> None:
     """Where somebody limits it already, that stays as it is."""
     reason = f"broker {broker} copies {partition} afresh, at {bytes_per_second} bytes a second"
-    ((_, rate),) = own_configs(admin, None, broker, [RATE])
+    ((_, rate),) = own_values(admin, Resource(broker=broker), [RATE])
     if rate is None:
         loan = Loan(broker=broker, found=((RATE, None),), lent=((RATE, str(bytes_per_second)),))
         _lend(admin, journal, loan, reason=reason, now_ms=now_ms)
-    ((_, listed),) = own_configs(admin, partition.topic, None, [THROTTLED])
+    ((_, listed),) = own_values(admin, Resource(topic=partition.topic), [THROTTLED])
     wanted = with_replica(listed, partition.number, broker)
     if wanted != listed:
         loan = Loan(topic=partition.topic, found=((THROTTLED, listed),), lent=((THROTTLED, wanted),))
@@ -81,8 +68,8 @@ def lend_brake(
 
 
 def is_braked(admin: Admin, partition: TopicPartition, broker: int) -> bool:
-    ((_, rate),) = own_configs(admin, None, broker, [RATE])
-    ((_, listed),) = own_configs(admin, partition.topic, None, [THROTTLED])
+    ((_, rate),) = own_values(admin, Resource(broker=broker), [RATE])
+    ((_, listed),) = own_values(admin, Resource(topic=partition.topic), [THROTTLED])
     return rate is not None and listed == with_replica(listed, partition.number, broker)
 
 
@@ -117,7 +104,7 @@ def _names(loan: Loan) -> list[str]:
 
 def put_back(admin: Admin, journal: Journal, loan: Loan, *, now_ms: int) -> list[str]:
     """What could not be put back, in words: somebody else's values stay."""
-    present, found = dict(own_configs(admin, loan.topic, loan.broker, _names(loan))), dict(loan.found)
+    present, found = dict(own_values(admin, loan.resource, _names(loan))), dict(loan.found)
     ours = [(name, value) for name, value in loan.lent if present[name] == value and found.get(name) != value]
     others = [name for name, value in loan.lent if present[name] not in (value, found.get(name))]
     if ours:
@@ -138,14 +125,13 @@ def forget_loan(journal: Journal, loan: Loan) -> None:
 def _changed(
     admin: Admin, journal: Journal, loan: Loan, old: Configs, new: Configs, reason: str, now_ms: int
 ) -> None:  # fmt: skip
-    number = journal.begin(
-        Change(
-            resource=loan.resource, topic=loan.topic, old=old, new=new, reason=reason, evidence="guard readmit", began_ms=now_ms
-        )
-    )  # fmt: skip
-    try:
-        _alter(admin, loan, dict(new))
-    except Unfinished as error:
-        journal.end(number, f"failed: {error}")
-        raise
-    journal.end(number, "done")
+    entry = Change(
+        resource=str(loan.resource),
+        topic=loan.topic,
+        old=old,
+        new=new,
+        reason=reason,
+        evidence="guard readmit",
+        began_ms=now_ms,
+    )
+    change(admin, journal, loan.resource, entry)

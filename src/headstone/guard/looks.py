@@ -35,6 +35,7 @@ from headstone.log.topic_partition import TopicPartition
 
 POLICY, RETENTION, IN_SYNC_MIN = "cleanup.policy", "delete.retention.ms", "min.insync.replicas"
 KEYS = (POLICY, RETENTION, IN_SYNC_MIN, RATIO, LAG_MIN, LAG_MAX)
+NUMBERS = (RETENTION, IN_SYNC_MIN, LAG_MIN, LAG_MAX, RATIO)
 TRANSACTION_VERSION = "transaction.version"
 BROKERS_AT_ONCE = 32
 HORIZON_BYTES_MAX, HORIZON_PARTITION_BYTES_MAX = 16 << 20, 1 << 20
@@ -132,7 +133,8 @@ def held_brokers(admin: Admin, topic: str, brokers: Sequence[int]) -> tuple[int,
 
     def ask(broker: int) -> bool:
         try:
-            return holds(admin.topic_configs([topic], broker=broker, keys=KEYS)[topic])
+            believed = _believed(admin.try_topic_configs([topic], broker=broker, keys=KEYS), [])
+            return topic in believed and holds(believed[topic])
         except Unfinished:
             return False
 
@@ -172,7 +174,29 @@ def _configs(admin: Admin, topics: Sequence[str], problems: list[str]) -> dict[s
         problems.append(str(error))
         return {}
     problems += [str(answer) for answer in answers.values() if isinstance(answer, Unfinished)]
-    return {topic: answer for topic, answer in sorted(answers.items()) if not isinstance(answer, Unfinished)}
+    return _believed(answers, problems)
+
+
+def _believed(answers: Mapping[str, Configs | Unfinished], problems: list[str]) -> dict[str, Configs]:
+    """Without refusals, and without numbers that are none, as no Kafka answers: nothing can be said of such a topic."""
+    believed = {}
+    for topic, answer in sorted(answers.items()):
+        if isinstance(answer, Unfinished):
+            continue
+        strange = [name for name in NUMBERS if name in answer and not _is_number(name, answer[name].value)]
+        if strange:
+            problems.append(f"topic {topic}: {strange[0]} is {answer[strange[0]].value!r}, which is no number")
+        else:
+            believed[topic] = answer
+    return believed
+
+
+def _is_number(name: str, value: str | None) -> bool:
+    try:
+        (float if name == RATIO else int)(value or "0")
+    except ValueError:
+        return False
+    return True
 
 
 def _reassignments(admin: Admin, problems: list[str]) -> dict[TopicPartition, Reassignment] | None:
@@ -265,7 +289,9 @@ def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) 
 
     def configs() -> None:
         answers = admin.try_topic_configs(questions.topics, broker=broker, keys=KEYS) if questions.topics else {}
-        account.configs = {topic: answer for topic, answer in answers.items() if not isinstance(answer, Unfinished)}
+        strange: list[str] = []
+        account.configs = _believed(answers, strange)
+        account.problems += [f"broker {broker}: {problem}" for problem in strange]
 
     def stamps() -> None:
         asked_ms = clock()

@@ -19,7 +19,8 @@ from headstone.coordination.guard_values import HOLD, Configs, Verdict
 from headstone.errors import Unfinished, UsageError
 from headstone.guard import commands
 from headstone.guard.journal import Journal
-from headstone.guard.loans import RATE, THROTTLED, own_configs, with_replica
+from headstone.guard.loans import RATE, THROTTLED, with_replica
+from headstone.guard.overrides import Resource, own_values
 from headstone.guard.readmission_records import open_readmissions
 from headstone.guard.readmission_steps import PartitionNow, Readmission, refusals
 from headstone.guard.verification import Judged, read_replicas
@@ -183,9 +184,9 @@ def _commands(
     partition, broker, order = readmission.topic_partition, readmission.broker, readmission.order
     remaining = [other for other in order if other != broker]
     bootstrap = connection.address
-    held = own_configs(admin, partition.topic, None, [name for name, _ in HOLD])
-    ((_, listed),) = own_configs(admin, partition.topic, None, [THROTTLED])
-    rate: Configs = () if away else own_configs(admin, None, broker, [RATE])
+    held = own_values(admin, Resource(topic=partition.topic), [name for name, _ in HOLD])
+    ((_, listed),) = own_values(admin, Resource(topic=partition.topic), [THROTTLED])
+    rate: Configs = () if away else own_values(admin, Resource(broker=broker), [RATE])
     brake = {} if dict(rate).get(RATE) else {RATE: str(limits.copy_bytes_per_second)}
     throttled = with_replica(listed, partition.number, broker)
     steps = [] if readmission.expelled else [*reassign({partition: remaining}, "without.json", bootstrap=bootstrap)]

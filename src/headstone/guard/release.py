@@ -15,13 +15,12 @@ from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting import (
     default_restored,
     holds_by_default,
-    own_defaults,
-    own_values,
     restore_default,
     restore_topic,
 )
 from headstone.guard.journal import Journal
-from headstone.guard.loans import Loan, loans, own_configs, put_back
+from headstone.guard.loans import Loan, loans, put_back
+from headstone.guard.overrides import CLUSTER_DEFAULT, Resource, own_values
 from headstone.guard.readmission_records import alone
 
 REASON = "released by hand"
@@ -67,20 +66,25 @@ def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[
 def _of_topic(admin: Admin, topic: str, memory: Memory) -> Undo:
     assert memory.hold is not None
     try:
-        present = dict(own_values(admin, topic, [name for name, _ in HOLD]))
+        present = dict(own_values(admin, Resource(topic=topic), [name for name, _ in HOLD]))
     except KeyError:
         return Undo(topic=topic, restore=(), left=())
     return _undo(topic, present, dict(HOLD), dict(memory.hold.found))
 
 
 def _of_loan(admin: Admin, loan: Loan) -> Undo:
-    present = own_configs(admin, loan.topic, loan.broker, [name for name, _ in loan.lent])
+    present = own_values(admin, loan.resource, [name for name, _ in loan.lent])
     undo = _undo(loan.topic, dict(present), dict(loan.lent), dict(loan.found))
     return replace(undo, broker=loan.broker, loan=loan)
 
 
 def _of_default(admin: Admin, found: Configs) -> Undo:
-    return _undo(None, dict(own_defaults(admin, [name for name, _ in DEFAULT_HOLD])), dict(DEFAULT_HOLD), dict(found))
+    return _undo(
+        None,
+        dict(own_values(admin, CLUSTER_DEFAULT, [name for name, _ in DEFAULT_HOLD])),
+        dict(DEFAULT_HOLD),
+        dict(found),
+    )
 
 
 def _undo(
