@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +18,22 @@ import pytest
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.ports import HOST, free_ports
 from headstone.brokers.processes import Cluster, wait_until
+from headstone.cli.main import main
 from headstone.cluster.admin import Admin
-from headstone.cluster.connection import Connection
+from headstone.cluster.connection import Connection, wire_settings
+from headstone.cluster.epochs import leader_epochs
+from headstone.cluster.librdkafka import Clients
 from headstone.cluster.questions import ConfigValue, Source
 from headstone.cluster.refusals import NotPermitted
-from headstone.coordination.guard_values import HOLD, LONG_MAX
+from headstone.cluster.topics import topic_ids
+from headstone.cluster.wire import ClusterState
+from headstone.coordination.guard_values import HOLD, LONG_MAX, EndPasses
 from headstone.errors import Unfinished
-from headstone.guard.horizons import Horizons
-from headstone.guard.looks import held_brokers, look
+from headstone.guard.acting import BACKOFF, Outcome, carry_out
+from headstone.guard.journal import Journal
+from headstone.guard.looks import Look, held_brokers, look
+from headstone.guard.missed import Missed
+from headstone.guard.topic_identity import still_there
 from headstone.log.topic_partition import TopicPartition
 from testbed.workloads import second_client
 from tests.brokers.test_facts import produce_raw
@@ -70,10 +80,14 @@ def admin(cluster: Cluster) -> Iterator[Admin]:
 
 
 def secure(cluster: Cluster, **settings: str) -> Admin:
+    return Admin(secure_connection(cluster, **settings))
+
+
+def secure_connection(cluster: Cluster, **settings: str) -> Connection:
     listeners = [str(broker.settings["listeners"]) for broker in cluster.brokers.values()]
     given = {name.replace("_", "."): value for name, value in settings.items()}
     bootstrap = ",".join(text.partition("SECURE://")[2] for text in listeners)
-    return Admin(Connection.parse(bootstrap, {"security.protocol": "SASL_PLAINTEXT", **given}))
+    return Connection.parse(bootstrap, {"security.protocol": "SASL_PLAINTEXT", **given})
 
 
 def create(cluster: Cluster, *topics: str) -> None:
@@ -202,6 +216,65 @@ def test_a_replica_is_expelled_and_added_again(admin: Admin) -> None:
     )
 
 
+def test_a_topic_that_is_made_anew_has_another_id(cluster: Cluster, admin: Admin) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    def wait_everywhere(there: bool) -> None:
+        """By each broker's own word: other tests list all topics, and librdkafka asks whom it likes."""
+        for host in cluster.bootstrap.split(","):
+            with Admin(Connection.parse(host, {})) as asked:
+                wait_until(
+                    lambda: ("passing" in asked.describe(None).topics) == there, "all know", seconds_max=SECONDS_MAX
+                )
+
+    create(cluster, "passing")
+    wait_everywhere(True)
+    first = admin.describe(["passing"]).topic_ids["passing"]
+    assert first == topic_ids(Clients(admin.connection), ["passing"])["passing"]
+    assert still_there(admin.describe(["passing"]), "passing", first)
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    client.delete_topics(["passing"])["passing"].result(SECONDS_MAX)
+    wait_everywhere(False)
+    assert not still_there(admin.describe(["passing"]), "passing", None)
+    create(cluster, "passing")
+    wait_everywhere(True)
+    assert not still_there(admin.describe(["passing"]), "passing", first)
+    client.delete_topics(["passing"])["passing"].result(SECONDS_MAX)
+    wait_everywhere(False)
+
+
+def described(admin: Admin, topics: Sequence[str]) -> ClusterState:
+    """Without the controller: with KRaft a broker names any broker that is alive."""
+    return replace(admin.describe(topics), controller=None)
+
+
+def all_configs(admin: Admin, topics: Iterable[str]) -> dict[str, Any]:
+    """Of topics, of each broker that answers, and the cluster's default; own ones told apart from inherited ones."""
+    brokers = [None, *sorted(admin.describe([]).brokers)]
+    return {
+        **admin.topic_configs(sorted(topics)),
+        **{f"broker {number}": admin.broker_configs(number) for number in brokers},
+    }
+
+
+def test_cleaner_threads_restart_and_every_brokers_own_value_is_as_it_was(admin: Admin, tmp_path: Path) -> None:
+    admin.alter_broker_default({BACKOFF: "16000"})
+    admin.alter_broker(2, {BACKOFF: "14000"})
+    wait_until(
+        lambda: [admin.broker_configs(number)[BACKOFF].value for number in (1, 2, 3)] == ["16000", "14000", "16000"],
+        "the settings", seconds_max=SECONDS_MAX,
+    )  # fmt: skip
+    before = all_configs(admin, [])
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=admin.describe([]).cluster_id) as journal:
+        assert carry_out(EndPasses(topic="orders"), admin, journal, now_ms=now_ms()) == Outcome()
+        assert [(change.resource, dict(change.new)[BACKOFF], change.outcome) for change in journal.changes()] == [
+            ("cluster default", "16001", "done, and put back"), ("broker 2", "16001", "done, and put back"),
+        ]  # fmt: skip
+    wait_until(lambda: all_configs(admin, []) == before, "all as it was", seconds_max=SECONDS_MAX)
+    admin.alter_broker_default({BACKOFF: None})
+    admin.alter_broker(2, {BACKOFF: None})
+
+
 def problems_of(admin: Admin, topics: list[str] | None = None) -> Callable[[], tuple[str, ...]]:
     return lambda: look(admin, topics, now_ms).problems
 
@@ -223,13 +296,16 @@ def refused(change: Callable[[], None]) -> str:
 
 
 def test_each_line_of_defence_needs_its_permissions_and_no_more(cluster: Cluster) -> None:
-    with secure(cluster, sasl_mechanism="PLAIN", sasl_username=USER, sasl_password=PASSWORD) as admin:
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": USER, "sasl_password": PASSWORD}
+    with secure(cluster, **login) as admin:
         named = problems_of(admin, ["orders"])
         assert "shows no topic: there is none, or this user may describe none" in problems_of(admin)()[0]
         no_reassignments = "this user lacks DESCRIBE on the cluster; without it a reassignment is not seen"
         wait_problems(named, "topic orders: TOPIC_AUTHORIZATION_FAILED; this user lacks DESCRIBE", no_reassignments)
         allow(cluster, "DESCRIBE", topic="orders")
         wait_problems(named, "this user lacks DESCRIBE_CONFIGS on the topic", no_reassignments)
+        connection = secure_connection(cluster, **login)
+        assert leader_epochs(connection, wire_settings(connection), ["orders"], {}) == {ORDERS: ((0, 0),)}
         allow(cluster, "DESCRIBE_CONFIGS", topic="orders")
         wait_problems(named, no_reassignments)
         allow(cluster, "DESCRIBE")
@@ -283,10 +359,28 @@ def test_a_bearer_token_logs_in(cluster: Cluster) -> None:
         admin.describe([])
 
 
+def look_without(admin: Admin, *, seconds_max: int) -> Look:
+    """While a broker says nothing. If that one leads the controllers there is no news, until another one does."""
+    looks: list[Look] = []
+
+    def looked() -> bool:
+        started = time.monotonic()
+        try:
+            looks.append(look(admin, ["orders"], now_ms))
+        except Unfinished as error:
+            if "nothing that brokers say is known to be new" not in str(error):
+                raise
+        assert time.monotonic() - started < seconds_max
+        return bool(looks)
+
+    wait_until(looked, "a look", seconds_max=SECONDS_MAX)
+    return looks[0]
+
+
 def test_internal_topics_are_looked_at_and_a_broker_that_is_away_is_seen(cluster: Cluster, admin: Admin) -> None:
     """First it says nothing, then it is gone: one deadline, and no end of the look."""
-    horizons = Horizons()
-    seen = look(admin, None, now_ms, horizons=horizons)
+    missed = Missed()
+    seen = look(admin, None, now_ms, missed=missed)
     assert [topic.topic for topic in seen.topics] == ["__transaction_state", "orders", "payments"]
     assert {topic.in_sync_min for topic in seen.topics[1:]} == {2}
     assert (seen.problems, seen.brokers, seen.cluster_id) == ((), (1, 2, 3), cluster.cluster_id)
@@ -294,14 +388,11 @@ def test_internal_topics_are_looked_at_and_a_broker_that_is_away_is_seen(cluster
     assert {topic.skew_ms for topic in seen.topics} == {0}
     (ahead_ms,) = {topic.skew_ms for topic in look(admin, None, lambda: now_ms() - HOUR_MS).topics}
     assert HOUR_MS - 600_000 < ahead_ms <= HOUR_MS
-    assert seen.transaction_version == (2 if cluster.distribution.release >= (4,) else 0)
     broker = cluster.brokers[3]
     with Admin(Connection.parse(f"{HOST}:{cluster.ports[1]}", {}), seconds_max=2) as hasty:
         hasty.describe([])
         os.kill(broker.process_id, signal.SIGSTOP)
-        started = time.monotonic()
-        silent = look(hasty, ["orders"], now_ms)
-        assert time.monotonic() - started < 15
+        silent = look_without(hasty, seconds_max=15)
         os.kill(broker.process_id, signal.SIGCONT)
     broker.kill()
     if 3 in silent.brokers:
@@ -309,7 +400,7 @@ def test_internal_topics_are_looked_at_and_a_broker_that_is_away_is_seen(cluster
     assert [replica.log_end for replica in silent.topics[0].partitions[0].replicas] == [7, 7, None]
 
     def away() -> Any:
-        (topic,) = look(admin, ["orders"], now_ms).topics
+        (topic,) = look_without(admin, seconds_max=SECONDS_MAX).topics
         (partition,) = topic.partitions
         return topic.alive, partition.isr, [replica.log_end for replica in partition.replicas]
 
@@ -322,4 +413,30 @@ def test_internal_topics_are_looked_at_and_a_broker_that_is_away_is_seen(cluster
         base_sequence=-1,
     )  # fmt: skip
     assert produce_raw(cluster.ports[1], "orders", encode(stamped)) == 0
-    assert look(admin, ["orders"], now_ms, horizons=horizons).topics[0].partitions[0].horizon_ms == STAMP_MS
+    assert look(admin, ["orders"], now_ms, missed=missed).topics[0].partitions[0].horizon_ms == STAMP_MS
+
+
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing_at_all(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replica is away of which nothing is known: with --apply its topics would be held at once."""
+    cluster.brokers[3].kill()
+    words = ["guard", "--bootstrap", cluster.bootstrap, "--journal", str(tmp_path / "journal.sqlite"), "--once"]
+    with Admin(Connection.parse(cluster.bootstrap, {})) as admin:
+        wait_until(lambda: _in_sync(admin) == {1, 2}, "the absence", seconds_max=SECONDS_MAX)
+        topics = sorted(admin.describe(None).topics)
+        before = all_configs(admin, topics), described(admin, topics)
+        for _ in range(2):
+            assert main([*words, "--allow", "cluster-default", "--allow", "readmission"]) == 1
+        assert (all_configs(admin, topics), described(admin, topics)) == before
+    said = capsys.readouterr().out
+    for topic in ("orders", "payments"):
+        assert f"would hold topic {topic} (behind: partition 0: broker 3), at once: it may be too late already" in said
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=cluster.cluster_id) as journal:
+        assert (journal.changes(), [journal.memory(topic).hold for topic in topics]) == ([], [None] * len(topics))
+
+
+def _in_sync(admin: Admin) -> set[int]:
+    """Of any partition."""
+    topics = admin.describe(None).topics.values()
+    return {broker for partitions in topics for partition in partitions.values() for broker in partition.isr}

@@ -14,6 +14,7 @@ import pytest
 
 from headstone.cluster.admin import Admin, MayHaveArrived
 from headstone.cluster.connection import Connection, Host
+from headstone.cluster.encoding import Writer
 from headstone.cluster.refusals import NoAnswer, NotPermitted
 from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
@@ -68,8 +69,10 @@ class Broker:
     def _metadata(self) -> bytes:
         assert self._host is not None
         name, port = self._host
-        host = struct.pack(">h", len(name)) + name.encode()
-        return struct.pack(">iii", 0, 1, 7) + host + struct.pack(">ih", port, -1) + b"\0\2id" + struct.pack(">ii", 7, 0)
+        answer = (
+            Writer(flexible=True).tags().put("i", 0).array(1).put("i", 7).text(name).put("i", port).text(None).tags()
+        )
+        return answer.text("id").put("i", 7).array(0).put("i", 0).tags().data
 
 
 def configs(error: int, name: str) -> bytes:
@@ -165,3 +168,12 @@ def test_what_a_broker_says_moves_no_cursor() -> None:
     with Broker(lambda key: hostile).running() as admin, pytest.raises(Unfinished) as caught:
         admin.alter_topic("t\n", {"a": "1"})
     assert str(caught.value).endswith("configs of topic t\\n: INVALID_CONFIG: \\x1b[2Jx")
+
+
+def test_what_is_not_permitted_is_said_without_the_request_that_brokers_print() -> None:
+    broker = Broker(lambda key: altered(29))
+    with broker.running() as admin, pytest.raises(NotPermitted) as refused:
+        admin.alter_topic("t", {"a": "1"})
+    assert str(refused.value).endswith(
+        ": configs of topic t: TOPIC_AUTHORIZATION_FAILED; this user lacks ALTER_CONFIGS on the topic"
+    )

@@ -254,10 +254,12 @@ class Stage:
 def staged(
     distribution: Distribution, root: Path, variants: Sequence[str], *, tell: Callable[[str], None],
     topic_settings: Mapping[str, object] = TOPIC_SETTINGS, broker_settings: Mapping[str, object] = BROKER_SETTINGS,
+    prepare: Callable[[Cluster], None] = lambda cluster: None,
 ) -> Iterator[Stage]:  # fmt: skip
-    """Three brokers, and a topic for each of the chosen stories."""
+    """Three brokers, and a topic for each of the chosen stories. `prepare` comes before the brokers start."""
     tell(f"starting three brokers of Kafka {distribution.version}")
     cluster = Cluster(distribution, root / "cluster", brokers=len(BROKERS), settings=broker_settings)
+    prepare(cluster)
     with cluster, JavaClient(distribution, root / "client") as java:
         client = java.connect(cluster.bootstrap)
         scenes = []

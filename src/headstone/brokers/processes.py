@@ -7,6 +7,7 @@ log. Knows nothing of topics or clients.
 from __future__ import annotations
 
 import base64
+import os
 import secrets
 import signal
 import subprocess
@@ -68,6 +69,8 @@ class Broker:
         self.root = root
         self.log_dir = Path(str(settings["log.dirs"]))
         self.settings = dict(settings)
+        self.environment: dict[str, str] = {}
+        """Of this one alone, beside what it inherits."""
         self._distribution = distribution
         self._machine = machine
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,8 +114,9 @@ class Broker:
             heap=self._machine.heap, options=self._machine.java_options, config=self.root / "config",
         )  # fmt: skip
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, cwd=self.root
-        )
+            command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, cwd=self.root,
+            env={**os.environ, **self.environment},
+        )  # fmt: skip
         self._watch = subprocess.Popen(
             ["/bin/sh", "-c", f"read end; kill -9 {self._process.pid}"], stdin=subprocess.PIPE, start_new_session=True
         )

@@ -94,6 +94,7 @@ class Admin:
         self._brokers: dict[int, Node] = {}
         self._controller: int | None = None
         self._answered: Host | None = None
+        self._doubted: list[Host] = []
 
     def __enter__(self) -> Admin:
         return self
@@ -111,9 +112,15 @@ class Admin:
 
     def describe(self, topics: Sequence[str] | None = None) -> ClusterState:
         """None: every topic that this user may describe. Nothing is created."""
-        state = self._ask_any(lambda broker: broker.metadata(topics))
+        state = self._ask_any(lambda broker: broker.metadata(topics, with_ids=True))
         self._brokers, self._controller = state.brokers, state.controller
         return state
+
+    def doubt(self) -> None:
+        """Whoever answered last is asked last from now on, wherever any broker will do."""
+        if self._answered is not None:
+            self._doubted = [*(host for host in self._doubted if host != self._answered), self._answered]
+            self._answered = None
 
     def topic_configs(
         self, topics: Sequence[str], *, broker: int | None = None, keys: Sequence[str] | None = None
@@ -319,9 +326,11 @@ class Admin:
         raise NoAnswer("; ".join(failed))
 
     def _hosts(self) -> list[Host]:
-        """Those that were named, then those that the cluster told of."""
+        """Those that were named, then those that the cluster told of; the doubted ones last, the latest at the very end."""
         brokers = [Host(node.host, node.port) for node in self._brokers.values()]
-        return list(dict.fromkeys([*self.connection.hosts, *brokers]))
+        hosts = dict.fromkeys([*self.connection.hosts, *brokers])
+        self._doubted = [host for host in self._doubted if host in hosts]
+        return [*(host for host in hosts if host not in self._doubted), *self._doubted]
 
     def _change(self, ask: Ask[None], broker: int | None = None) -> None:
         """On a connection of its own: on an old one nobody could tell whether the change was lost with it.

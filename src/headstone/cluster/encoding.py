@@ -6,6 +6,7 @@ message says each field once. What does not fit its message is Unfinished: nothi
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Sequence
 from typing import Self
@@ -14,6 +15,12 @@ from headstone.errors import Unfinished
 
 MISSING = -1
 VARINT_BYTES_MAX = 5
+UUID_BYTES = 16
+
+
+def uuid_text(bits: bytes) -> str | None:
+    """Base64 of URLs, as Kafka shows ids; None of the one that is all zeros, which stands for none."""
+    return base64.urlsafe_b64encode(bits).decode().rstrip("=") if any(bits) else None
 
 
 class Reader:
@@ -59,6 +66,10 @@ class Reader:
         if count > len(self._data):
             raise Unfinished(f"an answer of {len(self._data)} bytes names {count} elements")
         return range(max(count, 0))
+
+    def uuid(self) -> str | None:
+        """As Kafka writes it; None: there is none."""
+        return uuid_text(self._bytes(UUID_BYTES))
 
     def numbers(self) -> tuple[int, ...]:
         return self.take(f"{len(self.array())}i")

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from headstone.cluster import groups, records, topics
+from headstone.cluster import epochs, groups, records, topics
 from headstone.cluster.connection import Connection, wire_settings
 from headstone.cluster.librdkafka import Clients
+from headstone.cluster.topics import SECURITY, own_settings
 from headstone.cluster.wire import ask_cluster
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
-
-SECURITY = ("sasl.", "ssl.", "enable.ssl.")
 
 
 class LiveCluster:
@@ -31,6 +30,12 @@ class LiveCluster:
 
     def topic_ids(self, names: Sequence[str]) -> dict[str, str | None]:
         return topics.topic_ids(self._reach(), names)
+
+    def leader_epochs(
+        self, names: Sequence[str], newest: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, epochs.Epochs]:
+        settings = own_settings(self._connection)
+        return {} if settings is None else epochs.leader_epochs(self._connection, settings, names, newest)
 
     def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None:
         topics.create_topic(self._reach(), topic, partitions=partitions, copies=copies, settings=settings)

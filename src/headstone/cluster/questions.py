@@ -33,6 +33,8 @@ API_VERSIONS = Api(18, 3, flexible=True, tagged_answer=False)
 DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = Api(32, 2), Api(44, 0)
 DESCRIBE_LOG_DIRS = Api(35, 3, flexible=True)
 """The first that says that it was not permitted, instead of an empty answer."""
+OFFSET_FOR_LEADER_EPOCH = Api(23, 3)
+"""The first that says who asks: a consumer. Brokers since 2.3 know it."""
 ELECT_LEADERS = Api(43, 1)
 ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = Api(45, 0, flexible=True), Api(46, 0, flexible=True)
 DESCRIBE_QUORUM = Api(55, 1, flexible=True)
@@ -108,6 +110,15 @@ class Offset:
     error: int
     offset: int
     timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """One partition of an answer to OffsetForLeaderEpoch: the newest epoch up to the one asked for; where the next begins."""
+
+    error: int
+    epoch: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +309,25 @@ def list_offsets(
             offsets[TopicPartition(topic, number)] = Offset(error=error, offset=offset, timestamp_ms=timestamp_ms)
         answer.tags()
     return offsets
+
+
+def leader_epoch_ends(broker: BrokerConnection, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+    """Of partitions that this broker leads; each partition's own error with it."""
+    topics = list(by_topic(epochs))
+    question = Writer().put("i", NOBODY).array(len(topics))
+    for topic, numbers in topics:
+        question.text(topic).array(len(numbers))
+        for number in numbers:
+            question.put("iii", number, -1, epochs[TopicPartition(topic, number)])
+    answer = broker.ask(OFFSET_FOR_LEADER_EPOCH, question)
+    answer.one("i")
+    ends = {}
+    for _ in answer.array():
+        topic = answer.name()
+        for _ in answer.array():
+            error, number, epoch, end = answer.take("hiiq")
+            ends[TopicPartition(topic, number)] = EpochEnd(error=error, epoch=epoch, end=end)
+    return ends
 
 
 def fetch_many(

@@ -68,8 +68,8 @@ def error_name(code: int) -> str:
 
 def refusal(where: object, what: str, code: int, *, permission: str, text: str | None = None) -> Unfinished:
     """Of what was asked of a broker; `permission` is the one that the question needs."""
-    reason = error_name(code) + (f": {visible(text)}" if text else "")
-    message = f"broker {where}: {visible(what)}: {reason}"
+    message = f"broker {where}: {visible(what)}: {error_name(code)}"
     if code in DENIED:
+        # Without the broker's own text: it is the request, printed whole, and another one each time.
         return NotPermitted(f"{message}; this user lacks {permission}", permission)
-    return Unfinished(message)
+    return Unfinished(message + (f": {visible(text)}" if text else ""))

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from headstone.pipeline.auditing import PartitionAudit
 
 FETCH_BYTES = 4 << 20
+HEARD_SECONDS_MAX, HEARD_PAUSE_S = 5.0, 0.05
+"""Ten times as long as a follower's fetch waits for records, unless somebody set that higher."""
 BYTES_PER_SECOND = 50 << 20
 PREFIX = struct.Struct(">qi")
 LAST_DELTA = struct.Struct(">i")
@@ -140,8 +142,8 @@ def copy_replicas(
 def copy_partition(
     connection: Connection, partition: TopicPartition, to: Path, *, last: int, bytes_per_second: int = BYTES_PER_SECOND
 ) -> Copied:
-    """One partition: its leader's replica first and that of broker `last` at the end, which by then has heard of all that
-    the leader called committed."""
+    """One partition: its leader's replica first and that of broker `last` at the end. A follower hears of what is committed
+    with its next fetch: each is given a moment to have heard of all that the leader called so."""
     settings = wire_settings(connection)
     metadata = ask_cluster(connection, settings, [partition.topic])
     _refuse_unknown(metadata.topics, [partition.topic])
@@ -154,14 +156,16 @@ def copy_partition(
     with ExitStack() as stack:
         brokers = _Brokers(metadata, settings, stack)
         state = state._replace(replicas=tuple(order))
-        _copy_partition(brokers, partition, state, to, Pace(bytes_per_second), copied)
+        _copy_partition(brokers, partition, state, to, Pace(bytes_per_second), copied, waits=True)
     return copied
 
 
 def _copy_partition(
-    brokers: _Brokers, partition: TopicPartition, state: PartitionState, to: Path, pace: Pace, copied: Copied
-) -> None:
-    name = str(partition)
+    brokers: _Brokers, partition: TopicPartition, state: PartitionState, to: Path, pace: Pace, copied: Copied, *,
+    waits: bool = False,
+) -> None:  # fmt: skip
+    """`waits`: for those that are behind the first."""
+    name, committed = str(partition), 0
     if state.leader is not None:
         copied.leaders[name] = state.leader
     try:
@@ -172,7 +176,10 @@ def _copy_partition(
         return
     for broker in state.replicas:
         try:
-            copied.stable[name, broker] = _copy(brokers.reach(broker), partition, start, to / str(broker), pace)
+            reached = brokers.reach(broker)
+            if waits:
+                committed = max(committed, _wait_heard(reached, partition, start, committed))
+            copied.stable[name, broker] = _copy(reached, partition, start, to / str(broker), pace)
             copied.directories[broker] = to / str(broker)
         except (Unfinished, CorruptLog) as error:
             copied.failures[name, broker] = error
@@ -197,6 +204,16 @@ def _refuse_unknown(described: Mapping[str, Mapping[int, object]], topics: Seque
         if topic not in described or state is not None:
             why = error_name(state[0]) if isinstance(state, tuple) else "no such topic"
             raise UsageError(f"topic {topic}: {why}")
+
+
+def _wait_heard(broker: BrokerConnection, partition: TopicPartition, start: int, committed: int) -> int:
+    """The high watermark of its replica, once that is at `committed`; or what it is when the time is over."""
+    deadline = time.monotonic() + HEARD_SECONDS_MAX
+    while True:
+        answer = broker.fetch(partition, start, bytes_max=1, isolation=READ_UNCOMMITTED)
+        if answer.error or answer.high_watermark >= committed or time.monotonic() > deadline:
+            return answer.high_watermark
+        time.sleep(HEARD_PAUSE_S)
 
 
 def _copy(broker: BrokerConnection, partition: TopicPartition, start: int, log_dir: Path, pace: Pace) -> int:

@@ -5,18 +5,21 @@ What they are, not what it means: which settings are taken over, and what is ref
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from headstone.cluster.connection import SECONDS_MAX
+from headstone.cluster.connection import SECONDS_MAX, Connection, Host, WireSettings, wire_settings
+from headstone.cluster.encoding import uuid_text
 from headstone.cluster.librdkafka import Clients
-from headstone.errors import Unfinished
+from headstone.cluster.wire import BrokerConnection, ask_cluster
+from headstone.errors import Unfinished, UsageError
 
+SECURITY = ("sasl.", "ssl.", "enable.ssl.")
+"""How names of settings begin that say how to be let in."""
 TIMES_KNOWN = 3
-"""In a row, so that it was not only one broker."""
+"""In a row, so that it was not only one broker, where only librdkafka can connect: it asks whom it likes."""
 PAUSE_S = 0.1
 KNOWN_SECONDS_MAX = 60.0
 """Longer than for one answer: brokers do answer, and each look is several questions."""
@@ -56,7 +59,7 @@ def topic_ids(clients: Clients, topics: Sequence[str]) -> dict[str, str | None]:
             given = answer.result(SECONDS_MAX).topic_id
         halves = (given.get_most_significant_bits(), given.get_least_significant_bits()) if given else (0, 0)
         bits = b"".join(half.to_bytes(8, "big", signed=True) for half in halves)
-        ids[topic] = base64.urlsafe_b64encode(bits).decode().rstrip("=") if any(bits) else None
+        ids[topic] = uuid_text(bits)
     return ids
 
 
@@ -100,13 +103,36 @@ def create_topic(clients: Clients, topic: str, *, partitions: int, copies: int, 
 
 def _wait_until_known(clients: Clients, topic: str) -> None:
     """The controller has made it; the others hear of it a little later, and any of them may be asked next."""
-    times, until_s, last = 0, time.monotonic() + KNOWN_SECONDS_MAX, "not all brokers know of it"
-    while times < TIMES_KNOWN:
+    times, until_s, why = 0, time.monotonic() + KNOWN_SECONDS_MAX, "not all brokers know of it"
+    settings = own_settings(clients.connection)
+    while times < (TIMES_KNOWN if settings is None else 1):
         try:
-            times = times + 1 if topic in describe(clients, [topic]) else 0
+            unaware = [] if settings is None else unaware_brokers(clients.connection, settings, topic)
+            times = times + 1 if not unaware and topic in describe(clients, [topic]) else 0
+            why = f"brokers {unaware} do not know of it" if unaware else why
         except Unfinished as error:
-            times, last = 0, str(error)
+            times, why = 0, str(error)
         if time.monotonic() > until_s:
-            raise Unfinished(f"{topic} was made, but: {last}; run the same command again")
+            raise Unfinished(f"{topic} was made, but: {why}; run the same command again")
         if not times:
             time.sleep(PAUSE_S)
+
+
+def own_settings(connection: Connection) -> WireSettings | None:
+    """For our own client, beside librdkafka; None: only that can connect so."""
+    security = {name: value for name, value in connection.for_librdkafka.items() if name.startswith(SECURITY)}
+    try:
+        return wire_settings(replace(connection, for_librdkafka=security, for_java={}))
+    except UsageError:
+        return None
+
+
+def unaware_brokers(connection: Connection, settings: WireSettings, topic: str) -> list[int]:
+    """Those that do not describe it themselves yet, or know no leader of a partition. Each is asked."""
+    unaware = []
+    for node in sorted(ask_cluster(connection, settings, []).brokers.values()):
+        with BrokerConnection(Host(node.host, node.port), settings) as broker:
+            partitions = broker.metadata([topic]).topics.get(topic, {})
+        if not partitions or any(state.error or state.leader is None for state in partitions.values()):
+            unaware.append(node.number)
+    return unaware

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
 
@@ -44,6 +44,8 @@ FETCH = Api(1, 11)
 LIST_OFFSETS = Api(2, 5)
 METADATA = Api(3, 7)
 """With the cluster's id, leader epochs and replicas that are off."""
+METADATA_WITH_IDS = Api(3, 10, flexible=True)
+"""With the topics' ids too. Brokers since 2.8 know it."""
 SASL_HANDSHAKE, SASL_AUTHENTICATE = Api(17, 1), Api(36, 0)
 DESCRIBE_PRODUCERS = Api(61, 0, flexible=True)
 """Brokers since 2.8 know it."""
@@ -81,6 +83,8 @@ class ClusterState:
     brokers: dict[int, Node]
     """Those that the cluster counts as alive."""
     topics: dict[str, dict[int, PartitionState]]
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    """As Kafka writes them; empty if they were not asked for. A topic that is made anew under its old name has another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,27 +160,36 @@ class BrokerConnection:
     def close(self) -> None:
         self._socket.close()
 
-    def metadata(self, topics: Sequence[str] | None) -> ClusterState:
+    def metadata(self, topics: Sequence[str] | None, *, with_ids: bool = False) -> ClusterState:
         """None: every topic that may be described."""
-        question = Writer().array(None if topics is None else len(topics))
+        api = METADATA_WITH_IDS if with_ids else METADATA
+        question = Writer(flexible=api.flexible).array(None if topics is None else len(topics))
         for topic in topics or ():
-            question.text(topic)
-        answer = self.ask(METADATA, question.put("b", 0))  # and do not create them
+            if with_ids:
+                question.put("qq", 0, 0)  # by name
+            question.text(topic).tags()
+        question.put("b", 0)  # and do not create them
+        if with_ids:
+            question.put("bb", 0, 0)  # nor tell what this user may do
+        answer = self.ask(api, question.tags())
         answer.one("i")
         brokers = {}
         for _ in answer.array():
             number, host, port = answer.one("i"), answer.name(), answer.one("i")
             answer.text()
+            answer.tags()
             brokers[number] = Node(number, host, port)
         cluster_id, controller = answer.name(), answer.one("i")
         described: dict[str, dict[int, PartitionState]] = {}
+        topic_ids: dict[str, str] = {}
         for _ in answer.array():
-            error, name, _internal = answer.one("h"), answer.name(), answer.one("b")
-            partitions = dict(_partition_state(answer) for _ in answer.array())
+            error, name, topic_id, partitions = _topic_state(answer, with_ids=with_ids)
             described[name] = {-1: PartitionState(error, None, -1, (), (), ())} if error else partitions
+            if topic_id is not None:
+                topic_ids[name] = topic_id
         return ClusterState(
             cluster_id=cluster_id, controller=None if controller == NOBODY else controller, brokers=brokers,
-            topics=described,
+            topics=described, topic_ids=topic_ids,
         )  # fmt: skip
 
     def earliest(self, partition: TopicPartition) -> int:
@@ -286,9 +299,21 @@ class BrokerConnection:
         return answer.blob()
 
 
+def _topic_state(answer: Reader, *, with_ids: bool) -> tuple[int, str, str | None, dict[int, PartitionState]]:
+    """One topic of an answer to Metadata: the error, its name and id, its partitions."""
+    error, name, topic_id = answer.one("h"), answer.name(), answer.uuid() if with_ids else None
+    answer.one("b")  # internal
+    partitions = dict(_partition_state(answer) for _ in answer.array())
+    if with_ids:
+        answer.one("i")  # operations, which were not asked for
+    answer.tags()
+    return error, name, topic_id, partitions
+
+
 def _partition_state(answer: Reader) -> tuple[int, PartitionState]:
     error, number, leader, epoch = answer.take("hiii")
     replicas, isr, offline = answer.numbers(), answer.numbers(), answer.numbers()
+    answer.tags()
     return number, PartitionState(error, None if leader == NOBODY else leader, epoch, replicas, isr, offline)
 
 

@@ -1,0 +1,72 @@
+"""A cluster with a second listener where one logs in, and a user whose permissions come and go.
+
+Who uses the plain listener may do everything. Knows nothing of what the user is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headstone.brokers.ports import HOST, free_ports
+from headstone.brokers.processes import Cluster
+
+USER, PASSWORD = "guard", "watchful"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+ANSWER_SECONDS_MAX = 60
+
+
+def add_login(cluster: Cluster) -> None:
+    """Before it starts."""
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_{USER}="{PASSWORD}";',
+    }  # fmt: skip
+    for broker, port in zip(cluster.brokers.values(), free_ports(len(cluster.brokers)), strict=True):
+        broker.settings.update(settings)
+        for name in ("listeners", "advertised.listeners"):
+            broker.settings[name] = f"{broker.settings[name]},LOGIN://{HOST}:{port}"
+
+
+def login_bootstrap(cluster: Cluster) -> str:
+    listeners = [str(broker.settings["listeners"]) for broker in cluster.brokers.values()]
+    return ",".join(text.partition("LOGIN://")[2] for text in listeners)
+
+
+def login_words(password: str) -> list[str]:
+    """For a command of ours; `password` may be a reference."""
+    settings = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.username={USER}",
+                f"sasl.password={password}")  # fmt: skip
+    return [word for setting in settings for word in ("--kafka-conf", setting)]
+
+
+def super_client(cluster: Cluster) -> Any:
+    """Of librdkafka, which has calls for permissions. A new one each time: an old one waits for a controller that is gone."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+
+
+def allow(cluster: Cluster, kind: str, name: str, operations: Sequence[str]) -> None:
+    """`kind` is TOPIC or BROKER, as which librdkafka knows the cluster; a topic `*` is every topic."""
+    for operation in operations:
+        rule, client = _rule("AclBinding", kind, name, operation), super_client(cluster)
+        client.create_acls([rule])[rule].result(ANSWER_SECONDS_MAX)
+
+
+def take_back(cluster: Cluster, kind: str, name: str, operations: Sequence[str]) -> None:
+    for operation in operations:
+        rule, client = _rule("AclBindingFilter", kind, name, operation), super_client(cluster)
+        client.delete_acls([rule])[rule].result(ANSWER_SECONDS_MAX)
+
+
+def _rule(shape: str, kind: str, name: str, operation: str) -> Any:
+    import confluent_kafka.admin
+
+    admin: Any = confluent_kafka.admin  # its names are there, its types do not say so
+    return getattr(admin, shape)(
+        admin.ResourceType[kind], name, admin.ResourcePatternType.LITERAL, f"User:{USER}", "*",
+        admin.AclOperation[operation], admin.AclPermissionType.ALLOW,
+    )  # fmt: skip

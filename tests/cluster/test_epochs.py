@@ -1,0 +1,122 @@
+"""Leader epochs as a leader tells them, one question after the other, on a broker that answers as Kafka's epoch cache does."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+
+import pytest
+
+from headstone.cluster.connection import Connection, wire_settings
+from headstone.cluster.encoding import Reader, Writer
+from headstone.cluster.epochs import Epochs, leader_epochs
+from headstone.log.topic_partition import TopicPartition
+
+LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH = 2, 3, 23
+NOT_LEADER = 6
+END = 1000
+ORDERS = [TopicPartition("orders", number) for number in range(3)]
+
+
+class Broker:
+    """Leads `orders`: of each partition the epochs that it knows, or None if it does not lead it; and where the logs begin."""
+
+    def __init__(self, caches: list[Epochs | None], log_start: int) -> None:
+        self._caches, self._log_start, self._port = caches, log_start, 0
+        self.asked: list[int] = []
+
+    @contextmanager
+    def running(self) -> Iterator[Connection]:
+        broker = self
+
+        class Conversation(StreamRequestHandler):
+            def handle(self) -> None:
+                while prefix := self.rfile.read(4):
+                    request = Reader(self.rfile.read(struct.unpack(">i", prefix)[0]))
+                    key, _, correlation = request.take("hhi")
+                    request.text()
+                    broker.asked.append(key)
+                    answer = broker._answer(key, request).data
+                    self.wfile.write(struct.pack(">ii", len(answer) + 4, correlation) + answer)
+
+        with ThreadingTCPServer(("127.0.0.1", 0), Conversation) as server:
+            self._port = server.server_address[1]
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            try:
+                yield Connection.parse(f"127.0.0.1:{self._port}", {})
+            finally:
+                server.shutdown()
+                thread.join()
+
+    def _answer(self, key: int, request: Reader) -> Writer:
+        if key == METADATA:
+            return self._metadata()
+        request.take("i" if key == OFFSET_FOR_LEADER_EPOCH else "ib")
+        answer = Writer().put("i", 0).array(1)
+        for _ in request.array():
+            answer.text(request.text())
+            partitions = [request.take("iii" if key == OFFSET_FOR_LEADER_EPOCH else "iiq") for _ in request.array()]
+            answer.array(len(partitions))
+            for number, _, asked in partitions:
+                if key == LIST_OFFSETS:
+                    assert asked == -2
+                    answer.put("ihqqi", number, 0, -1, self._log_start, 0)
+                else:
+                    cache = self._caches[number]
+                    answer.put("hiiq", 0, number, *end_of(cache, asked)) if cache is not None else answer.put(
+                        "hiiq", NOT_LEADER, number, -1, -1
+                    )
+        return answer
+
+    def _metadata(self) -> Writer:
+        answer = Writer().put("i", 0).array(1).put("i", 7).text("127.0.0.1").put("i", self._port).text(None)
+        answer.text("cluster").put("i", 7).array(1).put("h", 0).text("orders").put("b", 0).array(len(self._caches))
+        for number, cache in enumerate(self._caches):
+            newest = cache[-1][0] if cache else 0
+            answer.put("hiii", 0, number, 7, newest).numbers([7]).numbers([7]).numbers([])
+        return answer
+
+
+def end_of(cache: Epochs, asked: int) -> tuple[int, int]:
+    """LeaderEpochFileCache.endOffsetFor."""
+    if not cache or asked > cache[-1][0] or asked < 0:
+        return -1, -1
+    if asked == cache[-1][0]:
+        return asked, END
+    above = next(start for epoch, start in cache if epoch > asked)
+    return next((epoch for epoch, _ in reversed(cache) if epoch <= asked), asked), above
+
+
+@pytest.mark.parametrize(
+    ("cache", "log_start", "expected"),
+    [
+        (((0, 0),), 0, ((0, 0),)),
+        (((0, 0), (1, 5), (4, 9)), 0, ((0, 0), (1, 5), (4, 9))),
+        (((2, 0), (3, 5), (7, 9)), 0, ((2, 0), (3, 5), (7, 9))),
+        (((3, 5), (7, 9)), 5, ((3, 5), (7, 9))),
+        (((1, 5), (7, 9)), 5, ((1, 5), (7, 9))),
+        (((3, 5), (7, 9)), 4, ((3, 5), (7, 9))),  # the oldest does not begin with the log: nobody knows what was before
+        (((5, END),), END, ((5, END),)),
+    ],
+)  # fmt: skip
+def test_every_epoch_is_told_with_its_start(cache: Epochs, log_start: int, expected: Epochs) -> None:
+    with Broker([cache], log_start).running() as connection:
+        assert leader_epochs(connection, wire_settings(connection), ["orders"], {}) == {ORDERS[0]: expected}
+
+
+def test_who_does_not_lead_is_absent_and_what_has_not_changed_is_not_asked() -> None:
+    broker = Broker([((0, 0), (2, 5)), None, ((3, 0), (8, 7))], 0)
+    with broker.running() as connection:
+        settings = wire_settings(connection)
+        epochs = leader_epochs(connection, settings, ["orders"], {})
+        assert epochs == {ORDERS[0]: ((0, 0), (2, 5)), ORDERS[2]: ((3, 0), (8, 7))}
+        newest = {ORDERS[0]: 2, ORDERS[1]: 0, ORDERS[2]: 6}
+        assert leader_epochs(connection, settings, ["orders"], newest) == {ORDERS[2]: ((3, 0), (8, 7))}
+        del broker.asked[:]
+        assert leader_epochs(connection, settings, ["orders"], {**newest, ORDERS[2]: 8}) == {}
+        assert broker.asked == [METADATA]
+    assert leader_epochs(connection, settings, ["orders"], {}) == {}
