@@ -1,45 +1,28 @@
-"""The four stories on real brokers with the guard beside them, undisturbed or in trouble: what it must prevent.
+"""The four stories on real brokers with the guard beside them, step by step: what it must prevent.
 
 One outage of broker 3, twice as long as delete.retention.ms. The guard runs as one runs it, `headstone guard --apply`, in a
 process of its own. What is compared: that nothing which broker 3 misses goes while it is away, that every override is as it was
-when the guard has let go, that every broker serves the same and the right table. Times are measured on the way.
+when the guard has let go, that every broker serves the same and the right table. Times are measured on the way. What else
+happens meanwhile is `guarded_troubles.py`'s.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headstone.brokers.distribution import Distribution
-from headstone.brokers.outages import (
-    AWAY,
-    BROKER_SETTINGS,
-    BROKERS,
-    ROLL_MS,
-    TOPIC_SETTINGS,
-    Outage,
-    Stage,
-    brokers_with,
-    staged,
-    wait_removed,
-)
+from headstone.brokers.outages import ROLL_MS, Outage, Stage, brokers_with, wait_removed
 from headstone.brokers.processes import wait_until
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
-from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD
+from headstone.coordination.guard_values import HOLD, AlarmKind
 from headstone.errors import Unfinished
-from headstone.sim.variants import VARIANTS
+from headstone.guard.alarms import CLUSTER_LOST, REFUSED, UNSEEN
 
 RETENTION_MS = 12_000
-RATIO = "min.cleanable.dirty.ratio"
 MARGINS = (
     "--poll-ms", "300", "--metadata-age-ms", "500", "--clock-skew-ms", "200", "--effect-ms", "4000", "--pass-start-ms", "300",
     "--slack-share", "0.1",
@@ -48,7 +31,7 @@ STEP_SECONDS_MAX = 180
 PASSED = 2
 """So many times delete.retention.ms, broker 3 is away."""
 
-Tell = Callable[[str], None]
+KINDS = (*AlarmKind, REFUSED, UNSEEN, CLUSTER_LOST)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +46,8 @@ class Guarded:
     seconds: dict[str, float] = field(default_factory=dict)
     log_bytes: dict[str, int] = field(default_factory=dict)
     said: str = ""
+    alarms: list[str] = field(default_factory=list)
+    """The kinds that the guard raised, in this order."""
 
     @property
     def is_right(self) -> bool:
@@ -104,6 +89,16 @@ class Guard:
     def said(self) -> str:
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
+    def alarms(self) -> list[str]:
+        """The kind of each alarm that was raised, as often as it was."""
+        raised = [line.partition("ALARM ")[2] for line in self.said().splitlines() if "ALARM " in line]
+        return [kind for line in raised for kind in KINDS if f": {kind}" in line]
+
+    def wait_alarm(self, kind: str, *, times: int = 1) -> None:
+        """Until it was raised so often. It is what a person hears."""
+        assert kind in KINDS
+        wait_until(lambda: self.alarms().count(kind) >= times, f"{times} alarms: {kind}", seconds_max=STEP_SECONDS_MAX)
+
 
 class Play:
     """One run, step by step; troubles come in between."""
@@ -113,8 +108,8 @@ class Play:
         self.guard = guard
         self.result = result
         self.admin = Admin(Connection.parse(stage.cluster.bootstrap, {}))
-        self._topics = [scene.topic for scene in stage.scenes]
-        self._found = {topic: self.own(topic) for topic in self._topics}
+        self.topics = [scene.topic for scene in stage.scenes]
+        self._found = {topic: self.own(topic) for topic in self.topics}
         self._began = 0.0
 
     def own(self, topic: str, broker: int | None = None) -> dict[str, str | None]:
@@ -136,7 +131,7 @@ class Play:
 
         def held() -> bool:
             self._fill()
-            return all(self.in_force(topic, broker) for topic in self._topics for broker in running)
+            return all(self.in_force(topic, broker) for topic in self.topics for broker in running)
 
         wait_until(held, "every broker has the hold", seconds_max=STEP_SECONDS_MAX)
         self.note("off to held everywhere")
@@ -161,7 +156,9 @@ class Play:
         self.stage.wait_replicated()
         self._began = time.monotonic()
 
-    def wait_released(self) -> None:
+    def wait_released(self, *, cleans: bool = True) -> None:
+        """`cleans`: and until the cleaners have removed what they had to keep."""
+
         def released() -> bool:
             self._fill()
             return all(self.own(topic) == found for topic, found in self._found.items())
@@ -172,6 +169,8 @@ class Play:
         except Unfinished:
             self.result.not_restored = [t for t, found in self._found.items() if self.own(t) != found]
             return
+        if not cleans:
+            return
         for scene in self.stage.scenes:
             if not scene.moves.after:  # whose markers are newer stay
                 wait_removed(self.stage.cluster, scene)
@@ -181,6 +180,7 @@ class Play:
         self.stage.wait_replicated()
         self.result.outages = self.stage.read()
         self.result.said = self.guard.said()
+        self.result.alarms = list(dict.fromkeys(self.guard.alarms()))
 
     def note(self, what: str) -> None:
         self.result.seconds[what] = round(time.monotonic() - self._began, 1)
@@ -190,158 +190,9 @@ class Play:
             scene.fill()
 
     def _log_bytes(self) -> int:
-        folders = [self.stage.cluster.brokers[1].log_dir / f"{topic}-0" for topic in self._topics]
+        folders = [self.stage.cluster.brokers[1].log_dir / f"{topic}-0" for topic in self.topics]
         return sum(path.stat().st_size for folder in folders for path in folder.glob("*.log"))
 
 
 def _same(value: str | None, wanted: str | None) -> bool:
     return value == wanted or (value is not None and wanted is not None and float(value) == float(wanted))
-
-
-def undisturbed(play: Play) -> None:
-    play.guard.start()
-    play.away()
-    play.wait_held()
-    play.stage.go_on()
-    play.wait_past_danger()
-    play.back()
-    play.wait_released()
-
-
-def killed(play: Play) -> None:
-    """kill -9 as soon as it holds; it comes back when the danger would be over."""
-    play.guard.start()
-    play.away()
-    play.wait_held()
-    play.guard.kill()
-    play.stage.go_on()
-    play.wait_past_danger()
-    play.guard.start()
-    play.back()
-    play.guard.kill()
-    play.guard.start()
-    play.wait_released()
-
-
-def failover(play: Play) -> None:
-    """The other two brokers, which are the controllers too, are restarted one after the other."""
-    play.guard.start()
-    play.away()
-    play.wait_held()
-    play.stage.go_on()
-    for number in (1, 2):
-        play.stage.cluster.brokers[number].stop()
-        play.stage.cluster.brokers[number].start()
-    play.wait_past_danger()
-    play.back()
-    play.wait_released()
-
-
-def slow(play: Play) -> None:
-    """Broker 1 stands still for a second out of two: whatever it is asked is answered late."""
-    with _every(2.0, lambda: _halt(play, 1, 1.0)):
-        undisturbed(play)
-
-
-def robot(play: Play) -> None:
-    """Every second somebody deletes whatever overrides a topic has of the three; only the cluster default is out of reach."""
-
-    def undo() -> None:
-        for scene in play.stage.scenes:
-            play.admin.alter_topic(scene.topic, dict.fromkeys((name for name, _ in HOLD), None))
-
-    with _every(1.0, undo):
-        undisturbed(play)
-    default = play.admin.broker_configs(None)
-    left = [name for name, _ in DEFAULT_HOLD if name in default and default[name].own]
-    play.result.not_restored += [f"the cluster default: {name}" for name in left]
-
-
-def late(play: Play) -> None:
-    """Nobody guards until everything is removed; then the guard finds a replica that must not lead."""
-    play.away()
-    play.stage.wait_removed()
-    play.stage.go_on()
-    play.guard.start()
-    started = time.monotonic()
-    wait_until(
-        lambda: all(AWAY not in replicas for replicas in _replicas(play)), "expelled", seconds_max=STEP_SECONDS_MAX
-    )
-    play.result.seconds["guard to expelled"] = round(time.monotonic() - started, 1)
-    play.stage.switch_on()
-    wait_until(
-        lambda: all(replicas == BROKERS for replicas in _replicas(play)), "added again", seconds_max=STEP_SECONDS_MAX
-    )
-    play.note("off to added again")
-    play.replicated()
-    play.wait_released()
-
-
-def _replicas(play: Play) -> list[tuple[int, ...]]:
-    topics = play.admin.describe([scene.topic for scene in play.stage.scenes]).topics
-    return [tuple(state.replicas) for partitions in topics.values() for state in partitions.values()]
-
-
-def _halt(play: Play, number: int, seconds: float) -> None:
-    process = play.stage.cluster.brokers[number].process_id
-    os.kill(process, signal.SIGSTOP)
-    try:
-        time.sleep(seconds)
-    finally:
-        os.kill(process, signal.SIGCONT)
-
-
-@contextmanager
-def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """What it cannot do now, it does the next time."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(seconds):
-            try:
-                act()
-            except Unfinished:
-                continue
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-TROUBLES: dict[str, tuple[Callable[[Play], None], tuple[str, ...]]] = {
-    "undisturbed": (undisturbed, ()),
-    "killed": (killed, ()),
-    "failover": (failover, ()),
-    "slow": (slow, ()),
-    "robot": (robot, ("--allow", "cluster-default")),
-    "late": (late, ("--allow", "readmission")),
-}
-"""With what the guard is allowed."""
-
-
-def play_guarded(
-    distribution: Distribution, root: Path, trouble: str, *, tell: Tell, variants: Sequence[str] = VARIANTS
-) -> Guarded:
-    act, words = TROUBLES[trouble]
-    result = Guarded(trouble=trouble, kafka=distribution.version)
-    # Overrides of the three are the robot's to delete: the brokers' default makes cleaners quick instead.
-    topic = {name: value for name, value in TOPIC_SETTINGS.items() if name != RATIO}
-    topic["delete.retention.ms"] = RETENTION_MS
-    broker = {**BROKER_SETTINGS, "log.cleaner.min.cleanable.ratio": TOPIC_SETTINGS[RATIO]}
-    with staged(
-        distribution, root, variants, tell=tell, topic_settings=topic, broker_settings=broker
-    ) as stage:  # fmt: skip
-        stage.begin()
-        guard = Guard(stage.cluster.bootstrap, root, *words)
-        play = Play(stage, guard, result)
-        try:
-            act(play)
-            play.finish()
-        finally:
-            guard.kill()
-            play.admin.close()
-    return result

@@ -11,7 +11,7 @@ import pytest
 
 from headstone.brokers.distribution import Distribution
 from headstone.sim.variants import VARIANTS
-from testbed.guarded import play_guarded
+from testbed.guarded_troubles import play_guarded
 
 
 @pytest.mark.parametrize("trouble", ["undisturbed", "late"])

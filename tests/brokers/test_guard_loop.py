@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import NewTopic
 
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.ports import HOST, free_ports
@@ -32,10 +25,9 @@ from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD
 from headstone.guard.overrides import Resource, own_values
+from testbed.login import PASSWORD, add_login, allow, login_bootstrap, login_words, super_client
 from testbed.workloads import second_client
 
-USER, PASSWORD = "guard", "watchful"
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 FOUND = {"min.cleanable.dirty.ratio": "0.2", "min.compaction.lag.ms": None, "max.compaction.lag.ms": None}
 MARGINS = (
     "--poll-ms", "400", "--metadata-age-ms", "500", "--clock-skew-ms", "200", "--effect-ms", "4000", "--pass-start-ms", "100",
@@ -46,16 +38,8 @@ RETENTION_MS = 40_000
 
 
 def guarded_cluster(distribution: Distribution, root: Path) -> Cluster:
-    cluster = Cluster(distribution, root / "cluster", brokers=3, settings={
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:ANONYMOUS",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_{USER}="{PASSWORD}";',
-    })  # fmt: skip
-    for number, port in zip(cluster.brokers, free_ports(3), strict=True):
-        settings = cluster.brokers[number].settings
-        for name in ("listeners", "advertised.listeners"):
-            settings[name] = f"{settings[name]},LOGIN://{HOST}:{port}"
+    cluster = Cluster(distribution, root / "cluster", brokers=3)
+    add_login(cluster)
     return cluster
 
 
@@ -65,58 +49,46 @@ class Scene:
         self.root = root
         self.admin = Admin(Connection.parse(cluster.bootstrap, {}))
         self.journal = root / "journal.sqlite"
-        listeners = [str(broker.settings["listeners"]) for broker in cluster.brokers.values()]
-        self.login = ",".join(text.partition("LOGIN://")[2] for text in listeners)
-
-    @property
-    def super(self) -> AdminClient:
-        """A new one each time: an old one waits for a controller that is gone."""
-        return AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
 
     def words(self, *words: str) -> list[str]:
         """As the guard's own user."""
-        login = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.username={USER}",
-                 "sasl.password=env:GUARD_PASSWORD")  # fmt: skip
-        flags = [word for setting in login for word in ("--kafka-conf", setting)]
-        return ["guard", *words, "--bootstrap", self.login, *flags, "--journal", str(self.journal)]
+        where = ["--bootstrap", login_bootstrap(self.cluster), *login_words("env:GUARD_PASSWORD")]
+        return ["guard", *words, *where, "--journal", str(self.journal)]
 
     def overrides(self) -> dict[str, str | None]:
         return dict(own_values(self.admin, Resource(topic="orders"), [name for name, _ in HOLD]))
 
-    def allow(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-        for operation in operations:
-            acl = AclBinding(
-                kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*", operation, AclPermissionType.ALLOW
-            )
-            admin = self.super
-            admin.create_acls([acl])[acl].result(60)
-
     def make_topics(self) -> None:
         """librdkafka forgets what it asked when it learns a broker's name: it is asked again."""
         brokers = len(self.cluster.brokers)
-        wait_until(lambda: len(self.super.list_topics(timeout=60).brokers) == brokers, "brokers", seconds_max=60)
+        wait_until(
+            lambda: len(super_client(self.cluster).list_topics(timeout=60).brokers) == brokers,
+            "brokers",
+            seconds_max=60,
+        )
         compacted = {
             "cleanup.policy": "compact",
             "delete.retention.ms": RETENTION_MS,
             "min.cleanable.dirty.ratio": "0.2",
         }
         for topic in (
-            NewTopic("orders", 1, 3, config=compacted), NewTopic("plain", 1, 3, config={"cleanup.policy": "delete"})
+            NewTopic("orders", 1, 3, config=compacted), NewTopic("plain", 1, 3, config={"cleanup.policy": "delete"}),
+            NewTopic("calm", 1, 3, config={"cleanup.policy": "compact"}),
         ):  # fmt: skip
             wait_until(partial(self._made, topic), f"topic {topic.topic}", seconds_max=60)
         self.produce(b"first")
 
     def _made(self, topic: NewTopic) -> bool:
         try:
-            admin = self.super
+            admin = super_client(self.cluster)
             admin.create_topics([topic])[topic.topic].result(60)
         except KafkaException as error:
             return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
         return True
 
-    def produce(self, value: bytes) -> None:
+    def produce(self, value: bytes | None, *, topic: str = "orders") -> None:
         producer = second_client(self.cluster.bootstrap)
-        producer.produce("orders", key=b"k", value=value)
+        producer.produce(topic, key=b"k", value=value)
         assert producer.flush(60) == 0
 
     def status(self, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -158,8 +130,8 @@ def test_a_topic_is_held_while_a_broker_is_away_and_let_go_as_it_was(
         scene = Scene(cluster, tmp_path)
         scene.make_topics()
         what_is_wrong_is_told_and_changes_nothing(scene, capsys)
-        scene.allow(ResourceType.TOPIC, "orders", AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
-        scene.allow(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE)
+        allow(cluster, "TOPIC", "orders", ["READ", "DESCRIBE_CONFIGS"])
+        allow(cluster, "BROKER", "kafka-cluster", ["DESCRIBE"])
         said = tmp_path / "said"
         with guarding(scene, said) as guard:
             wait_until(lambda: "metrics: " in said.read_text(), "the guard's start", seconds_max=60)
@@ -175,6 +147,7 @@ def test_a_topic_is_held_while_a_broker_is_away_and_let_go_as_it_was(
         assert "read orders-0 on broker 3 and compare it with the others" in capsys.readouterr().out
         wait_until(lambda: scene.status(capsys)["topics"] == [], "all is fine", seconds_max=60)
         assert scene.status(capsys)["alarms"] == []
+        rolling_restarts_touch_nothing(scene, capsys)
         scene.admin.close()
 
 
@@ -210,6 +183,30 @@ def a_hold_that_is_refused_is_an_alarm_and_comes_when_it_is_permitted(
     assert (alarm["kind"], alarm["topic"]) == ("a change was refused", "orders")
     assert "this user lacks ALTER_CONFIGS on the topic" in alarm["detail"]
     assert scene.overrides() == FOUND
-    scene.allow(ResourceType.TOPIC, "orders", AclOperation.ALTER_CONFIGS)
+    allow(scene.cluster, "TOPIC", "orders", ["ALTER_CONFIGS"])
     wait_until(lambda: scene.held(capsys) == [1, 2], "a hold on every live broker", seconds_max=60)
     assert scene.overrides() == dict(HOLD)
+
+
+def rolling_restarts_touch_nothing(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the margins and the retention that everybody has; deletions are missed by each broker in its turn."""
+    journal = scene.root / "calm.sqlite"
+    where = ["--bootstrap", scene.cluster.bootstrap, "--journal", str(journal)]
+
+    def state() -> str | None:
+        """After one more look: None where there is nothing to tell of any replica."""
+        assert main(["guard", *where, "--topic", "calm", "--apply", "--once"]) == 0
+        capsys.readouterr()
+        assert main(["guard", "status", *where, "--output", "json"]) == 0
+        topics = json.loads(capsys.readouterr().out)["topics"]
+        return topics[0]["partitions"][0]["state"] if topics else None
+
+    wait_until(lambda: state() is None, "all in sync", seconds_max=60)
+    for broker in scene.cluster.brokers.values():
+        broker.stop()
+        scene.produce(None, topic="calm")
+        wait_until(lambda: state() == "watched", "a replica that is away is seen", seconds_max=60)
+        broker.start()
+        wait_until(lambda: state() is None, "it is back", seconds_max=60)
+    with closing(sqlite3.connect(journal)) as connection:
+        assert connection.execute("SELECT * FROM changes").fetchall() == []

@@ -19,6 +19,7 @@ from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import HOLD, Hold, Memory, State, Status
 from headstone.errors import UsageError
 from headstone.guard.journal import Change, Journal, KeptAlarm, Remembered
+from tests.guard import scripted
 
 FOUND = tuple((name, None) for name, _ in HOLD)
 HELD = Memory(
@@ -153,6 +154,7 @@ import sys
 from headstone.cli import guard_watch
 from headstone.guard.journal import Journal
 from headstone.guard.watching import Settings, Watcher
+from tests.guard import scripted
 from tests.guard.world import CLUSTER_ID, ClusterTwin
 from pathlib import Path
 
@@ -208,3 +210,23 @@ def test_where_a_record_is_cannot_be_told_without_agents(
     for wrong in ("orders@7", "orders-0", "$(id)-0@7", "orders-99999999999@7"):
         with pytest.raises(SystemExit):
             main([*words, wrong])
+
+
+def test_a_cluster_that_shows_this_user_nothing_is_not_called_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with scripted.running(scripted.Model(topics={})) as bootstrap:
+        assert main(["guard", "check", "--bootstrap", bootstrap]) == 3
+    assert "shows no topic: there is none, or this user may describe none" in capsys.readouterr().out
+
+
+def test_a_topic_that_is_not_there_or_not_shown_is_refused_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted.running(scripted.Model(topics={"orders": 1})) as bootstrap:
+        assert main(["guard", "--bootstrap", bootstrap, "--once", "--topic", "nope"]) == 2
+    assert "--topic nope: UNKNOWN_TOPIC_OR_PARTITION: there is no such topic\n" in capsys.readouterr().err
+    model = scripted.Model(topics={"orders": 1}, refused={scripted.METADATA: scripted.DENIED})
+    with scripted.running(model) as bootstrap:
+        assert main(["guard", "--bootstrap", bootstrap, "--once", "--topic", "orders"]) == 2
+    wanted = "--topic orders: TOPIC_AUTHORIZATION_FAILED; this user lacks DESCRIBE on the topic\n"
+    assert wanted in capsys.readouterr().err

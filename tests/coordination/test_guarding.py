@@ -6,16 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from headstone.coordination.danger import (
-    NEVER_MS,
-    CommittedEnd,
-    Danger,
-    Margins,
-    Retention,
-    danger,
-    first_removal_ms,
-    still_complete_ms,
-)
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
@@ -24,137 +14,43 @@ from headstone.coordination.guard_values import (
     RATIO,
     Action,
     AddAgain,
-    Alarm,
     AlarmKind,
     Allowed,
     AskBrokers,
     Configs,
-    Decision,
     EndPasses,
     Expel,
     HoldByDefault,
     Memory,
-    PartitionSeen,
     Release,
     ReleaseDefault,
     ReplicaSeen,
     SetHold,
     State,
     Status,
-    TopicSeen,
     Verdict,
     Verify,
 )
 from headstone.coordination.guarding import decide
-from headstone.coordination.watermarks import ReplicaWatermarks
-
-SECOND_MS, HOUR_MS = 1_000, 3_600_000
-DAY_MS = 24 * HOUR_MS
-MARGINS = Margins()
-NOTHING: Configs = ((RATIO, None), (LAG_MIN, None), (LAG_MAX, None))
-START_MS = 100 * DAY_MS
-COMPLETE_MS = START_MS - MARGINS.metadata_age_ms
-UNSAFE_MS = COMPLETE_MS + DAY_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
-
-
-def partition(
-    isr: tuple[int, ...] = (1, 2, 3), *, verdict: Verdict | None = None, read_ms: int = 0, end: int | None = 100,
-    assigned: tuple[int, ...] = (1, 2, 3), moving: tuple[int, ...] = (), horizon_ms: int | None = None,
-) -> PartitionSeen:  # fmt: skip
-    """Replica 3 is the one that things happen to."""
-    replicas = [
-        ReplicaSeen(
-            broker=broker, log_end=end if broker == 3 else 100, verdict=verdict if broker == 3 else None,
-            read_ms=read_ms,
-        )
-        for broker in assigned
-    ]  # fmt: skip
-    return PartitionSeen(
-        partition=0, leader=isr[0], replicas=tuple(replicas), isr=isr, moving=moving, committed_end=100,
-        horizon_ms=horizon_ms,
-    )  # fmt: skip
-
-
-LOOK = TopicSeen(
-    topic="orders", asked_ms=START_MS, compacted=True, delete_retention_ms=DAY_MS, overrides=NOTHING,
-    partitions=(partition(),), alive=(1, 2, 3),
-)  # fmt: skip
-BEHIND = partition((1, 2), end=None)
-NEWS_MS = MARGINS.metadata_age_ms + 1
-"""So much later no answer can be older than the one before."""
-
-
-class Watch:
-    """One guard over many looks; each is decided the moment it was asked for."""
-
-    def __init__(self, allowed: Allowed | None = None) -> None:
-        self.allowed = allowed or Allowed()
-        self.memory = Memory()
-        self.look = LOOK
-        self.sees()
-
-    def sees(self, part: PartitionSeen | None = None, *, at_ms: int = START_MS, **changes: object) -> Decision:
-        parts = self.look.partitions if part is None else (part,)
-        if changes.get("overrides", HOLD) != HOLD:
-            changes.setdefault("held_on", ())
-        self.look = replace(self.look, asked_ms=at_ms, partitions=parts, **changes)  # type: ignore[arg-type]
-        decision = decide(self.memory, self.look, at_ms, MARGINS, self.allowed)
-        self.memory = decision.memory
-        return decision
-
-    def held(self) -> Watch:
-        """Replica 3 went away, and half a day later the topic is held on every broker."""
-        self.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
-        self.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
-        return self
-
-
-def alarm(kind: AlarmKind, *, broker: int | None = None, number: int | None = None) -> Alarm:
-    return Alarm(kind=kind, topic="orders", partition=number, broker=broker)
-
-
-LATE = alarm(AlarmKind.TOO_LATE, broker=3, number=0)
-SET_HOLD = SetHold(topic="orders", configs=HOLD, by_ms=UNSAFE_MS, reason="behind: partition 0: broker 3")
-VERIFY = Verify(topic="orders", partition=0, broker=3)
-
-
-@pytest.mark.parametrize(
-    ("retentions", "horizon_ms", "removal_ms"),
-    [
-        ((Retention(retention_ms=100),), None, 1_100),
-        ((Retention(retention_ms=100, until_ms=999), Retention(retention_ms=500, since_ms=900)), None, 1_500),
-        ((Retention(retention_ms=100, until_ms=1_000), Retention(retention_ms=500, since_ms=900)), None, 1_100),
-        ((Retention(retention_ms=500, until_ms=1_300), Retention(retention_ms=50, since_ms=1_200)), None, 1_250),
-        ((Retention(retention_ms=100),), 1_050, 1_050),
-        ((Retention(retention_ms=NEVER_MS),), None, NEVER_MS),
-    ],
-    ids=["one", "raised before", "raised when it left", "lowered since", "a horizon in a batch", "never"],
+from tests.coordination.guard_watch import (
+    BEHIND,
+    COMPLETE_MS,
+    DAY_MS,
+    HOUR_MS,
+    LATE,
+    LOOK,
+    MARGINS,
+    NEWS_MS,
+    NOTHING,
+    SECOND_MS,
+    SET_HOLD,
+    START_MS,
+    UNSAFE_MS,
+    VERIFY,
+    Watch,
+    alarm,
+    partition,
 )
-def test_the_first_removal_is_the_earliest_stamp_and_its_retention(
-    retentions: tuple[Retention, ...], horizon_ms: int | None, removal_ms: int
-) -> None:
-    assert first_removal_ms(1_000, retentions, horizon_ms) == removal_ms
-
-
-def test_every_margin_makes_the_hold_earlier() -> None:
-    def of(margins: Margins, skew_ms: int = 7) -> Danger:
-        spans = (Retention(retention_ms=1_000),)
-        return danger(complete=5_000, retentions=spans, horizon_ms=None, skew_ms=skew_ms, margins=margins)
-
-    none = Margins(metadata_age_ms=0, skew_ms=0, effect_ms=0, poll_ms=0, pass_start_ms=0, slack_share=1.0)
-    assert of(none, skew_ms=0) == Danger(complete_ms=5_000, unsafe_ms=6_000, hold_ms=6_000)
-    assert of(none) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_993)
-    assert of(replace(none, skew_ms=3)) == Danger(complete_ms=5_000, unsafe_ms=5_990, hold_ms=5_990)
-    assert of(replace(none, pass_start_ms=4)) == Danger(complete_ms=5_000, unsafe_ms=5_989, hold_ms=5_989)
-    assert of(replace(none, effect_ms=100)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_893)
-    assert of(replace(none, poll_ms=50)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_943)
-    assert of(replace(none, slack_share=0.5)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_496)
-
-
-def test_a_replica_that_comes_back_with_less_was_complete_earlier() -> None:
-    ends = tuple(CommittedEnd(asked_ms=ms, offset=offset) for ms, offset in ((10, 5), (20, 8), (30, 9), (40, 12)))
-    moments = [still_complete_ms(30, log_end, ends) for log_end in (None, 9, 8, 7, 4)]
-    assert moments == [30, 30, 20, 10, None]
 
 
 def test_a_healthy_topic_is_fine_and_untouched() -> None:
@@ -418,6 +314,47 @@ def test_a_retention_that_is_shorter_than_the_margins_is_told() -> None:
     assert decision.actions == (alarm(AlarmKind.RETENTION_TOO_SHORT),)
 
 
+def test_clocks_that_differ_by_more_than_the_retention_are_told_and_nobody_in_sync_is_read_for_it_at_every_look() -> (
+    None
+):
+    watch = Watch()
+    for look in range(1, 4):
+        decision = watch.sees(at_ms=START_MS + look * MARGINS.poll_ms, skew_ms=25 * HOUR_MS)
+        assert decision.actions == (alarm(AlarmKind.RETENTION_TOO_SHORT),)
+        assert decision.statuses == (Status(partition=0, state=State.FINE),)
+    away_ms = START_MS + 4 * MARGINS.poll_ms
+    unsafe_ms = UNSAFE_MS + 3 * MARGINS.poll_ms - 25 * HOUR_MS
+    assert watch.sees(BEHIND, at_ms=away_ms).actions == (
+        alarm(AlarmKind.RETENTION_TOO_SHORT), LATE, replace(SET_HOLD, by_ms=unsafe_ms),
+    )  # fmt: skip
+
+
+def test_clocks_that_differed_once_count_for_as_long_as_stamps_of_then_may_matter_and_smaller_differences_for_longer() -> (
+    None
+):
+    watch = Watch()
+    watch.sees(at_ms=START_MS + 1, skew_ms=25 * HOUR_MS)
+    watch.sees(at_ms=START_MS + HOUR_MS, skew_ms=3 * HOUR_MS)
+    skews = []
+    for hours in (2, 48, 49, 50):
+        decision = watch.sees(at_ms=START_MS + hours * HOUR_MS, skew_ms=7)
+        short = alarm(AlarmKind.RETENTION_TOO_SHORT) in decision.actions
+        skews.append((hours, short, watch.memory.skew_ms))
+    assert skews == [
+        (2, True, 25 * HOUR_MS), (48, True, 25 * HOUR_MS), (49, False, 3 * HOUR_MS), (50, False, 7),
+    ]  # fmt: skip
+
+
+def test_what_clocks_differed_by_under_a_longer_retention_counts_for_as_long_as_that() -> None:
+    watch = Watch()
+    watch.sees(at_ms=START_MS + HOUR_MS, skew_ms=HOUR_MS, delete_retention_ms=3 * DAY_MS)
+    for days in range(1, 7):
+        watch.sees(
+            replace(BEHIND, committed_end=None), at_ms=START_MS + days * DAY_MS, skew_ms=0, delete_retention_ms=DAY_MS
+        )
+        assert watch.memory.skew_ms == HOUR_MS
+
+
 def test_a_release_that_arrives_after_the_next_hold_is_not_taken_for_somebody_else() -> None:
     watch = Watch().held()
     back_ms = START_MS + 14 * HOUR_MS
@@ -461,6 +398,47 @@ def test_a_default_that_did_not_arrive_is_asked_for_again_and_one_that_a_person_
     assert watch.sees(at_ms=soon + 3 + NEWS_MS).actions == ()
 
 
+def held_by_default() -> Watch:
+    """A robot undid the topic's own hold a minute after it was set; the cluster default is in effect on every broker."""
+    watch = Watch(Allowed(cluster_default=True)).held()
+    watch.sees(at_ms=BY_DEFAULT_MS - 1, overrides=NOTHING, held_on=())
+    held = watch.sees(at_ms=BY_DEFAULT_MS, default_overrides=DEFAULT_HOLD, held_on=(1, 2, 3))
+    assert held.statuses[0].state == State.HELD
+    return watch
+
+
+BY_DEFAULT_MS = START_MS + 13 * HOUR_MS + 60 * SECOND_MS + 1
+ITS_OWN: Configs = ((RATIO, "0.1"), (LAG_MIN, "0"), (LAG_MAX, None))
+
+
+def test_overrides_of_its_own_take_a_topic_out_of_reach_of_the_cluster_default_until_they_are_gone() -> None:
+    watch = held_by_default()
+    own_ms = BY_DEFAULT_MS + HOUR_MS
+    out = watch.sees(at_ms=own_ms, overrides=ITS_OWN, held_on=(2, 3))
+    assert (out.actions, out.statuses[0].state) == ((alarm(AlarmKind.CHANGED_BY_PERSON),), State.WATCHED)
+    again = watch.sees(at_ms=own_ms + 1, held_on=(1, 2, 3))
+    assert (again.actions, again.statuses[0].state) == ((), State.WATCHED)
+    old = watch.sees(at_ms=own_ms + MARGINS.metadata_age_ms, overrides=NOTHING, held_on=(1, 2, 3))
+    assert (old.actions, old.statuses[0].state) == ((), State.WATCHED)
+    gone = watch.sees(at_ms=own_ms + 1 + NEWS_MS, held_on=(1, 2))
+    assert gone.actions == (AskBrokers(topic="orders", brokers=(3,)),)
+    assert watch.sees(at_ms=own_ms + 2 + NEWS_MS, held_on=(3,)).statuses[0].state == State.HELD
+
+
+def test_a_topic_that_gets_overrides_of_its_own_after_the_moment_of_danger_is_too_late() -> None:
+    watch = held_by_default()
+    assert watch.sees(at_ms=UNSAFE_MS + HOUR_MS).statuses[0].state == State.HELD
+    out = watch.sees(at_ms=UNSAFE_MS + 2 * HOUR_MS, overrides=ITS_OWN)
+    assert (out.actions, out.statuses[0].state) == ((alarm(AlarmKind.CHANGED_BY_PERSON), LATE), State.TOO_LATE)
+
+
+def test_overrides_that_hold_themselves_leave_the_hold_by_the_cluster_default_as_it_is() -> None:
+    watch = held_by_default()
+    for overrides in (HOLD, ((RATIO, "1.0"), *NOTHING[1:])):
+        part_of_it = watch.sees(at_ms=UNSAFE_MS + HOUR_MS, overrides=overrides)
+        assert (part_of_it.actions, part_of_it.statuses[0].state) == ((), State.HELD)
+
+
 def test_a_retention_that_was_lowered_counts_from_the_oldest_answer_that_may_have_hidden_it() -> None:
     watch = Watch()
     watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
@@ -482,45 +460,3 @@ def test_a_retention_of_before_still_counts_for_one_that_comes_back_with_less() 
     decision = watch.sees(lost, at_ms=START_MS + 5 * HOUR_MS)
     unsafe_ms = START_MS + 6 * HOUR_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
     assert decision.statuses[0].unsafe_ms == unsafe_ms
-
-
-def covered(mcco: int, mxfo: int, *, end: int | None = None, isr: tuple[int, ...] = (1, 2)) -> PartitionSeen:
-    """Every replica's agent has claimed the same; replica 3 may be away."""
-    part = partition(isr, end=end)
-    claim = ReplicaWatermarks(mcco=mcco, mxfo=mxfo)
-    return replace(part, replicas=tuple(replace(replica, watermarks=claim) for replica in part.replicas))
-
-
-def test_no_hold_while_every_replica_is_clean_beyond_all_that_was_committed() -> None:
-    watch = Watch()
-    days = START_MS + 3 * DAY_MS
-    for hours in range(0, 72, 6):
-        assert watch.sees(covered(100, 100), at_ms=START_MS + hours * HOUR_MS).actions == ()
-    written = watch.sees(replace(covered(100, 100), committed_end=101), at_ms=days)
-    assert (written.actions, written.statuses[0].state) == ((), State.WATCHED)
-    later = watch.sees(at_ms=days + 13 * HOUR_MS)
-    assert [type(action) for action in later.actions] == [SetHold]
-
-
-@pytest.mark.parametrize("part", [
-    covered(99, 100), covered(100, 99), covered(100, 100, end=99),
-    replace(covered(100, 100), replicas=(*covered(100, 100).replicas[:2], BEHIND.replicas[2])),
-], ids=["tombstones", "markers", "more than its log has", "one without an agent"])  # fmt: skip
-def test_a_claim_that_is_too_low_or_missing_or_impossible_covers_nothing(part: PartitionSeen) -> None:
-    assert Watch().sees(part, at_ms=START_MS + 13 * HOUR_MS).statuses[0].unsafe_ms == UNSAFE_MS
-
-
-def test_claims_that_come_after_the_moment_of_danger_excuse_nobody() -> None:
-    """A replica that has missed a deletion for good claims the same as one that has everything."""
-    watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
-    decision = watch.sees(covered(100, 100), at_ms=START_MS + 2 * DAY_MS)
-    assert (decision.actions[0], decision.statuses[0].state) == (LATE, State.TOO_LATE)
-
-
-def test_a_hold_ends_early_once_whoever_is_away_misses_nothing() -> None:
-    watch = Watch().held()
-    decision = watch.sees(covered(100, 100), at_ms=START_MS + 2 * DAY_MS)
-    assert (decision.actions, decision.statuses[0].state) == (
-        (Release(topic="orders", restore=NOTHING),), State.WATCHED,
-    )  # fmt: skip

@@ -19,7 +19,7 @@ from headstone.cluster.encoding import Reader, Writer
 
 LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM = 2, 3, 18, 32, 46, 55
 BROKERS = (1, 2, 3)
-NOT_LEADER, DENIED, CLUSTER_DENIED, UNKNOWN_TOPIC = 6, 29, 31, 3
+NOT_LEADER, DENIED, CLUSTER_DENIED, UNKNOWN_TOPIC, TIMED_OUT = 6, 29, 31, 3, 7
 TOPIC_OVERRIDE, DEFAULT = 1, 5
 DEBUGGER, MAX_TIMESTAMP = -2, -3
 
@@ -34,10 +34,14 @@ class Model:
     retention_ms: dict[int, str] = field(default_factory=dict)
     """By broker, of topics without an override."""
     silent: set[int] = field(default_factory=set)
+    cut_off: set[int] = field(default_factory=set)
+    """Brokers that do not reach the controllers, and answer from metadata of when every replica was in sync."""
+    isr: tuple[int, ...] = BROKERS
     refused: dict[int, int] = field(default_factory=dict)
     """Errors by the request's key."""
     deleted: set[str] = field(default_factory=set)
     """Topics that metadata still shows."""
+    topic_ids: dict[str, int] = field(default_factory=dict)
     newest_ms: int = -1
     controller_ms: int = -1
     asked: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -76,7 +80,10 @@ def converse(model: Model, broker: int, connection: socket.socket, stream: IO[by
         head = Reader(data)
         key, version, correlation = head.take("hhi")
         client = head.text() or ""
-        flexible = key in (API_VERSIONS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM) or (key, version) == (LIST_OFFSETS, 7)
+        flexible = key in (METADATA, API_VERSIONS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM) or (key, version) == (
+            LIST_OFFSETS,
+            7,
+        )
         model.asked[broker, key] += 1
         if broker in model.silent:
             continue
@@ -89,19 +96,29 @@ def converse(model: Model, broker: int, connection: socket.socket, stream: IO[by
 
 
 def metadata(model: Model, broker: int, question: Reader, answer: Writer) -> None:
-    count = question.one("i")
-    names = sorted(model.topics) if count < 0 else [question.name() for _ in range(count)]
+    count = question.unsigned()
+    names = sorted(model.topics) if count == 0 else [named(question) for _ in range(count - 1)]
     answer.put("i", 0).array(len(BROKERS))
     for number in BROKERS:
-        answer.put("i", number).text("127.0.0.1").put("i", model.ports[number]).text(None)
+        answer.put("i", number).text("127.0.0.1").put("i", model.ports[number]).text(None).tags()
     answer.text("scripted").put("i", 1).array(len(names))
     for name in names:
         known = name in model.topics and METADATA not in model.refused
         error = 0 if known else model.refused.get(METADATA, UNKNOWN_TOPIC)
-        answer.put("h", error).text(name).put("b", 0).array(model.topics[name] if known else 0)
+        answer.put("h", error).text(name).put("qq", 0, model.topic_ids.get(name, 0)).put("b", 0)
+        answer.array(model.topics[name] if known else 0)
         for number in range(model.topics[name] if known else 0):
             answer.put("hiii", 0, number, model.leader(number), 5)
-            answer.numbers(BROKERS).numbers(BROKERS).numbers(())
+            answer.numbers(BROKERS).numbers(BROKERS if broker in model.cut_off else model.isr).numbers(()).tags()
+        answer.put("i", 0).tags()
+    answer.put("i", 0).tags()
+
+
+def named(question: Reader) -> str:
+    question.uuid()
+    name = question.name()
+    question.tags()
+    return name
 
 
 def configs(model: Model, broker: int, question: Reader, answer: Writer) -> None:
@@ -147,7 +164,8 @@ def offsets(model: Model, broker: int, question: Reader, answer: Writer) -> None
 
 
 def reassignments(model: Model, broker: int, question: Reader, answer: Writer) -> None:
-    answer.put("ih", 0, model.refused.get(LIST_REASSIGNMENTS, 0)).text(None).array(0).tags()
+    error = TIMED_OUT if broker in model.cut_off else model.refused.get(LIST_REASSIGNMENTS, 0)
+    answer.put("ih", 0, error).text(None).array(0).tags()
 
 
 def features(model: Model, broker: int, question: Reader, answer: Writer) -> None:

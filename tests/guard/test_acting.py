@@ -7,11 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from headstone.coordination.guard_values import HOLD, LAG_MIN, RATIO, AskBrokers, EndPasses, Release
+from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
+    HOLD,
+    LAG_MIN,
+    RATIO,
+    AskBrokers,
+    EndPasses,
+    Hold,
+    HoldByDefault,
+    Memory,
+    Release,
+    SetHold,
+)
 from headstone.errors import Unfinished
-from headstone.guard.acting import ENDING, Outcome, carry_out, put_back
+from headstone.guard.acting import ENDING, Outcome, carry_out, forget_old_changes, put_back
 from headstone.guard.journal import Change, Journal
-from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
+from headstone.guard.loans import lend_hold
+from tests.guard.world import CLUSTER_ID, DAY_MS, ClusterTwin, Topic
 
 BACKOFF = "log.cleaner.backoff.ms"
 END = EndPasses(topic="orders")
@@ -121,3 +134,21 @@ def test_a_failure_is_an_outcome_and_is_in_the_journal(journal: Journal) -> None
     assert [change.outcome for change in journal.changes()] == ["failed: not allowed"]
     with pytest.raises(Unfinished):
         twin.alter_topic("orders", {})
+
+
+def test_old_changes_are_forgotten_but_for_those_of_what_is_still_in_force(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(), users=Topic(), gone=Topic())
+    for topic in twin.topics:
+        hold = SetHold(topic=topic, configs=HOLD, by_ms=1, reason="behind")
+        carry_out(hold, twin, journal, now_ms=twin.now_ms)  # type: ignore[arg-type]
+    carry_out(HoldByDefault(configs=DEFAULT_HOLD), twin, journal, now_ms=twin.now_ms, topic="gone")  # type: ignore[arg-type]
+    journal.remember("orders", Memory(hold=Hold(asked_ms=twin.now_ms, found=())))
+    lend_hold(twin, journal, "users", reason="copies afresh", now_ms=twin.now_ms)  # type: ignore[arg-type]
+    begun = Change(resource="topic gone", topic="gone", old=(), new=HOLD, reason="begun", evidence="", began_ms=1)
+    journal.begin(begun)
+    for days, kept in ((90, 6), (91, 5)):
+        forget_old_changes(journal, now_ms=twin.now_ms + days * DAY_MS)
+        assert len(journal.changes()) == kept
+    assert [change.resource for change in journal.changes()] == [
+        "topic orders", "topic users", "cluster default", "topic users", "topic gone",
+    ]  # fmt: skip

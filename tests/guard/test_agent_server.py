@@ -325,3 +325,8 @@ def test_two_guards_on_one_port_are_told(truth: Truth, where: Host) -> None:
         serve_reports(where, Authentication(token=TOKEN), truth),
     ):
         pass
+
+
+def test_an_agent_that_speaks_tls_to_a_guard_that_does_not_is_told_what_to_write(where: Host) -> None:
+    with pytest.raises(Unfinished, match="does not speak TLS as this agent does: http:// if it speaks none"):
+        client(where, scheme="https").hello(hello())

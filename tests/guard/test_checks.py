@@ -131,3 +131,12 @@ def test_a_hostile_name_is_shown_and_not_obeyed() -> None:
     (finding,) = found(hostile)
     assert finding.where == "topic \\x1b[2J$(reboot)"
     assert "--entity-name $'\\033[2J$(reboot)'" in finding.fix
+
+
+@pytest.mark.parametrize(("name", "reader"), [("__consumer_offsets", "group"), ("__transaction_state", "transaction")])
+def test_of_kafkas_own_topics_it_is_told_who_reads_them(name: str, reader: str) -> None:
+    bad = topic({"delete.retention.ms": "1000", "unclean.leader.election.enable": "true"}, copies=2)
+    findings = found(replace(bad, topic=name))
+    told = [finding.name for finding in findings if f"its readers are {reader} coordinators" in finding.why]
+    assert told == ["short-retention", "unclean-election", "few-copies"]
+    assert findings[2].fix.endswith("the brokers' setting counts only when it is made")

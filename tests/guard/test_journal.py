@@ -128,6 +128,11 @@ def test_two_guards_share_one_journal_and_one_leads(file: Path) -> None:
         assert first.lead("a", now_ms=130, lease_ms=100, applies=True).holder == "a"
         with pytest.raises(LeaseLost, match="nobody leads now"):
             first.check_lease("a", now_ms=230)
+        assert first.renew("a", now_ms=240, lease_ms=100) == Lease(holder="a", until_ms=340, applies=True)
+        assert second.lead("b", now_ms=340, lease_ms=100, applies=True).holder == "b"
+        with pytest.raises(LeaseLost, match="b leads now, not a"):
+            first.renew("a", now_ms=341, lease_ms=100)
+        assert second.lease() == Lease(holder="b", until_ms=440, applies=True)
 
 
 def test_a_dry_run_gives_way_to_a_guard_that_acts(file: Path) -> None:
@@ -177,7 +182,7 @@ def test_a_journal_of_another_version_or_with_a_damaged_memory_is_refused(file: 
         journal.memory("orders")
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE facts SET value = '99' WHERE name = 'version'")
-    with pytest.raises(UsageError, match="a journal of version 99; this program knows 1"):
+    with pytest.raises(UsageError, match="a journal of version 99; this program knows 2"):
         opened(file)
 
 
@@ -199,3 +204,21 @@ def test_the_journal_is_its_owners_alone(file: Path) -> None:
 
 def test_the_usual_place_has_one_file_per_cluster() -> None:
     assert usual_journal("ab/../c", {"XDG_STATE_HOME": "/state"}) == Path("/state/headstone/guard/ab%2F..%2Fc.sqlite")
+
+
+def test_a_change_that_is_refused_and_tried_again_as_it_was_is_one_row(file: Path) -> None:
+    hold, journal = CHANGE, opened(file)
+    tried = []
+    for began_ms in (10, 20, 30):
+        tried.append(journal.begin(replace(hold, evidence=f"at {began_ms}", began_ms=began_ms)))
+        assert [change.number for change in journal.unfinished()] == [tried[0]]
+        journal.end(tried[0], "failed: not permitted")
+        journal.end(journal.begin(replace(hold, resource="topic users", began_ms=began_ms)), "done")
+    other = journal.begin(replace(hold, reason="behind: two", began_ms=40))
+    journal.end(other, "done")
+    again = journal.begin(replace(hold, reason="behind: two", began_ms=50))
+    assert (tried, len({tried[0], other, again})) == ([tried[0]] * 3, 3)
+    first = journal.changes(topic="orders")[0]
+    assert (first.began_ms, first.last_ms, first.ended_ms, first.times, first.evidence, first.outcome) == (
+        10, 30, 30, 3, "at 30", "failed: not permitted",
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from headstone.coordination.guard_values import HOLD, LAG_MIN
 from headstone.errors import Unfinished
 from headstone.guard.journal import Journal
 from headstone.guard.loans import RATE, THROTTLED, is_braked, lend_brake, lend_hold, loans, put_back, with_replica
-from headstone.guard.readmission_records import alone, keep_readmission, open_readmissions
+from headstone.guard.readmission_records import Busy, alone, keep_readmission, open_readmissions
 from headstone.guard.readmission_steps import Readmission
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
@@ -97,7 +97,18 @@ def test_a_readmission_is_kept_until_it_is_over_and_one_process_carries_them_out
     assert open_readmissions(journal) == [second, first]
     keep_readmission(journal, second, over=True)
     assert open_readmissions(journal) == [first]
-    with alone(journal), pytest.raises(Unfinished, match="another `headstone guard readmit --apply`"), alone(journal):
+    with (
+        alone(journal),
+        pytest.raises(Unfinished, match="another `headstone guard readmit --apply`, or a guard"),
+        alone(journal),
+    ):
         pass
     with alone(journal):
         pass
+
+
+def test_a_person_waits_for_the_guards_own_step(journal: Journal) -> None:
+    guards = alone(journal)
+    guards.__enter__()
+    with alone(journal, seconds_max=60, pause=lambda seconds: guards.__exit__(None, None, None)), pytest.raises(Busy):
+        alone(journal).__enter__()

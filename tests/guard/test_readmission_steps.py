@@ -62,6 +62,7 @@ class Toy:
                 assert self.now.held, "a copy begins without a hold"
                 assert not self.old_copy, "the broker would go on with its old copy"
                 assert step.replicas[-1] == BROKER, "an election may prefer it before it was read"
+                self.readmission = replace(self.readmission, added_ms=1)
                 self.now = replace(self.now, replicas=step.replicas, adding=(BROKER,))
             case Reorder():
                 assert self.readmission.verified
@@ -181,6 +182,20 @@ def test_what_somebody_else_moves_is_left_alone() -> None:
     end = cluster.run()
     assert isinstance(end, Stop)
     assert "somebody else has changed the replicas of t-0 to 1, 4" in end.why
+
+
+def test_it_copies_from_when_it_was_added_until_it_was_read() -> None:
+    cluster = toy()
+    copied: list[tuple[str, bool]] = []
+    cluster.wrong_copies = 1
+    while (cluster.done or ["Expel"])[-1] != "Finished":
+        cluster.step()
+        copied.append(((cluster.done or [])[-1], cluster.readmission.copies))
+    once = [("Expel", False), ("Note", False), ("Wait", False), ("SetHold", False), ("Brake", False), ("Add", True)]
+    again = [("Expel", False), ("Note", False), ("Add", True)]
+    ended = [("Reorder", False), ("Elect", False), ("Finished", False)]
+    read = [("Wait", True), ("Read", True), ("Note", False)]
+    assert copied == [*once, *read, *again, *read, *ended]
 
 
 def test_a_hold_that_is_undone_while_it_copies_is_set_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +26,13 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
+from headstone.guard.alarms import CLUSTER_LOST, REFUSED, UNSEEN
 from headstone.guard.journal import Journal, Reading
+from headstone.guard.looks import Look
 from headstone.guard.readings import Readings
-from headstone.guard.status import CLUSTER_LOST, REFUSED
+from headstone.guard.readmission import Means
+from headstone.guard.readmission_plan import Limits
+from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.telling import news
 from headstone.guard.watching import Round, Settings, Watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin, Topic
@@ -48,9 +52,14 @@ def watcher(
     twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT
 ) -> Watcher:
     read = Readings(lambda *_: verdict or Verdict.RIGHT, journal, clock=twin.clock, tell=print, beside=False)
+    means = Means(
+        admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, pause=lambda seconds: None,
+        limits=Limits(copy_bytes_per_second=7_000),
+    )  # type: ignore[arg-type]  # fmt: skip
     return Watcher(
-        settings, admin=twin, look=twin.look, journal=journal, clock=twin.clock, readings=read if verdict else None
-    )  # type: ignore[arg-type]
+        settings, admin=twin, look=twin.look, journal=journal, clock=twin.clock, readings=read if verdict else None,
+        readmissions=OwnReadmissions(means),
+    )  # type: ignore[arg-type]  # fmt: skip
 
 
 def after(twin: ClusterTwin, guard: Watcher, wait_ms: int) -> Round:
@@ -151,6 +160,30 @@ def test_a_guard_that_died_in_the_middle_goes_on_from_the_journal(tmp_path: Path
             result = after(twin, second, 1_000)
         assert result.leads
         assert twin.topics["orders"].overrides == OWN
+
+
+class SlowTwin(ClusterTwin):
+    """A look takes as long as a lease lasts, and at its end another guard may look too."""
+
+    rival: Watcher | None = None
+
+    def look(self, topics: Sequence[str] | None) -> Look:
+        answer = super().look(topics)
+        self.now_ms += ACTS.lease_ms
+        if self.rival is not None:
+            assert self.rival.round().leads
+        return answer
+
+
+def test_a_look_that_outlasts_the_lease_counts_unless_another_guard_has_led_since(journal: Journal) -> None:
+    twin, other = SlowTwin(), ClusterTwin()
+    guard = watcher(twin, journal)
+    result = guard.round()
+    assert (result.leads, states(result), journal.looked_ms()) == (True, [State.FINE], START_MS)
+    other.now_ms = twin.now_ms + ACTS.lease_ms
+    twin.rival = watcher(other, journal, replace(ACTS, name="b"))
+    result = guard.round()
+    assert (result.leads, result.lease.holder, journal.looked_ms()) == (False, "b", other.now_ms)
 
 
 def test_a_second_guard_stands_by_says_who_leads_and_takes_over(journal: Journal) -> None:
@@ -266,32 +299,6 @@ def test_where_a_robot_undoes_holds_two_topics_share_the_cluster_default_and_the
     assert {topic: journal.memory(topic).hold for topic in twin.topics} == {"orders": None, "users": None}
 
 
-def test_a_replica_that_was_away_too_long_is_expelled_and_added_again_if_that_is_allowed(journal: Journal) -> None:
-    twin = ClusterTwin()
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(readmission=True)))
-    twin.refuses = "not now"
-    held_at_half_a_day(twin, guard)
-    for _ in range(12):
-        result = after(twin, guard, DAY_MS // 24)
-    assert (states(result), kinds(result)) == ([State.TOO_LATE], [REFUSED, AlarmKind.TOO_LATE])
-    twin.refuses = None
-    for _ in range(5):
-        result = after(twin, guard, 1_000)
-    # While it is away nobody knows whether its old copy is gone: it would go on with that one.
-    assert [(str(partition), replicas) for partition, replicas in twin.reassigned] == [("orders-0", (1, 2))]
-    twin.start(3)
-    for _ in range(3):
-        result = after(twin, guard, 1_000)
-    assert [replicas for _, replicas in twin.reassigned] == [(1, 2), (1, 2, 3)]
-    twin.start(3)
-    for _ in range(3):
-        result = after(twin, guard, 1_000)
-    assert (states(result), twin.topics["orders"].overrides) == ([State.FINE], {})
-    assert [change.resource for change in journal.changes() if change.outcome == "done"] == [
-        "topic orders", "partition orders-0", "partition orders-0", "topic orders",
-    ]  # fmt: skip
-
-
 def test_a_replica_that_cannot_be_judged_is_read_again_after_a_while(journal: Journal) -> None:
     twin = ClusterTwin()
     guard = watcher(twin, journal, verdict=None)
@@ -316,30 +323,53 @@ def test_a_topic_that_is_no_longer_compacted_is_let_go_and_one_that_is_gone_is_f
     result = after(twin, guard, 1_000)
     assert [type(done.action) for done in result.done] == [Release]
     assert twin.topics["orders"].overrides == {}
+    after(twin, guard, MARGINS.metadata_age_ms + 1)
     assert list(journal.topics()) == ["orders"]
+    twin.start(3)
+    for _ in range(3):
+        result = after(twin, guard, MARGINS.effect_ms)
+    words = "topic orders: it is not compacted any more: what was known of it is forgotten"
+    assert (journal.names(), dict(result.statuses), result.problems) == ([], {}, (words,))
 
 
-def test_an_override_that_came_between_the_look_and_the_hold_is_what_goes_back(journal: Journal) -> None:
+def test_a_topic_that_is_no_longer_compacted_while_somebody_is_away_is_not_forgotten(journal: Journal) -> None:
     twin = ClusterTwin()
     guard = watcher(twin, journal)
     guard.round()
     twin.stop(3)
-    guard.round()
-    seen = twin.look(None)
-    twin.now_ms += DAY_MS // 2
-    seen = replace(seen, asked_ms=twin.now_ms, topics=tuple(replace(t, asked_ms=twin.now_ms) for t in seen.topics))
-    twin.topics["orders"].overrides = dict(OWN)
-    Watcher(
-        ACTS,
-        admin=twin,
-        look=lambda _: seen,
-        journal=journal,
-        clock=twin.clock,
-        readings=None,  # type: ignore[arg-type]
-    ).round()
+    after(twin, guard, 1_000)
+    twin.topics["orders"].policy = "delete"
+    assert states(after(twin, guard, 1_000)) == [State.WATCHED]
+    twin.start(3)
+    assert states(after(twin, guard, 1_000)) == [State.FINE]
+    assert dict(after(twin, guard, 1_000).statuses) == {}
+    twin.topics["orders"].policy = "compact"
+    assert states(after(twin, guard, 1_000)) == [State.FINE]
+
+
+class EditedTwin(ClusterTwin):
+    """Somebody sets an override just after a look at which a hold is due."""
+
+    edits_after_ms: int | None = None
+
+    def look(self, topics: Sequence[str] | None) -> Look:
+        answer = super().look(topics)
+        if self.edits_after_ms is not None and self.now_ms >= self.edits_after_ms:
+            self.topics["orders"].overrides, self.edits_after_ms = dict(OWN), None
+        return answer
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_override_that_came_between_the_look_and_the_hold_is_what_goes_back(
+    journal: Journal, restarted: bool
+) -> None:
+    twin = EditedTwin()
+    twin.edits_after_ms = START_MS + DAY_MS // 2
+    guard = watcher(twin, journal)
+    held_at_half_a_day(twin, guard)
     assert twin.topics["orders"].overrides == dict(HOLD)
     twin.start(3)
-    guard = watcher(twin, journal)
+    guard = watcher(twin, journal) if restarted else guard
     for _ in range(4):
         after(twin, guard, 1_000)
     assert twin.topics["orders"].overrides == OWN
@@ -462,13 +492,16 @@ def test_the_cluster_default_stays_held_while_one_topic_needs_it(journal: Journa
     assert twin.default == {}
 
 
-def test_a_topic_that_a_look_does_not_show_is_unknown_and_not_fine(journal: Journal) -> None:
+def test_a_topic_that_may_not_be_described_any_more_is_unknown_and_told_and_not_fine(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
     guard = watcher(twin, journal)
     assert states(guard.round(), "users") == [State.FINE]
     twin.hidden = {"users"}
     result = after(twin, guard, 30_000)
     assert (states(result), states(result, "users")) == ([State.FINE], [State.UNKNOWN])
+    assert [(alarm.kind, alarm.detail) for alarm in result.alarms] == [
+        (UNSEEN, "topic users: this user lacks DESCRIBE")
+    ]
     assert list(journal.topics()) == ["orders", "users"]
 
 

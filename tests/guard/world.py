@@ -1,6 +1,7 @@
 """A cluster in memory that answers what the guard asks of Admin and of a look; time is a number that tests move.
 
-Configs reach a broker when it is not `deaf`; calls fail while `refuses` says why.
+Configs reach a broker when it is not `deaf`; calls fail while `refuses` says why. The broker that describes hears of a
+reassignment a moment later: of the same millisecond it shows the replicas of before.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headstone.cluster.questions import ConfigValue, ReplicaOnDisk, Source
+from headstone.cluster.questions import ConfigValue, Reassignment, ReplicaOnDisk, Source
 from headstone.cluster.wire import ClusterState, Node, PartitionState
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, PartitionSeen, ReplicaSeen, TopicSeen
@@ -29,6 +30,9 @@ class Topic:
     policy: str = "compact"
     retention_ms: int = DAY_MS
     overrides: dict[str, str] = field(default_factory=dict)
+    topic_id: str | None = "first"
+    before: tuple[int, tuple[int, ...]] | None = None
+    """When it was last reassigned, and from which replicas."""
 
 
 class ClusterTwin:
@@ -38,14 +42,18 @@ class ClusterTwin:
         self.alive = {1, 2, 3}
         self.deaf: set[int] = set()
         self.hidden: set[str] = set()
-        """Topics that a look at all does not show."""
+        """Topics that this user may not describe: a look at all does not show them, and one at them names what is missing."""
         self.refuses: str | None = None
         self.lost: str | None = None
         self.default: dict[str, str] = {}
         self.broker_own: dict[int, dict[str, str]] = {1: {}, 2: {}, 3: {}}
         self.size = 1_000
         self.changes: list[tuple[str, dict[str, str | None]]] = []
+        self.elected: list[TopicPartition] = []
+        self.old_copies: set[int] = set()
+        """Brokers that have not deleted what they are not assigned any more."""
         self.reassigned: list[tuple[TopicPartition, tuple[int, ...]]] = []
+        self.moving: dict[TopicPartition, Reassignment] = {}
 
     def clock(self) -> int:
         return self.now_ms
@@ -65,10 +73,12 @@ class ClusterTwin:
             raise Unfinished(self.lost)
         compacted = [name for name, topic in self.topics.items() if topic.policy == "compact"]
         wanted = [name for name in compacted if name not in self.hidden] if topics is None else topics
-        seen = tuple(self._seen(name, self.topics[name]) for name in wanted)
+        shown = [name for name in wanted if name in self.topics and name not in self.hidden]
         return Look(
-            cluster_id=CLUSTER_ID, asked_ms=self.now_ms, brokers=tuple(sorted(self.alive)), topics=seen, problems=()
-        )
+            cluster_id=CLUSTER_ID, asked_ms=self.now_ms, brokers=tuple(sorted(self.alive)),
+            topics=tuple(self._seen(name, self.topics[name]) for name in shown),
+            problems=tuple(f"topic {name}: this user lacks DESCRIBE" for name in wanted if name in self.hidden),
+        )  # fmt: skip
 
     def _seen(self, name: str, topic: Topic) -> TopicSeen:
         replicas = tuple(
@@ -80,6 +90,7 @@ class ClusterTwin:
             overrides=tuple((config, topic.overrides.get(config)) for config, _ in HOLD), partitions=(partition,),
             alive=tuple(sorted(self.alive)),
             default_overrides=tuple((config, self.default.get(config)) for config, _ in DEFAULT_HOLD),
+            topic_id=topic.topic_id,
         )  # fmt: skip
 
     def describe(self, topics: Sequence[str] | None = None) -> ClusterState:
@@ -87,12 +98,19 @@ class ClusterTwin:
             raise Unfinished(self.lost)
         nothing = {-1: PartitionState(3, None, -1, (), (), ())}
         described = {
-            name: {0: PartitionState(0, self.topics[name].isr[0], 0, self.topics[name].replicas, self.topics[name].isr, ())}
-            if name in self.topics else nothing
+            name: {0: self._described(self.topics[name])} if name in self.topics else nothing
             for name in (self.topics if topics is None else topics)
-        }  # fmt: skip
+        }
         brokers = {number: Node(number, "localhost", 9000 + number) for number in sorted(self.alive)}
-        return ClusterState(cluster_id=CLUSTER_ID, controller=1, brokers=brokers, topics=described)
+        topic_ids = {
+            name: topic.topic_id for name, topic in self.topics.items() if topic.topic_id and name in described
+        }
+        return ClusterState(cluster_id=CLUSTER_ID, controller=1, brokers=brokers, topics=described, topic_ids=topic_ids)
+
+    def _described(self, topic: Topic) -> PartitionState:
+        moved_ms, before = topic.before or (None, ())
+        replicas = before if moved_ms == self.now_ms else topic.replicas
+        return PartitionState(0, topic.isr[0], 0, replicas, topic.isr, ())
 
     def topic_configs(
         self, topics: Sequence[str], *, broker: int | None = None, keys: Sequence[str] | None = None
@@ -156,12 +174,26 @@ class ClusterTwin:
         if broker not in self.alive:
             raise Unfinished(f"broker {broker} is off")
         copy = ReplicaOnDisk(log_dir="/data", size=self.size, lag=0, future=False)
-        return {TopicPartition(name, 0): copy for name, topic in self.topics.items() if broker in topic.replicas}
+        return {
+            TopicPartition(name, 0): copy for name, topic in self.topics.items()
+            if broker in topic.replicas or broker in self.old_copies
+        }  # fmt: skip
+
+    def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        return self.moving
+
+    def elect_preferred(self, partitions: Sequence[TopicPartition]) -> None:
+        self.elected += partitions
+        for partition in partitions:
+            topic = self.topics[partition.topic]
+            first = topic.replicas[0]
+            topic.isr = (first, *(number for number in topic.isr if number != first))
 
     def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
         for partition, replicas in wanted.items():
             assert replicas is not None
             self.reassigned.append((partition, tuple(replicas)))
             topic = self.topics[partition.topic]
+            topic.before = (self.now_ms, topic.replicas)
             topic.replicas = tuple(replicas)
             topic.isr = tuple(number for number in topic.isr if number in replicas)

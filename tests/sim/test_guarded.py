@@ -10,12 +10,21 @@ import pytest
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import RATIO, Allowed, State, Status
 from headstone.sim.checkers import CORRUPTIONS, check_log
-from headstone.sim.guard_world import CALM, MARGINS, NO_DEFAULTS, RETENTION_MS, WORST, Trouble
+from headstone.sim.guard_world import (
+    CALM,
+    MARGINS,
+    NO_DEFAULTS,
+    NO_OVERRIDES,
+    READ_BATCHES,
+    RETENTION_MS,
+    WORST,
+    Trouble,
+)
 from headstone.sim.guarded import Guarded
 from headstone.sim.guarded_runs import AT_THE_LAST_MOMENT, MUTANTS, draw_guarded, run_both_ways, run_guarded
 
-CORRUPT_WITHOUT = (3, 5, 9, 17, 22)
-FOUND_BY = {"metadata_age_ms": 0, "skew_ms": 34, "effect_ms": 5, "poll_ms": 5, "pass_start_ms": 106}
+CORRUPT_WITHOUT = (3, 5, 19, 23, 25)
+FOUND_BY = {"metadata_age_ms": 0, "skew_ms": 34, "effect_ms": 5, "poll_ms": 5, "pass_start_ms": 34}
 
 
 @pytest.mark.parametrize("seed", CORRUPT_WITHOUT)
@@ -87,27 +96,32 @@ def test_a_day_of_rolling_restarts_touches_nothing(seed: int) -> None:
     assert [check_log("broker", broker.log, cluster.truth) for broker in cluster.brokers] == [[], [], []]
 
 
-@pytest.mark.parametrize("agents", [True, False])
-def test_with_agents_a_partition_that_nobody_writes_to_needs_no_hold(agents: bool) -> None:
-    """Until somebody writes: then the time that is left begins anew."""
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_partition_that_nobody_deletes_in_needs_no_hold_if_all_of_it_is_read(reads: bool) -> None:
+    """Until somebody deletes: then the time that is left begins anew."""
     driver = three_brokers(WORST, AT_THE_LAST_MOMENT)
-    driver.guard.agents = agents
+    driver.guard.agents, driver.guard.reads = False, READ_BATCHES[-1 if reads else 0]
     cluster, rng = driver.cluster, random.Random(4)
     driver.write(rng)
     driver.pump(rng)
-    for broker in cluster.brokers:
-        cluster.clean(broker)
-    cluster.wait(MARGINS.poll_ms)
+    cluster.wait(2 * MARGINS.metadata_age_ms)
     cluster.crash(2, clean_stop=True)
     learn_all(driver)
-    cluster.wait(3 * RETENTION_MS)
-    assert ("SetHold" in driver.guard.actions) == (not agents)
+    for _ in range(3):
+        leader = cluster.leader()
+        assert leader is not None
+        cluster.produce(leader, [(b"plain", b"value")])
+        driver.pump(rng)
+        for broker in cluster.brokers[:2]:
+            cluster.clean(broker)
+        cluster.wait(RETENTION_MS)
+    assert ("SetHold" in driver.guard.actions) == (not reads)
     driver.delete(rng)
     driver.pump(rng)
     for broker in cluster.brokers[:2]:
         cluster.clean(broker)
     cluster.wait(RETENTION_MS // 4)
-    assert driver.guard.statuses[0].state == (State.WATCHED if agents else State.HELD)
+    assert driver.guard.statuses[0].state == (State.WATCHED if reads else State.HELD)
     cluster.wait(RETENTION_MS)
     assert driver.guard.statuses[0].state == State.HELD
     driver.heal()
@@ -123,17 +137,25 @@ def test_a_robot_that_undoes_every_hold_is_out_of_reach_of_the_default_or_the_da
     driver.guard.allowed = Allowed(cluster_default=cluster_default)
     cluster, rng = driver.cluster, random.Random(4)
     leave_and_delete(driver, rng)
-    for _ in range(8):
-        cluster.wait(RETENTION_MS // 4)
-        driver.write(rng)
-        driver.pump(rng)
-        for broker in cluster.brokers[:2]:
-            cluster.clean(broker)
+    write_and_clean(driver, rng)
     assert driver.guard.statuses[0].state == (State.HELD if cluster_default else State.TOO_LATE)
     assert ("HoldByDefault" in driver.guard.actions) == cluster_default
     driver.heal()
     assert [check_log("broker", broker.log, cluster.truth) for broker in cluster.brokers] == [[], [], []]
     assert driver.world.settings.default_overrides == NO_DEFAULTS
+
+
+def test_a_topic_that_somebody_takes_out_of_the_defaults_reach_is_not_called_held() -> None:
+    driver = three_brokers(CALM, MARGINS)
+    driver.meddled, driver.guard.robot_ms = True, driver.cluster.now_ms
+    driver.guard.allowed = Allowed(cluster_default=True)
+    cluster, rng = driver.cluster, random.Random(4)
+    leave_and_delete(driver, rng)
+    write_and_clean(driver, rng)
+    assert (driver.guard.statuses[0].state, driver.world.settings.hold) == (State.HELD, True)
+    driver.world.robot_knows = ((RATIO, "0.3"), *NO_OVERRIDES[1:])
+    cluster.wait(2 * MARGINS.metadata_age_ms)
+    assert (driver.guard.statuses[0].state, driver.world.settings.hold) == (State.TOO_LATE, False)
 
 
 def test_a_person_who_changes_the_hold_is_left_alone_and_the_danger_is_named() -> None:
@@ -169,6 +191,16 @@ def leave_and_delete(driver: Guarded, rng: random.Random) -> None:
     driver.pump(rng)
     for broker in driver.cluster.brokers[:2]:
         driver.cluster.clean(broker)
+
+
+def write_and_clean(driver: Guarded, rng: random.Random) -> None:
+    """For twice the retention."""
+    for _ in range(8):
+        driver.cluster.wait(RETENTION_MS // 4)
+        driver.write(rng)
+        driver.pump(rng)
+        for broker in driver.cluster.brokers[:2]:
+            driver.cluster.clean(broker)
 
 
 def learn_all(driver: Guarded) -> None:

@@ -6,7 +6,6 @@ Reads the log directories and writes nothing. Runs until it is stopped; whatever
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from headstone.cli.options import report_interval_ms
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE, UNFINISHED
+from headstone.cli.stopping import signals_heard
 from headstone.errors import Unfinished, UsageError
 from headstone.storage.secrets import resolved
 
@@ -115,19 +115,18 @@ def _client(arguments: argparse.Namespace) -> GuardClient:
 def _run_until_stopped(agent: Agent, client: GuardClient, interval_ms: int, output: Output) -> None:
     """A guard that does not answer is told of once, and when it answers again."""
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     said: str | None = None
-    while not stopped.is_set():
-        try:
-            receipt = agent.tell(client)
-            text = f"broker {agent.identity.broker}: the guard takes the reports of {receipt.taken} replicas"
-        except Unfinished as error:
-            text = f"{error}; tried again every {interval_ms // 1000} s"
-        if text != said:
-            output.tell(text)
-            said = text
-        stopped.wait(interval_ms / 1000)
+    with signals_heard(lambda count: stopped.set()):
+        while not stopped.is_set():
+            try:
+                receipt = agent.tell(client)
+                text = f"broker {agent.identity.broker}: the guard takes the reports of {receipt.taken} replicas"
+            except Unfinished as error:
+                text = f"{error}; tried again every {interval_ms // 1000} s"
+            if text != said:
+                output.tell(text)
+                said = text
+            stopped.wait(interval_ms / 1000)
 
 
 def _lines(report: BrokerReport) -> Iterator[str]:

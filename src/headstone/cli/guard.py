@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cluster-default: hold by the brokers' default where a robot undoes a topic's; readmission: take a replica that "
         "may be wrong out of the assignment and add it again, to copy afresh; may be repeated",
     )  # fmt: skip
+    _add_throttle(parser)
     _add_journal(parser)
     parser.add_argument(
         "--metrics", type=HostPort(), metavar="HOST:PORT", help="serve Prometheus metrics there (default: none)"
@@ -73,6 +74,13 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--journal", type=Path, metavar="FILE",
         help="what the guard remembers, an SQLite file (default: $XDG_STATE_HOME/headstone/guard/CLUSTER-ID.sqlite)",
+    )  # fmt: skip
+
+
+def _add_throttle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--throttle", type=positive, default=50 << 20, metavar="N",
+        help="bytes a second that a broker copies afresh in a readmission (default 52428800: 50 MiB)",
     )  # fmt: skip
 
 
@@ -163,7 +171,7 @@ def _inherit(action: argparse.ArgumentParser, verb: argparse.ArgumentParser) -> 
     shared = {option.dest for option in verb._actions if option.option_strings and option.dest != "help"}
     for option in action._actions:
         if option.dest in shared:
-            if option.default and option.nargs != 0:
+            if option.default and option.nargs != 0 and "(default" not in (option.help or ""):
                 option.help = f"{option.help} (default {option.default})"
             option.default = argparse.SUPPRESS
 
@@ -185,10 +193,7 @@ def _add_readmit(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     readmit.add_argument(
         "--partitions-at-once", type=partition_count, default=1, metavar="N", help="of one topic; the others wait"
     )
-    readmit.add_argument(
-        "--throttle", type=positive, default=50 << 20, metavar="N",
-        help="bytes a second that a broker copies afresh (default 52428800: 50 MiB)",
-    )  # fmt: skip
+    _add_throttle(readmit)
     readmit.add_argument(
         "--bytes-per-second", type=positive, default=50 << 20, metavar="N",
         help="to read replicas at, over all brokers (default 52428800: 50 MiB)",

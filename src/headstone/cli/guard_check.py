@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headstone.cli.connections import kafka_connection
 from headstone.cli.guard_watch import clock_ms
 from headstone.cli.output import BAD, GOOD, HEADING, Output
-from headstone.cli.parsing import DONE, FINDINGS
+from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
 from headstone.log.shown import visible
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def check(arguments: argparse.Namespace, output: Output) -> int:
         )  # fmt: skip
     findings = judge(facts)
     output.answer(lambda: _document(facts, findings, problems), _lines(facts, findings, problems, output))
+    if problems and not facts.topics:
+        return UNFINISHED
     return FINDINGS if findings else DONE
 
 

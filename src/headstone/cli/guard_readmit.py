@@ -42,14 +42,14 @@ def readmit(arguments: argparse.Namespace, output: Output) -> int:
         plans = plan(admin, connection, journal, wanted, work=work, limits=limits, tell=output.tell)
         if not arguments.apply:
             output.answer(
-                lambda: {"applied": False, "replicas": [_planned(each) for each in plans]}, _plan_lines(plans, output)
+                lambda: {"applied": False, "replicas": [_planned(each) for each in plans]}, plan_lines(plans, output)
             )
             return FINDINGS if any(each.needed for each in plans) else DONE
         means = Means(
             admin=admin, connection=connection, journal=journal, work=work, limits=limits, tell=output.tell
         )  # fmt: skip
         ended = carry_out(means, plans)
-    output.answer(lambda: {"applied": True, "replicas": [_done(each) for each in ended]}, _done_lines(ended, output))
+    output.answer(lambda: {"applied": True, "replicas": [_done(each) for each in ended]}, done_lines(ended, output))
     return DONE if all(_is_well(each) for each in ended) else FINDINGS
 
 
@@ -70,7 +70,7 @@ def _planned(planned: ReadmissionPlan) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _plan_lines(plans: Sequence[ReadmissionPlan], output: Output) -> Iterator[str]:
+def plan_lines(plans: Sequence[ReadmissionPlan], output: Output) -> Iterator[str]:
     if not plans:
         yield "no replica needs readmission"
         return
@@ -97,7 +97,7 @@ def _done(done: Readmitted) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _done_lines(ended: Sequence[Readmitted], output: Output) -> Iterator[str]:
+def done_lines(ended: Sequence[Readmitted], output: Output) -> Iterator[str]:
     if not ended:
         yield "no replica needs readmission"
     for done in ended:

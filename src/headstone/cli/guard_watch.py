@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from headstone.cli.guard import CLUSTER_DEFAULT, READMISSION
 from headstone.cli.guard_agents import Agents, listening, told_document, told_in, told_lines
 from headstone.cli.output import BAD, GOOD, HEADING, Output
 from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
+from headstone.cli.stopping import signals_heard
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import Allowed, State, Verdict
 from headstone.errors import Unfinished, UsageError
@@ -53,9 +53,12 @@ def clock_ms() -> int:
 def watch(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.admin import Admin
     from headstone.guard.clocks import Clocks
-    from headstone.guard.horizons import Horizons
     from headstone.guard.looks import look
+    from headstone.guard.missed import Missed
     from headstone.guard.readings import Readings
+    from headstone.guard.readmission import Means
+    from headstone.guard.readmission_plan import Limits
+    from headstone.guard.readmitting import OwnReadmissions
     from headstone.guard.watching import Watcher
 
     settings = _settings(arguments)
@@ -64,18 +67,23 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
         admin = stack.enter_context(Admin(connection))
         _refuse_topics(admin, settings.topics)
         journal = stack.enter_context(journal_of(arguments, admin))
-        readings = None
+        readings = readmissions = None
         if settings.applies:
             work = stack.enter_context(scratch_directory("guard"))
             readings = Readings(
                 _reader(connection, work), journal, clock=clock_ms, tell=output.tell, beside=not arguments.once
             )  # fmt: skip
             stack.callback(readings.end)
-        horizons, clocks = Horizons(), Clocks()
+            limits = Limits(copy_bytes_per_second=arguments.throttle)
+            readmissions = OwnReadmissions(
+                Means(admin=admin, connection=connection, journal=journal, work=work, limits=limits, tell=output.say)
+            )
+        missed, clocks = Missed(), Clocks()
         agents = listening(arguments, stack, output)
         watcher = Watcher(
             settings, admin=admin, journal=journal, clock=clock_ms, readings=readings,
-            look=agents.attended(lambda topics: look(admin, topics, clock_ms, horizons=horizons, clocks=clocks)),
+            readmissions=readmissions, missed=missed,
+            look=agents.attended(lambda topics: look(admin, topics, clock_ms, missed=missed, clocks=clocks)),
         )  # fmt: skip
         stack.callback(journal.stand_down, settings.name)
         rounds = _Rounds(watcher, journal, output, note=lambda result: agents.note(journal, result))
@@ -120,7 +128,8 @@ def _left_held(journal: Journal, watched: tuple[str, ...]) -> list[str]:
 
 def _refuse_topics(admin: Admin, topics: tuple[str, ...]) -> None:
     """Whoever names a topic means one that is there and compacted."""
-    from headstone.cluster.refusals import error_name
+    from headstone.cluster.questions import DESCRIBE_TOPIC
+    from headstone.cluster.refusals import DENIED, UNKNOWN_TOPIC, error_name
 
     if not topics:
         return
@@ -128,8 +137,11 @@ def _refuse_topics(admin: Admin, topics: tuple[str, ...]) -> None:
     for topic in topics:
         errors = [state.error for state in known.get(topic, {}).values() if state.error and not state.replicas]
         if errors or topic not in known:
-            why = error_name(errors[0]) if errors else "no such topic"
-            raise UsageError(f"--topic {visible(topic)}: {why}")
+            name = error_name(errors[0]) if errors else error_name(UNKNOWN_TOPIC)
+            why = {UNKNOWN_TOPIC: ": there is no such topic"} | dict.fromkeys(
+                DENIED, f"; this user lacks {DESCRIBE_TOPIC}"
+            )
+            raise UsageError(f"--topic {visible(topic)}: {name}{why.get(errors[0] if errors else UNKNOWN_TOPIC, '')}")
     for topic, configs in admin.topic_configs(list(topics)).items():
         policy = configs["cleanup.policy"].value or "" if "cleanup.policy" in configs else ""
         if "compact" not in policy.split(","):
@@ -213,19 +225,13 @@ def _metrics_server(arguments: argparse.Namespace, watcher: Watcher, rounds: _Ro
 def _run(watcher: Watcher, tell: Callable[[Round], None]) -> None:
     stop = threading.Event()
 
-    def end(*_: object) -> None:
+    def end(count: int) -> None:
         stop.set()
         if watcher.looking:
             raise Interrupted
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with suppress(Interrupted), signals_heard(end):
         watcher.run(stop, tell)
-    except Interrupted:
-        pass
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _ended(arguments: argparse.Namespace, rounds: _Rounds, output: Output) -> int:
@@ -310,7 +316,7 @@ def status_lines(status: GuardStatus, output: Output) -> Iterator[str]:
     else:
         yield f"guard {visible(leader.holder)} {'acts' if leader.applies else 'watches only (dry run)'}"
     counts = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
-    yield f"{len(status.topics)} topics; partitions: {counts or 'none'}"
+    yield f"{len(status.topics)} topic{'' if len(status.topics) == 1 else 's'}; partitions: {counts or 'none'}"
     if status.countdown_ms is not None:
         left = status.countdown_ms
         text = f"first unsafe removal in {duration(left)}" if left > 0 else f"unsafe for {duration(-left)}"
@@ -367,14 +373,14 @@ def release(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.apply:
             evidence = f"headstone guard release by user {os.getuid()} on {socket.gethostname()}"
             plan = carry_out_release(admin, journal, plan, now_ms=clock_ms(), evidence=evidence)
-    lines = list(_release_lines(plan, danger, connection.address, applied=arguments.apply))
+    lines = list(release_lines(plan, danger, connection.address, applied=arguments.apply))
     output.answer(
         lambda: {"applied": arguments.apply, "undo": [_undo_document(undo, connection.address) for undo in plan]}, lines
     )
     return UNFINISHED if any(undo.outcome not in (None, "done") for undo in plan) else DONE
 
 
-def _commands(undo: Undo, bootstrap: str) -> list[str]:
+def undo_commands(undo: Undo, bootstrap: str) -> list[str]:
     from headstone.guard import commands
 
     if not undo.restore:
@@ -389,11 +395,11 @@ def _commands(undo: Undo, bootstrap: str) -> list[str]:
 def _undo_document(undo: Undo, bootstrap: str) -> dict[str, object]:
     return {
         "topic": undo.topic, "broker": undo.broker, "restore": dict(undo.restore), "left": dict(undo.left),
-        "outcome": undo.outcome, "commands": _commands(undo, bootstrap),
+        "gone": undo.gone, "outcome": undo.outcome, "commands": undo_commands(undo, bootstrap),
     }  # fmt: skip
 
 
-def _release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: str, *, applied: bool) -> Iterator[str]:
+def release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: str, *, applied: bool) -> Iterator[str]:
     from headstone.guard.telling import configs_words, status_words
 
     if not plan:
@@ -403,13 +409,14 @@ def _release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: str, *, app
     for undo in plan:
         what = "cluster default" if undo.topic is None else f"topic {visible(undo.topic)}"
         what = what if undo.broker is None else f"broker {undo.broker}"
-        words = configs_words(undo.restore) or "nothing of the hold stands any more"
+        nothing = "the topic was deleted, and its hold with it" if undo.gone else "nothing of the hold stands any more"
+        words = configs_words(undo.restore) or nothing
         yield f"{what}: {words}" + (f": {visible(undo.outcome)}" if undo.outcome is not None else "")
         yield from (
             f"  {name} was changed to {visible(str(value))} by somebody else and stays" for name, value in undo.left
         )
         for status in behind.get(undo.topic or "", ()):
             yield f"  {visible(undo.topic or '')}-{status.partition} is {status_words(status)}"
-        yield from (f"  {command}" for command in _commands(undo, bootstrap))
+        yield from (f"  {command}" for command in undo_commands(undo, bootstrap))
     if not applied:
         yield "this was a plan; --apply does it"

@@ -17,10 +17,12 @@ from headstone.coordination.guard_values import (
     Memory,
     PartitionSeen,
     ReplicaSeen,
+    Skew,
     TopicSeen,
 )
 from headstone.coordination.watermarks import group_watermarks
 
+SKEW_RETENTIONS = 2
 ENDS_MAX = 128
 """Per partition. Forgetting the oldest is safe: a replica that lost more than that has no slack."""
 
@@ -35,6 +37,12 @@ def is_held_by_default(overrides: Configs) -> bool:
     return all(values.get(name) == value for name, value in DEFAULT_HOLD)
 
 
+def is_reached_by_default(overrides: Configs) -> bool:
+    """Whether a hold by the cluster default holds the topic: no override of its own says anything else."""
+    held = dict(HOLD)
+    return all(value in (None, held[name]) for name, value in overrides)
+
+
 def shows_hold(seen: TopicSeen) -> bool:
     """The topic's overrides do; or every live broker says it itself, which an older answer does not belie."""
     return is_held(seen.overrides) or (bool(seen.alive) and set(seen.alive) <= set(seen.held_on))
@@ -45,22 +53,75 @@ def in_effect(memory: Memory) -> bool:
     return memory.hold is not None and memory.hold.confirmed_ms is not None and memory.hold.released_ms is None
 
 
-def is_covered(partition: PartitionSeen) -> bool:
+def is_still_in_effect(memory: Memory, seen: TopicSeen) -> bool:
+    """And this look shows it: one that is gone may be an older answer, but nothing is staked on that."""
+    hold = memory.hold
+    if hold is None or not in_effect(memory):
+        return False
+    if hold.undone_ms is None:
+        return shows_hold(seen)
+    return is_held_by_default(seen.default_overrides) and is_reached_by_default(seen.overrides)
+
+
+def is_covered(memory: Memory, partition: PartitionSeen) -> bool:
     """Every replica, one that is away too, is known to be clean beyond all that was committed: nothing is missed.
 
     What could go then is below MTRO and MXRO. A claim above the end of a replica's log is of another log, or a lie: it
     counts as none. One that is too low only delays.
     """
-    claims = [
-        replica.watermarks
-        for replica in partition.replicas
-        if replica.watermarks is not None
-        and (replica.log_end is None or max(replica.watermarks.mcco, replica.watermarks.mxfo) <= replica.log_end)
-    ]
+    claims = []
+    for replica in partition.replicas:
+        end = (
+            replica.log_end if replica.log_end is not None else _had_below(memory, partition.partition, replica.broker)
+        )
+        claim = replica.watermarks
+        if claim is not None and end is not None and max(claim.mcco, claim.mxfo) <= end:
+            claims.append(claim)
     if partition.committed_end is None or not claims or len(claims) < len(partition.replicas):
         return False
     group = group_watermarks(claims)
     return partition.committed_end <= min(group.mtro, group.mxro)
+
+
+def is_too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> bool:
+    """Whether no look is ever new enough: what clocks are known to differ by goes off the retention before the margins do."""
+    return seen.delete_retention_ms - memory.skew_ms < margins.retention_ms_min
+
+
+def known_below(memory: Memory) -> dict[tuple[int, int], int]:
+    """By partition and broker, of those that are away: below this offset it has every deletion. Else it is left out."""
+    ends = {(away.partition, away.broker): _has_below(memory, away) for away in memory.away}
+    return {replica: end for replica, end in ends.items() if end is not None}
+
+
+def _has_below(memory: Memory, away: Away) -> int | None:
+    return _committed_below(memory, away.partition, away.counts_from_ms)
+
+
+def _had_below(memory: Memory, partition: int, broker: int) -> int | None:
+    """What a replica that cannot be asked had when it was last known to be in sync: of what came later only its agent, or
+    whoever speaks for it, says that it is there."""
+    absence = _away(memory, partition, broker)
+    complete_ms = absence.complete_ms if absence is not None else _complete(memory, partition, broker)
+    return _committed_below(memory, partition, complete_ms)
+
+
+def _committed_below(memory: Memory, partition: int, complete_ms: int | None) -> int | None:
+    """What one look was told to be committed was so before the next one asked: who was complete then has all below it."""
+    if complete_ms is None:
+        return None
+    ends = [end for number, end in memory.ends if number == partition and end.asked_ms <= complete_ms]
+    return ends[-2].offset if len(ends) > 1 else None
+
+
+def misses_no_deletion(memory: Memory, partition: PartitionSeen, away: Away) -> bool:
+    """All that was committed and the replica may lack was read, and is plain values: whatever a cleaner does to those, the
+    newest of each key is still there when the replica copies it."""
+    below, read = _has_below(memory, away), partition.deletions
+    if below is None or read is None or partition.committed_end is None:
+        return False
+    is_read = read.start <= below and partition.committed_end <= read.end
+    return is_read and (read.newest is None or read.newest < below)
 
 
 def learn_retentions(memory: Memory, seen: TopicSeen, margins: Margins) -> Memory:
@@ -87,20 +148,43 @@ def learn_retentions(memory: Memory, seen: TopicSeen, margins: Margins) -> Memor
     )
 
 
+def learn_skews(memory: Memory, seen: TopicSeen) -> Memory:
+    """What clocks differed by counts as long as a stamp of then may: the longest retention that is remembered; and as long
+    again, for the time at which it was last seen is written to the disk only now and then."""
+    longest_ms = max((span.retention_ms for span in memory.retentions), default=0)
+    oldest_ms = seen.asked_ms - SKEW_RETENTIONS * longest_ms
+    skews = {skew.skew_ms.bit_length(): skew for skew in memory.skews if skew.seen_ms >= oldest_ms}
+    if seen.skew_ms > 0:
+        size = seen.skew_ms.bit_length()
+        largest_ms = max(seen.skew_ms, skews[size].skew_ms if size in skews else 0)
+        skews[size] = Skew(seen_ms=seen.asked_ms, skew_ms=largest_ms)
+    kept = tuple(skews[size] for size in sorted(skews))
+    return replace(memory, skews=kept, skew_ms=max((skew.skew_ms for skew in kept), default=0))
+
+
 def learn_ends(memory: Memory, seen: TopicSeen) -> Memory:
-    """Of looks at which the same was committed only the first and the latest are kept: from when on, and until when."""
+    """Of looks at which the same was committed only the first two and the latest are kept: from when on, who was complete
+    at which has all of it, and until when."""
     kept: list[tuple[int, CommittedEnd]] = []
     for partition in seen.partitions:
         ends = [end for number, end in memory.ends if number == partition.partition]
         if partition.committed_end is not None:
-            if [end.offset for end in ends[-2:]] == [partition.committed_end] * 2:
+            if [end.offset for end in ends[-3:]] == [partition.committed_end] * 3:
                 ends.pop()
             ends.append(CommittedEnd(asked_ms=seen.asked_ms, offset=partition.committed_end))
-        kept += [(partition.partition, end) for end in ends[-ENDS_MAX:]]
+        kept += [(partition.partition, end) for end in _worth_keeping(memory, partition.partition, ends)]
     return replace(memory, ends=tuple(kept))
 
 
-def learn_absences(memory: Memory, seen: TopicSeen, margins: Margins) -> Memory:
+def _worth_keeping(memory: Memory, partition: int, ends: list[CommittedEnd]) -> list[CommittedEnd]:
+    """The newest; and those of before somebody left, by which it is seen if that one comes back with less than it had."""
+    complete = [a.complete_ms for a in memory.away if a.partition == partition and a.complete_ms is not None]
+    left_ms = max(complete, default=0)
+    before = [end for end in ends if end.asked_ms <= left_ms]
+    return [*before[-ENDS_MAX:], *ends[len(before) :][-ENDS_MAX:]]
+
+
+def learn_absences(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> Memory:
     complete: list[Complete] = []
     away: list[Away] = []
     known_partitions = {*(c.partition for c in memory.complete), *(a.partition for a in memory.away)}
@@ -123,7 +207,7 @@ def learn_absences(memory: Memory, seen: TopicSeen, margins: Margins) -> Memory:
                     Complete(partition=partition.partition, broker=replica.broker, complete_ms=complete_ms)
                 )  # fmt: skip
             else:
-                away.append(_looked_at(absence, memory, seen, partition, replica, margins))
+                away.append(_looked_at(absence, memory, seen, partition, replica, now_ms, margins))
         away += _expelled(memory, seen, partition)
     return replace(memory, complete=tuple(complete), away=tuple(away))
 
@@ -142,7 +226,7 @@ def _absence(
             margins=margins,
         )  # fmt: skip
         # In sync now; but if nobody looked for so long, it may have been away past its moment of danger and come back.
-        short = seen.delete_retention_ms < margins.retention_ms_min
+        short = is_too_short(memory, seen, margins)
         held = in_effect(memory) and is_held(seen.overrides) and known is not None
         if seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or (short and known is not None):
             return None
@@ -153,31 +237,42 @@ def _absence(
 
 
 def _looked_at(
-    absence: Away, memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen, margins: Margins
+    absence: Away, memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen, now_ms: int,
+    margins: Margins,
 ) -> Away:  # fmt: skip
     """It lost its place again, or is back; and it may have come back with less than it had."""
     if replica.broker not in partition.isr or replica.broker in partition.moving:
         returned_ms = None
     else:
         returned_ms = absence.returned_ms if absence.returned_ms is not None else seen.asked_ms
-    complete_ms = absence.complete_ms
-    if returned_ms is None:
-        ends = tuple(end for number, end in memory.ends if number == partition.partition)
-        complete_ms = still_complete_ms(complete_ms, replica.log_end, ends)
-        if is_covered(partition) and _was_safe(complete_ms, memory, seen, partition, margins):
-            complete_ms = max(complete_ms or 0, seen.asked_ms - margins.metadata_age_ms)
-    return replace(absence, returned_ms=returned_ms, complete_ms=complete_ms)
+    absence = replace(absence, returned_ms=returned_ms)
+    if returned_ms is not None:
+        return absence
+    ends = tuple(end for number, end in memory.ends if number == partition.partition)
+    complete_ms = still_complete_ms(absence.complete_ms, replica.log_end, ends)
+    if complete_ms != absence.complete_ms:
+        absence = replace(absence, complete_ms=complete_ms, excused_ms=None)
+    excused = is_covered(memory, partition) or misses_no_deletion(memory, partition, absence)
+    if excused and _was_safe(absence, memory, seen, partition, now_ms, margins):
+        absence = replace(absence, excused_ms=seen.asked_ms - margins.metadata_age_ms)
+    return absence
+
+
+def is_excused(away: Away, seen: TopicSeen, margins: Margins) -> bool:
+    """By this look: what an earlier one was told says nothing of what was written since."""
+    return away.excused_ms == seen.asked_ms - margins.metadata_age_ms
 
 
 def _was_safe(
-    complete_ms: int | None, memory: Memory, seen: TopicSeen, partition: PartitionSeen, margins: Margins
-) -> bool:
-    """What agents claim of a replica that missed a deletion for good sounds the same: it counts only before it can have."""
+    absence: Away, memory: Memory, seen: TopicSeen, partition: PartitionSeen, now_ms: int, margins: Margins
+) -> bool:  # fmt: skip
+    """What agents claim of a replica that missed a deletion for good sounds the same, and a log from which a deletion is
+    gone reads the same: both count only before that can have been, however long the look took."""
     limit = danger(
-        complete=complete_ms, retentions=memory.retentions, horizon_ms=partition.horizon_ms, skew_ms=memory.skew_ms,
-        margins=margins,
+        complete=absence.counts_from_ms, retentions=memory.retentions, horizon_ms=partition.horizon_ms,
+        skew_ms=memory.skew_ms, margins=margins,
     )  # fmt: skip
-    return complete_ms is not None and (seen.asked_ms < limit.unsafe_ms or in_effect(memory))
+    return absence.complete_ms is not None and (now_ms < limit.unsafe_ms or is_still_in_effect(memory, seen))
 
 
 def _expelled(memory: Memory, seen: TopicSeen, partition: PartitionSeen) -> list[Away]:

@@ -32,7 +32,8 @@ class Margins:
 
     @property
     def retention_ms_min(self) -> int:
-        """With a shorter delete.retention.ms no look is ever new enough: such a topic cannot be guarded, only told of."""
+        """With a delete.retention.ms that is shorter, less what clocks are known to differ by, no look is ever new enough:
+        such a topic cannot be guarded, only told of."""
         return self.metadata_age_ms + self.skew_ms + self.effect_ms + 2 * self.poll_ms + self.pass_start_ms
 
 

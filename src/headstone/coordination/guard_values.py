@@ -48,6 +48,15 @@ class ReplicaSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionsRead:
+    """All batches of the leader's log from `start` to `end` were read; `newest` is the newest tombstone or marker there."""
+
+    start: int
+    end: int
+    newest: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSeen:
     """horizon_ms: the earliest delete horizon read in batches that some replica lacks, in the guard's time, or None."""
 
@@ -59,6 +68,8 @@ class PartitionSeen:
     """Replicas that a reassignment adds or removes."""
     committed_end: int | None = None
     horizon_ms: int | None = None
+    deletions: DeletionsRead | None = None
+    """Of what some replica lacks; read after asked_ms, each batch once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +97,8 @@ class TopicSeen:
     """When the cluster last answered a SetHold of this topic without an error, if the caller knows."""
     default_overrides: Configs = ()
     """The cluster default's own overrides of the settings of DEFAULT_HOLD."""
+    topic_id: str | None = None
+    """None: the cluster gives none. Whoever calls gives no memory of a topic of another id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +109,8 @@ class Away:
     broker: int
     since_ms: int
     complete_ms: int | None
+    excused_ms: int | None = None
+    """Up to then it has missed nothing that a cleaner removes for good."""
     too_late: bool = False
     """Its moment of danger came without a hold in effect: it stays so until it is read, or copies afresh."""
     unread: bool = False
@@ -107,6 +122,11 @@ class Away:
     """The replicas as they were assigned before the guard decided to expel this one; empty: it did not."""
     expelled_ms: int | None = None
     """When it was first seen out of the assignment."""
+
+    @property
+    def counts_from_ms(self) -> int | None:
+        """From when on what it lacks can harm it; None: it never had everything."""
+        return None if self.complete_ms is None else max(self.complete_ms, self.excused_ms or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +146,16 @@ class Hold:
     confirmed: tuple[int, ...] = ()
     confirmed_ms: int | None = None
     undone_ms: int | None = None
+    by_robot: bool = False
+    """Who undid it puts back what it knew, at every round: out of its reach it may be answered."""
     released_ms: int | None = None
     late_release_ms: int | None = None
     """When the guard last asked to release it, before it held again: that call may arrive after this one."""
     default_seen_ms: int | None = None
     """When the cluster default last showed the hold, where the guard holds by it."""
     default_undone_ms: int | None = None
+    out_of_reach_ms: int | None = None
+    """When the topic was last seen with overrides of its own that the cluster default, by which it is held, does not reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +165,14 @@ class Complete:
     partition: int
     broker: int
     complete_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skew:
+    """A difference between two brokers' clocks, and when one of about that size was last seen."""
+
+    seen_ms: int
+    skew_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +189,10 @@ class Memory:
     default_hold: Configs | None = None
     """What was found in the cluster default before the guard held by it; None: it does not."""
     skew_ms: int = 0
+    """The largest of `skews`."""
+    skews: tuple[Skew, ...] = ()
+    """One of each size that was seen, up to twice as large as the next."""
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +263,8 @@ class Expel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAgain:
-    """Effect: reassign to the replicas of before, in their order: the expelled one copies afresh, under the hold."""
+    """Effect: reassign to the replicas of before: the expelled one copies afresh, under the hold. It gets its place in their
+    order only when it was read: until then no election prefers it."""
 
     topic: str
     partition: int

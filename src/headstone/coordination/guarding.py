@@ -12,11 +12,15 @@ from dataclasses import dataclass, replace
 from headstone.coordination.absences import (
     in_effect,
     is_covered,
+    is_excused,
     is_held,
     is_held_by_default,
+    is_reached_by_default,
+    is_too_short,
     learn_absences,
     learn_ends,
     learn_retentions,
+    learn_skews,
     shows_hold,
 )
 from headstone.coordination.danger import Danger, Margins, danger
@@ -66,20 +70,21 @@ class Case:
 def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed) -> Decision:
     """The memory must be durable before the actions are carried out."""
     memory = learn_retentions(memory, seen, margins)
-    memory = learn_ends(replace(memory, skew_ms=max(memory.skew_ms, seen.skew_ms)), seen)
-    memory = learn_absences(memory, seen, margins)
+    memory = learn_skews(replace(memory, topic_id=seen.topic_id or memory.topic_id), seen)
+    memory = learn_ends(memory, seen)
+    memory = learn_absences(memory, seen, now_ms, margins)
     memory, hold_actions = _follow_hold(memory, seen, now_ms, margins, allowed)
     memory, late_alarms = _note_too_late(memory, seen, now_ms, margins)
     memory, returned = _returned(memory, seen, margins, allowed)
     cases = _cases(memory, seen, margins)
     memory, wanted = _hold_or_release(memory, seen, cases, now_ms, margins)
     statuses = tuple(_status(memory, seen, partition, cases, now_ms, margins) for partition in seen.partitions)
-    actions = (*_too_short(seen, margins), *hold_actions, *late_alarms, *returned, *wanted)
+    actions = (*_too_short(memory, seen, margins), *hold_actions, *late_alarms, *returned, *wanted)
     return Decision(memory=memory, actions=actions, statuses=statuses)
 
 
-def _too_short(seen: TopicSeen, margins: Margins) -> list[Action]:
-    short = seen.compacted and seen.delete_retention_ms < margins.retention_ms_min
+def _too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Action]:
+    short = seen.compacted and is_too_short(memory, seen, margins)
     return [Alarm(kind=AlarmKind.RETENTION_TOO_SHORT, topic=seen.topic)] if short else []
 
 
@@ -89,7 +94,7 @@ def _cases(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:
         Case(
             away=away,
             danger=danger(
-                complete=away.complete_ms, retentions=memory.retentions, horizon_ms=horizons.get(away.partition),
+                complete=away.counts_from_ms, retentions=memory.retentions, horizon_ms=horizons.get(away.partition),
                 skew_ms=memory.skew_ms, margins=margins,
             ),
         )
@@ -117,7 +122,7 @@ def _follow_hold(
     if hold.released_ms is not None:
         return memory, actions
     if hold.undone_ms is not None:
-        memory, more = _follow_default(memory, hold, seen, margins)
+        memory, more = _follow_default(memory, hold, seen, margins, allowed)
         actions += more
     elif _gone(hold, seen, margins):
         if _by_own_release(hold, seen, margins):
@@ -166,7 +171,7 @@ def _stands(memory: Memory, seen: TopicSeen) -> bool:
     assert hold is not None
     if hold.undone_ms is None:
         return shows_hold(seen)
-    return memory.default_hold is not None and hold.default_undone_ms is None
+    return memory.default_hold is not None and hold.default_undone_ms is None and hold.out_of_reach_ms is None
 
 
 def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
@@ -196,29 +201,47 @@ def _undone(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tu
     assert there_ms is not None
     robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= ROBOT_MS
     kind = AlarmKind.UNDONE_BY_ROBOT if robot else AlarmKind.CHANGED_BY_PERSON
-    hold = replace(hold, undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
-    memory = replace(memory, hold=hold)
-    actions: list[Action] = [Alarm(kind=kind, topic=seen.topic)]
-    reaches = all(value is None for _, value in seen.overrides)
-    if robot and reaches and allowed.cluster_default and memory.default_hold is None:
-        memory = replace(memory, default_hold=seen.default_overrides)
-        actions.append(HoldByDefault(configs=DEFAULT_HOLD))
-    return memory, actions
+    hold = replace(hold, undone_ms=seen.asked_ms, by_robot=robot, confirmed=(), confirmed_ms=None)
+    memory, answer = _answer_robot(replace(memory, hold=hold), hold, seen, allowed)
+    return memory, [Alarm(kind=kind, topic=seen.topic), *answer]
 
 
-def _follow_default(memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins) -> tuple[Memory, list[Action]]:
+def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
+    """Where the cluster default reaches the topic, and as soon as that is allowed: perhaps only at the next start."""
+    reached = is_reached_by_default(seen.overrides)
+    if hold.by_robot and reached and allowed.cluster_default and memory.default_hold is None:
+        return replace(memory, default_hold=seen.default_overrides), [HoldByDefault(configs=DEFAULT_HOLD)]
+    return memory, []
+
+
+def _follow_default(
+    memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
+) -> tuple[Memory, list[Action]]:
     """The cluster default is asked for until the cluster shows it; who undoes that is a person, told and left alone."""
-    if memory.default_hold is None or hold.default_undone_ms is not None:
+    if memory.default_hold is None:
+        return _answer_robot(memory, hold, seen, allowed)
+    if hold.default_undone_ms is not None:
         return memory, []
+    hold, alarms = _follow_reach(hold, seen, margins)
     if is_held_by_default(seen.default_overrides):
-        return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), []
+        return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), alarms
     if hold.default_seen_ms is not None and not _is_news(seen, margins, hold.default_seen_ms):
-        return memory, []
+        return replace(memory, hold=hold), alarms
     if hold.default_seen_ms is None or _by_own_release(hold, seen, margins):
         hold = replace(hold, default_seen_ms=None, confirmed=(), confirmed_ms=None)
-        return replace(memory, hold=hold), [HoldByDefault(configs=DEFAULT_HOLD)]
+        return replace(memory, hold=hold), [*alarms, HoldByDefault(configs=DEFAULT_HOLD)]
     hold = replace(hold, default_undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
     return replace(memory, hold=hold), [Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)]
+
+
+def _follow_reach(hold: Hold, seen: TopicSeen, margins: Margins) -> tuple[Hold, list[Action]]:
+    """Overrides of its own take a topic away from the cluster default's hold. Brokers are asked anew once they are gone."""
+    if is_reached_by_default(seen.overrides):
+        back = hold.out_of_reach_ms is not None and _is_news(seen, margins, hold.out_of_reach_ms)
+        return (replace(hold, out_of_reach_ms=None) if back else hold), []
+    alarm = Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)
+    alarms: list[Action] = [] if hold.out_of_reach_ms is not None else [alarm]
+    return replace(hold, out_of_reach_ms=seen.asked_ms, confirmed=(), confirmed_ms=None), alarms
 
 
 def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
@@ -331,7 +354,7 @@ def _hold_or_release(
         who = ", ".join(f"partition {case.away.partition}: broker {case.away.broker}" for case in due)
         by_ms = min(case.danger.unsafe_ms for case in due)
         return memory, [SetHold(topic=seen.topic, configs=HOLD, by_ms=by_ms, reason=f"behind: {who}")]
-    settled = all(_settled(memory, partition) for partition in seen.partitions)
+    settled = all(_settled(memory, seen, partition, margins) for partition in seen.partitions)
     if hold is None or (seen.compacted and not settled):
         return memory, []
     return _release(memory, hold, seen, now_ms, margins)
@@ -343,11 +366,12 @@ def _needs_hold(seen: TopicSeen, away: Away) -> bool:
     return away.returned_ms is None or _verdict(partitions[away.partition], away) is not None
 
 
-def _settled(memory: Memory, partition: PartitionSeen) -> bool:
-    """Everyone is back and right; or all replicas' agents say that whoever is away misses nothing."""
+def _settled(memory: Memory, seen: TopicSeen, partition: PartitionSeen, margins: Margins) -> bool:
+    """Everyone is back and right; or whoever is away misses nothing that could go, by what was read or agents say."""
     absences = [away for away in memory.away if away.partition == partition.partition]
-    if is_covered(partition):
-        return not any(a.too_late or a.unread or a.order or a.returned_ms is not None for a in absences)
+    if absences and all(is_excused(away, seen, margins) for away in absences):
+        still = is_covered(memory, partition) or not partition.moving
+        return still and not any(a.too_late or a.unread or a.order or a.returned_ms is not None for a in absences)
     in_sync = {replica.broker for replica in partition.replicas} <= set(partition.isr)
     return in_sync and not absences and not partition.moving
 

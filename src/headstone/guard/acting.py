@@ -1,4 +1,4 @@
-"""Carries out what was decided, with the Admin API: holds, releases, cleaner threads, assignments. Asks, never decides.
+"""Carries out what was decided, with the Admin API: holds, releases, cleaner threads. Asks, never decides.
 
 Every change is in the journal before it is made (old, new, reason, evidence, time) and again when its end is known. A change
 that is refused, or whose answer is lost, is an outcome with its reason: the next look says what became of it. Never touches
@@ -33,8 +33,8 @@ from headstone.coordination.guard_values import (
 )
 from headstone.errors import Unfinished
 from headstone.guard.journal import Change, Journal
+from headstone.guard.loans import loans
 from headstone.guard.looks import held_brokers
-from headstone.guard.old_copies import refuse_old_copy
 from headstone.guard.overrides import (
     CLUSTER_DEFAULT,
     DONE,
@@ -42,16 +42,16 @@ from headstone.guard.overrides import (
     alter,
     broker_or_default,
     change,
-    journaled,
     own_values,
 )
-from headstone.log.topic_partition import TopicPartition
+from headstone.guard.topic_identity import refuse_another
 
 BACKOFF = "log.cleaner.backoff.ms"
 DEFAULT_FOUND = "cluster default before the hold"
 """Fact of the journal: what all topics that are held by the cluster default go back to."""
 ENDING = "cleaner threads restart: "
 """How the reason of a change begins that is put back at once; one without an end was interrupted."""
+CHANGES_KEPT_MS = 90 * 86_400_000
 SEEN_SECONDS_MAX = 10.0
 SEEN_EVERY_SECONDS = 0.2
 
@@ -90,20 +90,14 @@ def _carry_out(action: Action, admin: Admin, journal: Journal, now_ms: int, topi
             return _hold_by_default(action, admin, journal, now_ms, topic, evidence)
         case ReleaseDefault():
             return _release_default(action, admin, journal, now_ms, topic, evidence)
-        case Expel():
-            reason = f"broker {action.broker} must not lead: it may have missed what the others removed"
-            return _reassign(action, action.remaining, reason, admin, journal, now_ms, evidence)
-        case AddAgain():
-            reason = f"broker {action.broker} copies afresh, under the hold"
-            refuse_old_copy(admin, TopicPartition(action.topic, action.partition), action.broker)
-            return _reassign(action, action.order, reason, admin, journal, now_ms, evidence)
-        case Verify() | Alarm():
-            raise AssertionError("readings and alarms are whose loop it is")
+        case Expel() | AddAgain() | Verify() | Alarm():
+            raise AssertionError("readmissions, readings and alarms are whose loop it is")
     assert_never(action)
 
 
 def _set_hold(action: SetHold, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
     resource = Resource(topic=action.topic)
+    refuse_another(admin, action.topic, journal.memory(action.topic).topic_id)
     old = own_values(admin, resource, [name for name, _ in HOLD])
     _correct_found(journal, action.topic, old)
     entry = Change(
@@ -161,6 +155,7 @@ def restore_topic(
         resource=str(Resource(topic=topic)), topic=topic, old=HOLD, new=restore, reason=reason, evidence=evidence,
         began_ms=now_ms,
     )  # fmt: skip
+    refuse_another(admin, topic, journal.memory(topic).topic_id)
     return Outcome(needed=_restored(admin, journal, Resource(topic=topic), entry))
 
 
@@ -307,20 +302,9 @@ def _backoff_put_back(admin: Admin, entry: Change) -> list[str]:
     return [f"{resource}: {BACKOFF} put back to {old or 'no override'}"]
 
 
-def _reassign(
-    action: Expel | AddAgain, replicas: tuple[int, ...], reason: str, admin: Admin, journal: Journal, now_ms: int, evidence: str
-) -> Outcome:  # fmt: skip
-    partition = TopicPartition(action.topic, action.partition)
-    state = admin.describe([action.topic]).topics.get(action.topic, {}).get(action.partition)
-    if state is None:
-        return Outcome(why=f"{partition} is not described any more")
-    entry = Change(
-        resource=f"partition {partition}", topic=action.topic, old=_replicas(state.replicas), new=_replicas(replicas),
-        reason=reason, evidence=evidence, began_ms=now_ms,
-    )  # fmt: skip
-    journaled(journal, entry, lambda: admin.reassign({partition: replicas}))
-    return Outcome()
-
-
-def _replicas(brokers: Sequence[int]) -> Configs:
-    return (("replicas", ",".join(map(str, brokers))),)
+def forget_old_changes(journal: Journal, *, now_ms: int) -> None:
+    """Never those of what is still in force: what is held, and what a readmission or the cluster default has to give back."""
+    held = {topic for topic, kept in journal.topics().items() if kept.memory.hold is not None}
+    lent = {str(loan.resource) for loan in loans(journal)}
+    by_default = {str(CLUSTER_DEFAULT)} if journal.fact(DEFAULT_FOUND) is not None else set()
+    journal.forget_changes(before_ms=now_ms - CHANGES_KEPT_MS, topics=held, resources=lent | by_default)

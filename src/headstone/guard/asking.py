@@ -16,11 +16,13 @@ from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished
 from headstone.guard.acting import grown_bytes, topic_bytes
 from headstone.guard.journal import Journal
-from headstone.guard.looks import look
+from headstone.guard.looks import Look, look
 from headstone.guard.memories import value_of
 from headstone.guard.readmission_records import open_readmissions
+from headstone.guard.recollection import released_by_person, with_readings
 from headstone.guard.status import GuardStatus, Known, Waiting, guard_status
-from headstone.guard.watching import MARGINS, released_by_person, with_readings
+from headstone.guard.topic_identity import is_another
+from headstone.guard.watching import MARGINS
 
 
 def margins_of(journal: Journal) -> Margins:
@@ -62,10 +64,12 @@ def journal_status(journal: Journal, *, now_ms: int, why: str) -> GuardStatus:
     return guard_status(known, now_ms=now_ms, poll_ms=margins_of(journal).poll_ms, fresh=False)
 
 
-def ask_status(journal: Journal, admin: Admin, clock: Callable[[], int]) -> GuardStatus:
-    """As the guard would decide now, without doing it."""
+def ask_status(
+    journal: Journal, admin: Admin, clock: Callable[[], int], *, look_at: Callable[[], Look] | None = None
+) -> GuardStatus:
+    """As the guard would decide now, without doing it; by a look at every topic, unless another is given."""
     try:
-        seen = look(admin, None, clock)
+        seen = look(admin, None, clock) if look_at is None else look_at()
     except Unfinished as error:
         return journal_status(journal, now_ms=clock(), why=str(error))
     margins, released, now_ms = margins_of(journal), journal.released(), clock()
@@ -78,6 +82,8 @@ def ask_status(journal: Journal, admin: Admin, clock: Callable[[], int]) -> Guar
     for topic in seen.topics:
         memory = released_by_person(journal.memory(topic.topic), released.get(topic.topic))
         read = with_readings(topic, journal.readings(topic.topic), now_ms)
+        if is_another(memory, topic):
+            memory, read = Memory(), topic
         decision = decide(memory, read, now_ms, margins, Allowed())
         memories[topic.topic], statuses[topic.topic] = memory, decision.statuses
     sizes = {topic: size for topic, size in journal.sizes().items() if topic in memories}

@@ -35,6 +35,8 @@ def gather(
         if topic not in state.topics:
             raise UsageError(f"topic {visible(topic)}: there is none, or this user may not describe it")
     problems: list[str] = []
+    if not state.topics:
+        problems.append(f"{admin.connection.address} shows no topic: there is none, or this user may describe none")
     seen = [topic for topic in topics or state.topics if all(number >= 0 for number in state.topics[topic])]
     configs = _topic_configs(admin, sorted(seen), problems)
     compacted = {topic: found for topic, found in configs.items() if _is_compacted(found)}

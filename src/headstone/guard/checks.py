@@ -21,6 +21,13 @@ RETENTION, SEGMENT_MS = "delete.retention.ms", "segment.ms"
 IN_SYNC_MIN, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 TIERED, TIERED_METADATA = "remote.storage.enable", "__remote_log_metadata"
 TRANSACTIONS = "__transaction_state"
+COORDINATED = {
+    "__consumer_offsets": "; its readers are group coordinators: one that leads with a deletion missed answers with the "
+    "offsets of a group that is gone",
+    TRANSACTIONS: "; its readers are transaction coordinators: one that leads with a deletion missed knows a transactional id "
+    "again that had expired, with its old epoch",
+}
+"""Kafka's own compacted topics: no consumer would notice, and nobody writes them anew."""
 PRODUCER_EXPIRY, TRANSACTION_MAX = "producer.id.expiration.ms", "transaction.max.timeout.ms"
 BROKER_NAMES = {RETENTION: "log.cleaner.delete.retention.ms", IN_SYNC_MIN: IN_SYNC_MIN, UNCLEAN: UNCLEAN}
 """What the brokers' default of a topic's setting is called."""
@@ -149,7 +156,8 @@ def short_retention(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]
         name="short-retention", severity=Severity.DANGER, topics=(topic.topic,), default=default, fix=fix,
         figure=f"{RETENTION} is {retention_ms:.0f} ({duration(int(retention_ms))}); {planned}",
         why="a tombstone or marker may go this long after it was first cleaned: a replica that is away for longer never hears "
-        "of it, and brings deleted data back. Raising it helps from the next cleaning on: what was cleaned keeps its time",
+        "of it, and brings deleted data back. Raising it helps from the next cleaning on: what was cleaned keeps its time"
+        + COORDINATED.get(topic.topic, ""),
     )  # fmt: skip
 
 
@@ -182,10 +190,11 @@ def few_copies(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
         if topic.copies == 1
         else "while one is away, or copies afresh, there is one copy left, and nobody to say which one is right if they differ"
     )
+    made = "; the brokers' setting counts only when it is made" if topic.topic in COORDINATED else ""
     yield Finding(
         name="few-copies", severity=Severity.WARNING, topics=(topic.topic,),
-        figure=f"replication factor {topic.copies}", why=why,
-        fix=f"give it {COPIES_WANTED} replicas with kafka-reassign-partitions.sh",
+        figure=f"replication factor {topic.copies}", why=why + COORDINATED.get(topic.topic, ""),
+        fix=f"give it {COPIES_WANTED} replicas with kafka-reassign-partitions.sh{made}",
     )  # fmt: skip
 
 
@@ -218,7 +227,7 @@ def unclean_election(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding
         name="unclean-election", severity=Severity.DANGER, topics=(topic.topic,), default=default, fix=fix,
         figure=f"{UNCLEAN} is true",
         why="a replica that is behind may lead, and all others cut their logs to its: no hold and no readmission helps "
-        "against that",
+        "against that" + COORDINATED.get(topic.topic, ""),
     )  # fmt: skip
 
 

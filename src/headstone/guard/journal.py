@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from headstone.guard.journal_file import checked, damaged, make_private, usual_d
 from headstone.guard.memories import NotAMemory, memory_json, memory_of, plain, value_of
 
 BUSY_SECONDS = 10.0
-CHANGES = "SELECT number, resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome FROM changes"
+CHANGES = "SELECT number, resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome, times, last_ms FROM changes"
 __all__ = [
     "Change",
     "Journal",
@@ -39,6 +39,8 @@ NONE = -1
 """Partition or broker of an alarm that is about the whole topic: in a key, NULL differs from itself."""
 BEGUN = None
 """Outcome of a change whose end nobody has seen: it was carried out, or not."""
+FAILED = "failed: "
+"""How the outcome of one begins that was refused, or whose answer was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,10 @@ class Change:
     number: int = 0
     ended_ms: int | None = None
     outcome: str | None = BEGUN
+    times: int = 1
+    """How often it was tried: one that was refused and is tried again as it was is the same change."""
+    last_ms: int | None = None
+    """When it was tried again, the last time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,15 +231,25 @@ class Journal:
                 connection.execute(f"DELETE FROM {table} WHERE topic = ?", (topic,))
 
     def begin(self, change: Change) -> int:
-        """On the disk before it is made; the number is for `end`."""
+        """On the disk before it is made; the number is for `end`. A guard that is refused tries the same at every look: that is
+        one row, with the newest evidence."""
+        wanted = (change.topic, json.dumps(change.old), json.dumps(change.new), change.reason)
         with self._transaction() as connection:
+            row = connection.execute(
+                "SELECT number, outcome, topic, old, new, reason FROM changes WHERE resource = ? ORDER BY number DESC LIMIT 1",
+                (change.resource,),
+            ).fetchone()
+            if row is not None and row[2:] == wanted and str(row[1]).startswith(FAILED):
+                connection.execute(
+                    "UPDATE changes SET outcome = NULL, ended_ms = NULL, times = times + 1, last_ms = ?, evidence = ? "
+                    "WHERE number = ?",
+                    (change.began_ms, change.evidence, row[0]),
+                )
+                return int(row[0])
             done = connection.execute(
-                "INSERT INTO changes (resource, topic, old, new, reason, evidence, began_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    change.resource, change.topic, json.dumps(change.old), json.dumps(change.new), change.reason,
-                    change.evidence, change.began_ms,
-                ),
-            )  # fmt: skip
+                "INSERT INTO changes (topic, old, new, reason, resource, evidence, began_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*wanted, change.resource, change.evidence, change.began_ms),
+            )
             assert done.lastrowid is not None
             return done.lastrowid
 
@@ -241,7 +257,7 @@ class Journal:
         """now_ms None: it ended at once."""
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE changes SET outcome = ?, ended_ms = coalesce(?, began_ms) WHERE number = ?",
+                "UPDATE changes SET outcome = ?, ended_ms = coalesce(?, last_ms, began_ms) WHERE number = ?",
                 (outcome, now_ms, number),
             )
 
@@ -250,18 +266,29 @@ class Journal:
         rows = self._rows(f"{CHANGES} WHERE ?1 IS NULL OR topic = ?1 ORDER BY number", topic)
         return [self._change(*row) for row in rows]
 
+    def forget_changes(self, *, before_ms: int, topics: Collection[str], resources: Collection[str]) -> None:
+        """That ended before then, but for those of these topics and resources."""
+        kept = json.dumps(sorted(topics)), json.dumps(sorted(resources))
+        with self._transaction() as connection:
+            connection.execute(
+                "DELETE FROM changes WHERE ended_ms < ? AND coalesce(topic, '') NOT IN (SELECT value FROM json_each(?)) "
+                "AND resource NOT IN (SELECT value FROM json_each(?))",
+                (before_ms, *kept),
+            )
+
     def unfinished(self) -> list[Change]:
         """Begun, and nobody has seen the end: a guard died, or the answer was lost."""
         return [self._change(*row) for row in self._rows(f"{CHANGES} WHERE outcome IS NULL ORDER BY number")]
 
     def _change(self, number: object, *rest: object) -> Change:
-        resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome = rest
+        resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome, times, last_ms = rest
         try:
             return Change(
                 number=int(str(number)), resource=str(resource), topic=None if topic is None else str(topic),
                 old=_configs(str(old)), new=_configs(str(new)), reason=str(reason), evidence=str(evidence),
                 began_ms=int(str(began_ms)), ended_ms=None if ended_ms is None else int(str(ended_ms)),
-                outcome=None if outcome is None else str(outcome),
+                outcome=None if outcome is None else str(outcome), times=int(str(times)),
+                last_ms=None if last_ms is None else int(str(last_ms)),
             )  # fmt: skip
         except ValueError as error:
             raise damaged(self.path, f"change {number} cannot be read: {error}") from error
@@ -279,6 +306,15 @@ class Journal:
             assert lease is not None
             return lease
 
+    def renew(self, holder: str, *, now_ms: int, lease_ms: int) -> Lease:
+        """Also one that expired: as long as nobody took it, nobody else has led since."""
+        with self._transaction() as connection:
+            lease = _lease(connection)
+            if lease is None or lease.holder != holder:
+                raise self._lost(holder, lease)
+            connection.execute("UPDATE lease SET until_ms = ?", (now_ms + lease_ms,))
+            return replace(lease, until_ms=now_ms + lease_ms)
+
     def stand_down(self, holder: str) -> None:
         """Others need not wait for the lease to expire."""
         with self._transaction() as connection:
@@ -295,8 +331,11 @@ class Journal:
     def _check_lease(self, connection: sqlite3.Connection, holder: str, now_ms: int) -> None:
         lease = _lease(connection)
         if lease is None or lease.holder != holder or lease.until_ms <= now_ms:
-            who = "nobody" if lease is None or lease.until_ms <= now_ms else lease.holder
-            raise LeaseLost(f"{self.path}: {who} leads now, not {holder}: nothing was changed")
+            raise self._lost(holder, lease if lease is not None and lease.until_ms > now_ms else None)
+
+    def _lost(self, holder: str, lease: Lease | None) -> LeaseLost:
+        who = "nobody" if lease is None else lease.holder
+        return LeaseLost(f"{self.path}: {who} leads now, not {holder}: nothing was changed")
 
     def set_alarms(self, topic: str, alarms: Sequence[KeptAlarm], *, now_ms: int) -> None:
         """Those that stand now, and no others."""

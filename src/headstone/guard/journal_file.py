@@ -14,14 +14,15 @@ from urllib.parse import quote
 
 from headstone.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 SUFFIX = ".sqlite"
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE memory (topic TEXT PRIMARY KEY, memory TEXT NOT NULL, statuses TEXT NOT NULL, looked_ms INTEGER NOT NULL);
 CREATE TABLE changes (
     number INTEGER PRIMARY KEY AUTOINCREMENT, resource TEXT NOT NULL, topic TEXT, old TEXT NOT NULL, new TEXT NOT NULL,
-    reason TEXT NOT NULL, evidence TEXT NOT NULL, began_ms INTEGER NOT NULL, ended_ms INTEGER, outcome TEXT
+    reason TEXT NOT NULL, evidence TEXT NOT NULL, began_ms INTEGER NOT NULL, ended_ms INTEGER, outcome TEXT,
+    times INTEGER NOT NULL DEFAULT 1, last_ms INTEGER
 );
 CREATE TABLE lease (
     one INTEGER PRIMARY KEY CHECK (one = 1), holder TEXT NOT NULL, until_ms INTEGER NOT NULL, applies INTEGER NOT NULL
@@ -71,7 +72,10 @@ def checked(path: Path, connection: sqlite3.Connection, cluster_id: str | None) 
         raise UsageError(f"{path}: not a journal of the guard; name another file with --journal")
     known = dict(connection.execute("SELECT name, value FROM facts WHERE name IN ('version', 'cluster_id')").fetchall())
     if known.get("version") != str(VERSION):
-        raise UsageError(f"{path}: a journal of version {known.get('version')}; this program knows {VERSION}")
+        raise UsageError(
+            f"{path}: a journal of version {known.get('version')}; this program knows {VERSION}: release what it holds with "
+            "the program that wrote it, then name another file with --journal"
+        )
     found = known.get("cluster_id")
     if not isinstance(found, str):
         raise damaged(path, "it does not say of which cluster it is")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headstone.cluster.admin import Admin
 from headstone.coordination.guard_values import HOLD, Configs
 from headstone.guard.journal import Change, Journal
 from headstone.guard.memories import plain, value_of
 from headstone.guard.overrides import Resource, change, own_values
+from headstone.guard.topic_identity import still_there
 from headstone.log.topic_partition import TopicPartition
 
 LOANS = "settings of readmissions to put back"
@@ -32,6 +33,7 @@ class Loan:
     broker: int | None = None
     found: Configs
     lent: Configs
+    topic_id: str | None = None
 
     @property
     def resource(self) -> Resource:
@@ -84,14 +86,16 @@ def with_replica(listed: str | None, partition: int, broker: int) -> str:
 
 def _lend(admin: Admin, journal: Journal, loan: Loan, *, reason: str, now_ms: int) -> None:
     """What was found first is what goes back, however often it is lent."""
+    if loan.topic is not None:
+        loan = replace(loan, topic_id=admin.describe([loan.topic]).topic_ids.get(loan.topic))
     known = loans(journal)
     same = [
         other
         for other in known
-        if (other.topic, other.broker) == (loan.topic, loan.broker) and _names(other) == _names(loan)
+        if other.resource == loan.resource and other.topic_id == loan.topic_id and _names(other) == _names(loan)
     ]
     if same:
-        first = Loan(topic=loan.topic, broker=loan.broker, found=same[0].found, lent=loan.lent)
+        first = replace(loan, found=same[0].found)
         _keep(journal, [first if other == same[0] else other for other in known])
     else:
         _keep(journal, [*known, loan])
@@ -104,6 +108,9 @@ def _names(loan: Loan) -> list[str]:
 
 def put_back(admin: Admin, journal: Journal, loan: Loan, *, now_ms: int) -> list[str]:
     """What could not be put back, in words: somebody else's values stay."""
+    if is_gone(admin, loan):
+        forget_loan(journal, loan)
+        return [f"{loan.resource} was deleted meanwhile: there is nothing to put back"]
     present, found = dict(own_values(admin, loan.resource, _names(loan))), dict(loan.found)
     ours = [(name, value) for name, value in loan.lent if present[name] == value and found.get(name) != value]
     others = [name for name, value in loan.lent if present[name] not in (value, found.get(name))]
@@ -115,6 +122,17 @@ def put_back(admin: Admin, journal: Journal, loan: Loan, *, now_ms: int) -> list
     return [
         f"{loan.resource}: {name} was changed by somebody else meanwhile and stays {present[name]}" for name in others
     ]
+
+
+def is_counted_on(journal: Journal, loan: Loan) -> bool:
+    """The guard found this hold and relies on it: it would take whoever puts it back for a person, and hold no more."""
+    hold = journal.memory(loan.topic).hold if loan.topic is not None and loan.lent == HOLD else None
+    return hold is not None and hold.undone_ms is None and hold.released_ms is None
+
+
+def is_gone(admin: Admin, loan: Loan) -> bool:
+    """Its topic is, with all that was lent; one of the same name is another."""
+    return loan.topic is not None and not still_there(admin.describe([loan.topic]), loan.topic, loan.topic_id)
 
 
 def forget_loan(journal: Journal, loan: Loan) -> None:

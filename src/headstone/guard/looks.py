@@ -30,15 +30,16 @@ from headstone.coordination.guard_values import (
 from headstone.coordination.guard_values import Configs as Overrides
 from headstone.errors import Unfinished
 from headstone.guard.clocks import STAMPED_BY_BROKERS, Clocks, Reading, Stamps, largest_difference_ms
-from headstone.guard.horizons import Horizons
+from headstone.guard.missed import Missed, Read
 from headstone.log.topic_partition import TopicPartition
 
 POLICY, RETENTION, IN_SYNC_MIN = "cleanup.policy", "delete.retention.ms", "min.insync.replicas"
 KEYS = (POLICY, RETENTION, IN_SYNC_MIN, RATIO, LAG_MIN, LAG_MAX)
 NUMBERS = (RETENTION, IN_SYNC_MIN, LAG_MIN, LAG_MAX, RATIO)
-TRANSACTION_VERSION = "transaction.version"
 BROKERS_AT_ONCE = 32
-HORIZON_BYTES_MAX, HORIZON_PARTITION_BYTES_MAX = 16 << 20, 1 << 20
+DESCRIBERS_MAX = 3
+"""At one look; the next goes on with the next broker."""
+MISSED_BYTES_MAX, MISSED_PARTITION_BYTES_MAX = 16 << 20, 1 << 20
 """Of each leader at each look."""
 
 Clock = Callable[[], int]
@@ -55,8 +56,6 @@ class Look:
     brokers: tuple[int, ...]
     topics: tuple[TopicSeen, ...]
     problems: tuple[str, ...]
-    transaction_version: int | None = None
-    """None: the cluster does not tell. From 2 on, markers are kept or removed by KIP-890's rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,21 +81,23 @@ class _Account:
 
 
 def look(
-    admin: Admin, topics: Sequence[str] | None, clock: Clock, *, horizons: Horizons | None = None,
+    admin: Admin, topics: Sequence[str] | None, clock: Clock, *, missed: Missed | None = None,
     clocks: Clocks | None = None,
 ) -> Look:  # fmt: skip
-    """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers.
+    """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers from what is
+    known to be new.
 
-    `horizons` and `clocks` are kept from look to look by who wants to know more; only the horizons need READ.
+    `missed` and `clocks` are kept from look to look by who wants to know more; only what was missed needs READ.
     """
-    asked_ms = clock()
-    state = admin.describe(None if topics is None else list(dict.fromkeys([*topics, *STAMPED_BY_BROKERS])))
+    asked_ms, state, running = _described(admin, topics, clock)
+    reassignments = None if isinstance(running, NotPermitted) else running
     described = {name: states for name, states in sorted(state.topics.items()) if topics is None or name in topics}
     problems = _undescribed(admin, described, topics)
     partitions = {name: states for name, states in described.items() if -1 not in states}
     configs = _configs(admin, list(partitions), problems)
+    if isinstance(running, NotPermitted):
+        problems.append(f"{running}; without it a reassignment is not seen, only replicas that are not in sync")
     watched = [name for name in configs if topics is not None or _compacted(configs[name])]
-    reassignments = _reassignments(admin, problems)
     default_overrides = _default_overrides(admin, problems)
     accounts = _ask_brokers(admin, state, {name: partitions[name] for name in watched}, configs, clock)
     for account in accounts:
@@ -117,14 +118,15 @@ def look(
             alive=tuple(sorted(state.brokers)), skew_ms=largest_difference_ms(readings),
             held_on=tuple(account.broker for account in accounts if name in account.configs and holds(account.configs[name])),
             in_sync_min=_number(configs[name], IN_SYNC_MIN, 1), default_overrides=default_overrides,
+            topic_id=state.topic_ids.get(name),
         )
         for name in watched
     )  # fmt: skip
-    if horizons is not None:
-        seen = _with_horizons(admin, seen, horizons, problems, whole=topics is None)
+    if missed is not None:
+        seen = _with_missed(admin, seen, missed, problems, whole=topics is None)
     return Look(
         cluster_id=state.cluster_id, asked_ms=asked_ms, brokers=tuple(sorted(state.brokers)), topics=seen,
-        problems=tuple(problems), transaction_version=_transaction_version(admin, problems),
+        problems=tuple(problems),
     )  # fmt: skip
 
 
@@ -199,13 +201,25 @@ def _is_number(name: str, value: str | None) -> bool:
     return True
 
 
-def _reassignments(admin: Admin, problems: list[str]) -> dict[TopicPartition, Reassignment] | None:
-    """None: not known, for whatever reason; the controllers are then not asked for more."""
-    try:
-        return admin.reassignments()
-    except Unfinished as error:
-        problems.append(f"{error}; without it a reassignment is not seen, only replicas that are not in sync")
-        return None
+def _described(
+    admin: Admin, topics: Sequence[str] | None, clock: Clock
+) -> tuple[int, ClusterState, dict[TopicPartition, Reassignment] | NotPermitted]:
+    """When it was asked, the metadata of a broker through which the controllers answer, and what runs, or the refusal.
+
+    A broker that is cut off from the controllers goes on answering from what it last heard, of whatever age; who was in sync
+    then would count as in sync now. A refusal is the controllers' own answer."""
+    failed: list[str] = []
+    for _ in range(DESCRIBERS_MAX):
+        asked_ms = clock()
+        state = admin.describe(None if topics is None else list(dict.fromkeys([*topics, *STAMPED_BY_BROKERS])))
+        try:
+            return asked_ms, state, admin.reassignments()
+        except NotPermitted as refused:
+            return asked_ms, state, refused
+        except Unfinished as error:
+            failed.append(str(error))
+            admin.doubt()
+    raise Unfinished(f"{'; '.join(failed)}: nothing that brokers say is known to be new")
 
 
 def _default_overrides(admin: Admin, problems: list[str]) -> Overrides:
@@ -218,15 +232,6 @@ def _default_overrides(admin: Admin, problems: list[str]) -> Overrides:
         problems.append(str(error))
         return ()
     return tuple((name, configs[name].value if name in configs else None) for name, _ in DEFAULT_HOLD)
-
-
-def _transaction_version(admin: Admin, problems: list[str]) -> int | None:
-    try:
-        features = admin.features()
-    except Unfinished as error:
-        problems.append(str(error))
-        return None
-    return features.get(TRANSACTION_VERSION, 0) if features else None
 
 
 def _controller_clock(admin: Admin, state: ClusterState, clock: Clock) -> list[Reading]:
@@ -365,13 +370,13 @@ def _partition(
     )  # fmt: skip
 
 
-def _with_horizons(
-    admin: Admin, topics: tuple[TopicSeen, ...], horizons: Horizons, problems: list[str], *, whole: bool
+def _with_missed(
+    admin: Admin, topics: tuple[TopicSeen, ...], missed: Missed, problems: list[str], *, whole: bool
 ) -> tuple[TopicSeen, ...]:
     def fetch_one(leader: int, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, bytes]:
         try:
             return admin.records(
-                leader, offsets, bytes_max=HORIZON_BYTES_MAX, partition_bytes_max=HORIZON_PARTITION_BYTES_MAX
+                leader, offsets, bytes_max=MISSED_BYTES_MAX, partition_bytes_max=MISSED_PARTITION_BYTES_MAX
             )
         except Unfinished as error:
             problems.append(f"broker {leader}: {error}; stamps of clients in what is missing elsewhere are not seen")
@@ -382,11 +387,15 @@ def _with_horizons(
         return {partition: data for answer in answers for partition, data in answer.items()}
 
     seen = {TopicPartition(topic.topic, state.partition): state for topic in topics for state in topic.partitions}
-    earliest = horizons.learn(seen, fetch, whole=whole)
+    missed.recognise({topic.topic: topic.topic_id for topic in topics})
+    reads = missed.learn(seen, fetch, whole=whole)
     return tuple(
         replace(topic, partitions=tuple(
-            replace(state, horizon_ms=earliest.get(TopicPartition(topic.topic, state.partition)))
-            for state in topic.partitions
+            _with_read(state, reads.get(TopicPartition(topic.topic, state.partition))) for state in topic.partitions
         ))
         for topic in topics
     )  # fmt: skip
+
+
+def _with_read(state: PartitionSeen, read: Read | None) -> PartitionSeen:
+    return state if read is None else replace(state, horizon_ms=read.horizon_ms, deletions=read.deletions)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from headstone.cluster.admin import Admin
 from headstone.cluster.refusals import NoAnswer
-from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
 
 NO_COPY = -1
@@ -21,12 +20,3 @@ def copy_bytes(admin: Admin, partition: TopicPartition, broker: int) -> int | No
     except NoAnswer:
         return None
     return replicas[partition].size if partition in replicas else NO_COPY
-
-
-def refuse_old_copy(admin: Admin, partition: TopicPartition, broker: int) -> None:
-    """Unfinished as long as it would go on with what it has: ask again later."""
-    size = copy_bytes(admin, partition, broker)
-    if size is None:
-        raise Unfinished(f"{partition}: broker {broker} does not answer; it is added again when its old copy is gone")
-    if size != NO_COPY:
-        raise Unfinished(f"{partition}: broker {broker} still has its old copy; it is added again when that is gone")

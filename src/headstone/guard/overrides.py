@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headstone.cluster.admin import Admin
 from headstone.coordination.guard_values import Configs
 from headstone.errors import Unfinished
-from headstone.guard.journal import Change, Journal
+from headstone.guard.journal import FAILED, Change, Journal
 
 BROKER = "broker "
 DONE = "done"
@@ -71,7 +71,7 @@ def journaled(journal: Journal, entry: Change, make: Callable[[], None]) -> None
     try:
         make()
     except Unfinished as error:
-        journal.end(number, f"failed: {error}", now_ms=entry.began_ms + _since_ms(began))
+        journal.end(number, f"{FAILED}{error}", now_ms=entry.began_ms + _since_ms(began))
         raise
     journal.end(number, DONE, now_ms=entry.began_ms + _since_ms(began))
 

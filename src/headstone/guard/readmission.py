@@ -16,20 +16,21 @@ from typing import assert_never
 
 from headstone.cluster.admin import Admin, MayHaveArrived
 from headstone.cluster.connection import Connection
-from headstone.cluster.refusals import UNKNOWN_TOPIC
 from headstone.coordination.guard_values import Verdict
 from headstone.errors import Unfinished
 from headstone.guard.journal import Change, Journal, Reading
-from headstone.guard.loans import forget_loan, is_braked, lend_brake, lend_hold, loans, put_back
+from headstone.guard.loans import forget_loan, is_braked, is_counted_on, is_gone, lend_brake, lend_hold, loans, put_back
 from headstone.guard.looks import held_brokers
 from headstone.guard.old_copies import NO_COPY, copy_bytes
+from headstone.guard.overrides import journaled
 from headstone.guard.readmission_plan import (
     Limits,
     ReadmissionPlan,
     Tell,
     partition_now,
+    refreshed,
 )
-from headstone.guard.readmission_records import alone, keep_readmission, open_readmissions
+from headstone.guard.readmission_records import LOCK_SECONDS_MAX, alone, keep_readmission, open_readmissions
 from headstone.guard.readmission_steps import (
     Add,
     Away,
@@ -48,6 +49,7 @@ from headstone.guard.readmission_steps import (
     Wait,
     next_step,
 )
+from headstone.guard.topic_identity import still_there
 from headstone.guard.verification import Judged, read_replicas
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
@@ -95,8 +97,8 @@ class Means:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Course:
-    """One readmission while this process works on it: what is not durable."""
+class Course:
+    """One readmission while this process works on it: what is not durable. `end` is None until there is nothing to do now."""
 
     plan: ReadmissionPlan
     readmission: Readmission
@@ -113,29 +115,31 @@ class _Course:
 def readmit(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
     """Topic by topic, so many partitions at once as the limits allow; two replicas of a partition one after the other."""
     ended: list[Readmitted] = []
-    by_topic = groupby(sorted(plans, key=_place), key=lambda plan: plan.readmission.topic)
-    with alone(means.journal):
-        _forget_gone(means)
+    with alone(means.journal, seconds_max=LOCK_SECONDS_MAX, pause=means.pause):
+        forget_gone(means)
+        # To plan takes minutes, and then the lock is waited for: the guard may have done something since.
+        begun = open_readmissions(means.journal)
+        current = sorted((refreshed(plan, begun) for plan in plans), key=_place)
+        by_topic = groupby(current, key=lambda plan: plan.readmission.topic)
         for topic, of_topic in by_topic:
             for batch in _batches(list(of_topic), means.limits.partitions_at_once):
                 ended += _together(means, batch)
-            _put_back(means, topic)
-        _put_back(means, None)
+            put_back_loans(means, topic)
+        put_back_loans(means, None)
+        for loan in loans(means.journal):
+            if is_counted_on(means.journal, loan):
+                means.tell(visible(f"{loan.resource} stays held: the guard counts on it, and puts it back afterwards"))
     return ended
 
 
-def _forget_gone(means: Means) -> None:
+def forget_gone(means: Means) -> None:
     """A topic that was deleted needs neither a readmission nor its settings back."""
-    begun, lent = open_readmissions(means.journal), loans(means.journal)
-    for topic in sorted(
-        {readmission.topic for readmission in begun} | {loan.topic for loan in lent if loan.topic is not None}
-    ):
-        described = means.admin.describe([topic]).topics.get(topic, {})
-        if all(state.error != UNKNOWN_TOPIC for state in described.values()):
-            continue
-        for readmission in (each for each in begun if each.topic == topic):
+    for readmission in open_readmissions(means.journal):
+        state = means.admin.describe([readmission.topic])
+        if not still_there(state, readmission.topic, readmission.topic_id):
             keep_readmission(means.journal, readmission, over=True)
-        for loan in (each for each in lent if each.topic == topic):
+    for loan in loans(means.journal):
+        if is_gone(means.admin, loan):
             forget_loan(means.journal, loan)
 
 
@@ -161,7 +165,7 @@ def _together(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted
     courses = [_begun(means, plan) for plan in plans]
     pause_s = PAUSE_SECONDS
     while any(course.end is None for course in courses):
-        steps = [_advance(means, course) for course in courses if course.end is None]
+        steps = [advance(means, course) for course in courses if course.end is None]
         if all(isinstance(step, Wait) for step in steps):
             means.pause(pause_s)
             pause_s = min(pause_s * 1.5, PAUSE_SECONDS_MAX)
@@ -170,8 +174,8 @@ def _together(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted
     return [course.end for course in courses if course.end is not None]
 
 
-def _begun(means: Means, plan: ReadmissionPlan) -> _Course:
-    course = _Course(plan=plan, readmission=plan.readmission)
+def _begun(means: Means, plan: ReadmissionPlan) -> Course:
+    course = Course(plan=plan, readmission=plan.readmission)
     if not plan.needed:
         _end(means, course, Ended.RIGHT)
     elif plan.refusals:
@@ -183,9 +187,12 @@ def _begun(means: Means, plan: ReadmissionPlan) -> _Course:
     return course
 
 
-def _advance(means: Means, course: _Course) -> Step:
+def advance(means: Means, course: Course, *, is_left: Callable[[Step], bool] = lambda step: False) -> Step:
+    """One step of it, or none: `is_left` says which are somebody else's, or are to be left for now."""
     now = _look(means, course)
     step = next_step(course.readmission, now)
+    if is_left(step):
+        return Wait(why="")
     _watch(course, step, now)
     try:
         _carry_out(means, course, step, now)
@@ -198,12 +205,13 @@ def _advance(means: Means, course: _Course) -> Step:
     return step
 
 
-def _look(means: Means, course: _Course) -> PartitionNow:
+def _look(means: Means, course: Course) -> PartitionNow:
     """The questions that only some steps need are asked only then."""
     admin, readmission = means.admin, course.readmission
     partition, broker = readmission.topic_partition, readmission.broker
     state = admin.describe([partition.topic])
-    if partition.number not in state.topics.get(partition.topic, {}):
+    same = still_there(state, partition.topic, readmission.topic_id)
+    if not same or partition.number not in state.topics.get(partition.topic, {}):
         raise Unfinished(f"{_name(course)}: the cluster does not show it any more; run the same command again")
     now = partition_now(admin, state, partition)
     if not readmission.expelled or broker in now.isr:
@@ -218,7 +226,7 @@ def _look(means: Means, course: _Course) -> PartitionNow:
     )  # fmt: skip
 
 
-def _watch(course: _Course, step: Step, now: PartitionNow) -> None:
+def _watch(course: Course, step: Step, now: PartitionNow) -> None:
     """A run in which nothing moves any more ends; what it set stays, and is safe."""
     state = (step, replace(now, verdict=None))
     if state != course.last:
@@ -238,7 +246,7 @@ def _watch(course: _Course, step: Step, now: PartitionNow) -> None:
         )
 
 
-def _carry_out(means: Means, course: _Course, step: Step, now: PartitionNow) -> None:
+def _carry_out(means: Means, course: Course, step: Step, now: PartitionNow) -> None:
     partition, broker = course.readmission.topic_partition, course.readmission.broker
     match step:
         case Note():
@@ -249,6 +257,8 @@ def _carry_out(means: Means, course: _Course, step: Step, now: PartitionNow) -> 
                 means, course, now, step.remaining, f"broker {broker} leaves the assignment: {course.plan.judged.why}"
             )
         case Add():
+            course.readmission = replace(course.readmission, added_ms=means.clock_ms())
+            keep_readmission(means.journal, course.readmission)
             _reassign(
                 means, course, now, step.replicas, f"broker {broker} is added again and copies afresh, under the hold"
             )
@@ -277,34 +287,30 @@ def _carry_out(means: Means, course: _Course, step: Step, now: PartitionNow) -> 
             course.readmission = replace(course.readmission, was_away=True)
             _end(means, course, Ended.EXPELLED, f"when broker {broker} is back, run the same command again", over=False)
         case Stop():
-            _end(means, course, Ended.STOPPED, step.why, over=not step.again)
+            # The guard would begin it anew at its next look, and so for ever.
+            begun = course.readmission.by_guard and (course.readmission.expelled or course.readmission.tries > 0)
+            _end(means, course, Ended.STOPPED, step.why, over=not step.again and not begun)
         case Finished():
             _end(means, course, Ended.READMITTED)
         case _:
             assert_never(step)
 
 
-def _reassign(means: Means, course: _Course, now: PartitionNow, replicas: tuple[int, ...], reason: str) -> None:
+def _reassign(means: Means, course: Course, now: PartitionNow, replicas: tuple[int, ...], reason: str) -> None:
     _say(means, course, reason)
     partition = course.readmission.topic_partition
     change = Change(
         resource=f"partition {partition}", topic=partition.topic, old=_replicas(now.replicas), new=_replicas(replicas),
         reason=reason, evidence=course.plan.judged.why, began_ms=means.clock_ms(),
     )  # fmt: skip
-    number = means.journal.begin(change)
-    try:
-        means.admin.reassign({partition: replicas})
-    except Unfinished as error:
-        means.journal.end(number, f"failed: {error}", now_ms=means.clock_ms())
-        raise
-    means.journal.end(number, "done", now_ms=means.clock_ms())
+    journaled(means.journal, change, lambda: means.admin.reassign({partition: replicas}))
 
 
 def _replicas(brokers: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
     return (("replicas", ",".join(map(str, brokers))),)
 
 
-def _read(means: Means, course: _Course) -> None:
+def _read(means: Means, course: Course) -> None:
     """Until it can be judged: a new copy hears a moment later of what is committed."""
     readmission = course.readmission
     _say(means, course, f"reading broker {readmission.broker} and the others")
@@ -326,7 +332,7 @@ def _read(means: Means, course: _Course) -> None:
     means.journal.note_reading(readmission.topic, reading)
 
 
-def _end(means: Means, course: _Course, ended: Ended, why: str = "", *, over: bool = True) -> None:
+def _end(means: Means, course: Course, ended: Ended, why: str = "", *, over: bool = True) -> None:
     readmission = course.readmission
     if ended not in (Ended.RIGHT, Ended.REFUSED):
         keep_readmission(means.journal, readmission, over=over)
@@ -338,30 +344,26 @@ def _end(means: Means, course: _Course, ended: Ended, why: str = "", *, over: bo
     )
 
 
-def _put_back(means: Means, topic: str | None) -> None:
-    """Of a topic, or of brokers (None), of which no copy is being made any more."""
-    # One that was expelled and is away copies nothing yet: it needs no hold.
-    copying = [one for one in open_readmissions(means.journal) if one.expelled and _is_assigned(means.admin, one)]
-    topics, brokers = {one.topic for one in copying}, {one.broker for one in copying}
+def put_back_loans(means: Means, topic: str | None) -> None:
+    """Of a topic, or of all and of brokers (None), of which no copy is being made any more. A hold that the guard counts on
+    stays until that is over."""
+    # By the records: a broker that has not heard of the new replica yet would say that nothing is copied.
+    copying = [readmission for readmission in open_readmissions(means.journal) if readmission.copies]
+    topics, brokers = {readmission.topic for readmission in copying}, {readmission.broker for readmission in copying}
     for loan in loans(means.journal):
         ours = loan.topic == topic if topic is not None else True
-        if not ours or loan.topic in topics or loan.broker in brokers:
+        if not ours or loan.topic in topics or loan.broker in brokers or is_counted_on(means.journal, loan):
             continue
         for remark in put_back(means.admin, means.journal, loan, now_ms=means.clock_ms()):
             means.tell(visible(remark))
 
 
-def _is_assigned(admin: Admin, readmission: Readmission) -> bool:
-    described = admin.describe([readmission.topic]).topics.get(readmission.topic, {}).get(readmission.partition)
-    return described is not None and readmission.broker in described.replicas
-
-
-def _say(means: Means, course: _Course, text: str) -> None:
+def _say(means: Means, course: Course, text: str) -> None:
     """Once."""
     if text != course.said:
         course.said = text
         means.tell(f"{_name(course)}: {text}")
 
 
-def _name(course: _Course) -> str:
+def _name(course: Course) -> str:
     return visible(str(course.readmission.topic_partition))

@@ -6,8 +6,8 @@ Reads replicas over the wire and asks the cluster; changes nothing. What comes n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headstone.audit.kafka_tools import alter_broker, alter_topic, elect_preferred, quoted, reassign
@@ -23,12 +23,14 @@ from headstone.guard.loans import RATE, THROTTLED, with_replica
 from headstone.guard.overrides import Resource, own_values
 from headstone.guard.readmission_records import open_readmissions
 from headstone.guard.readmission_steps import PartitionNow, Readmission, refusals
+from headstone.guard.topic_identity import still_there
 from headstone.guard.verification import Judged, read_replicas
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.settings import CLEANUP_POLICY, policies_of
 
 IN_SYNC_MIN = "min.insync.replicas"
+ENDED_MEANWHILE = "somebody else, or the guard, has ended its readmission meanwhile: run the same command again"
 Tell = Callable[[str], None]
 
 
@@ -112,8 +114,12 @@ def plan(
 
     Of replicas that nobody named, only those that are wrong; one that is away cannot be read, and is not accused by that."""
     state = admin.describe(None)
-    begun = {(one.topic_partition, one.broker): one for one in open_readmissions(journal)}
-    late = _late(journal)
+    begun = {
+        (readmission.topic_partition, readmission.broker): readmission
+        for readmission in open_readmissions(journal)
+        if still_there(state, readmission.topic, readmission.topic_id)
+    }
+    late = _late(journal, state)
     _refuse_bad_names(admin, state, wanted, {broker for _, broker in (*begun, *late)})
     plans = []
     for partition, brokers in _candidates(admin, state, wanted, [*begun, *late]).items():
@@ -149,8 +155,9 @@ def _plan(
 ) -> ReadmissionPlan:  # fmt: skip
     away = broker not in state.brokers
     readmission = begun or Readmission(
-        topic=partition.topic, partition=partition.number, broker=broker, order=now.replicas, was_away=away
-    )
+        topic=partition.topic, partition=partition.number, broker=broker, order=now.replicas, was_away=away,
+        topic_id=state.topic_ids.get(partition.topic),
+    )  # fmt: skip
     reasons: list[str] = []
     if begun is None and judged.verdict is not Verdict.RIGHT:
         reasons = [*refusals(partition, broker, now), *no_source(partition, broker, now, read)]
@@ -163,6 +170,19 @@ def _plan(
         readmission=readmission, judged=judged, away=away, resumed=made.resumed,
         commands=_commands(admin, connection, readmission, away=away, limits=limits),
     )  # fmt: skip
+
+
+def refreshed(plan: ReadmissionPlan, begun: Sequence[Readmission]) -> ReadmissionPlan:
+    """As the records have it now: since it was planned the guard may have begun it, gone on with it, or ended it."""
+    readmission = plan.readmission
+    replica = (readmission.topic_partition, readmission.broker)
+    for record in begun:
+        if (record.topic_partition, record.broker) == replica:
+            return replace(plan, readmission=record, resumed=True, refusals=())
+    if not plan.resumed:
+        return plan
+    judged = Judged(verdict=Verdict.UNJUDGED, why=ENDED_MEANWHILE, read=False)
+    return replace(plan, judged=judged, resumed=False, refusals=(ENDED_MEANWHILE,))
 
 
 def no_source(partition: TopicPartition, broker: int, now: PartitionNow, read: Mapping[int, Judged]) -> list[str]:
@@ -215,12 +235,12 @@ def partition_now(admin: Admin, state: ClusterState, partition: TopicPartition) 
     )  # fmt: skip
 
 
-def _late(journal: Journal) -> list[tuple[TopicPartition, int]]:
+def _late(journal: Journal, state: ClusterState) -> list[tuple[TopicPartition, int]]:
     return [
         (TopicPartition(topic, away.partition), away.broker)
         for topic, remembered in journal.topics().items()
         for away in remembered.memory.away
-        if away.too_late or away.order
+        if (away.too_late or away.order) and still_there(state, topic, remembered.memory.topic_id)
     ]
 
 

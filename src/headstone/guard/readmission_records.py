@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import IO
 
 from headstone.errors import Unfinished
 from headstone.guard.journal import Journal
@@ -18,6 +20,8 @@ from headstone.guard.readmission_steps import Readmission
 READMISSIONS = "readmissions"
 """Fact of the journal."""
 LOCK_SUFFIX = ".readmit"
+LOCK_SECONDS_MAX, PAUSE_SECONDS = 60.0, 0.2
+"""A person waits so long for the guard's own step."""
 
 
 def open_readmissions(journal: Journal) -> list[Readmission]:
@@ -36,14 +40,31 @@ def keep_readmission(journal: Journal, kept: Readmission, *, over: bool = False)
     journal.note_fact(READMISSIONS, json.dumps([plain(each) for each in remaining]) if remaining else None)
 
 
+class Busy(Unfinished):
+    """Somebody else carries readmissions out; nothing was changed."""
+
+
 @contextmanager
-def alone(journal: Journal) -> Iterator[None]:
-    """One process at a time; the system gives the lock up with the process, however that ends."""
+def alone(
+    journal: Journal, *, seconds_max: float = 0.0, pause: Callable[[float], None] = time.sleep
+) -> Iterator[None]:  # fmt: skip
+    """One process at a time; the system gives the lock up with the process, however that ends. A guard has it for a moment at
+    each look, which is waited for; a person's run has it until it is over."""
+    until_s = time.monotonic() + seconds_max
     with journal.path.with_name(journal.path.name + LOCK_SUFFIX).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Unfinished(
-                f"{journal.path}: another `headstone guard readmit --apply` works with this journal; wait until it is done"
-            ) from error
+        while not _is_locked(lock):
+            if time.monotonic() >= until_s:
+                raise Busy(
+                    f"{journal.path}: another `headstone guard readmit --apply`, or a guard that readmits, works with this "
+                    "journal; wait until it is done"
+                )
+            pause(PAUSE_SECONDS)
         yield
+
+
+def _is_locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -32,10 +32,20 @@ class Readmission:
     verified: bool = False
     tries: int = 0
     began_ms: int = 0
+    topic_id: str | None = None
+    by_guard: bool = False
+    """Begun by the guard itself, which goes on with it at each look."""
+    added_ms: int = 0
+    """When it was added again: an earlier reading is of the old copy. 0: it was not, since it was last taken out."""
 
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def copies(self) -> bool:
+        """It was added again, and is not known to be right. One that was expelled and is away copies nothing yet."""
+        return self.expelled and self.added_ms > 0 and not self.verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +228,8 @@ def _admit(readmission: Readmission, now: PartitionNow) -> Step:
         if now.verdict is Verdict.RIGHT:
             return Note(readmission=replace(readmission, verified=True))
         if readmission.tries + 1 < TRIES_MAX:
-            return Note(readmission=replace(readmission, expelled=False, tries=readmission.tries + 1))
+            again = replace(readmission, expelled=False, added_ms=0, tries=readmission.tries + 1)
+            return Note(readmission=again)
         return Stop(
             why=f"broker {broker} copied {readmission.topic_partition} afresh and is still {now.verdict}: compare all of its "
             "replicas with `headstone audit`; the one that leads may be the wrong one"

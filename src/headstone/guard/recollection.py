@@ -1,18 +1,20 @@
 """What the guard remembers between two looks: the newest in this process, on the disk whatever a restart must not lose.
 
 A memory that is a little older is only more careful: who was complete earlier is in danger earlier. So what only moves on with
-time (log ends, when replicas were last complete) is written now and then, and everything else at once. Without this, a
-cluster of ten thousand partitions would be written whole at every look.
+time (log ends, when replicas were last complete or excused) is written now and then, and everything else at once. Without
+this, a cluster of ten thousand partitions would be written whole at every look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headstone.coordination.guard_values import Memory
-from headstone.guard.journal import Journal, Remembered
+from headstone.coordination.guard_values import Memory, TopicSeen, Verdict
+from headstone.guard.journal import Journal, Reading, Remembered
 
+REREAD_MS = 600_000
+"""A replica that could not be judged is read again after this long."""
 IDLE_MS = 300_000
 RETENTION_SHARE = 8
 """Or this part of the topic's delete.retention.ms, so that a restart costs little of its slack."""
@@ -61,8 +63,9 @@ class Recollection:
 def what_matters(kept: Remembered) -> object:
     """All but what moves on with time by itself."""
     memory = kept.memory
+    away = tuple(replace(away, excused_ms=None) for away in memory.away)
     return (
-        replace(memory, ends=(), complete=(), retention_seen_ms=None),
+        replace(memory, ends=(), complete=(), away=away, retention_seen_ms=None, skews=()),
         tuple((complete.partition, complete.broker) for complete in memory.complete),
         tuple((status.partition, status.state, status.blockers) for status in kept.statuses),
     )
@@ -71,3 +74,33 @@ def what_matters(kept: Remembered) -> object:
 def _idle_ms(memory: Memory) -> int:
     retention_ms = memory.retentions[-1].retention_ms if memory.retentions else 0
     return min(IDLE_MS, retention_ms // RETENTION_SHARE)
+
+
+def released_by_person(memory: Memory, released_ms: int | None) -> Memory:
+    """As if the guard had seen somebody undo it: told, and left alone until everybody is back."""
+    hold = memory.hold
+    if hold is None or released_ms is None or hold.asked_ms > released_ms:
+        return memory
+    if hold.undone_ms is not None:
+        return replace(memory, hold=replace(hold, by_robot=False))
+    seen_ms = hold.asked_ms if hold.seen_ms is None else hold.seen_ms
+    return replace(memory, hold=replace(hold, seen_ms=seen_ms, undone_ms=released_ms, confirmed=(), confirmed_ms=None))
+
+
+def with_readings(seen: TopicSeen, readings: Sequence[Reading], now_ms: int) -> TopicSeen:
+    """One that could not be judged is forgotten after a while: it is read again."""
+    by_replica = {
+        (reading.partition, reading.broker): reading
+        for reading in readings
+        if reading.verdict is not Verdict.UNJUDGED or now_ms - reading.read_ms < REREAD_MS
+    }
+    partitions = []
+    for partition in seen.partitions:
+        replicas = []
+        for replica in partition.replicas:
+            reading = by_replica.get((partition.partition, replica.broker))
+            if reading is not None:
+                replica = replace(replica, verdict=reading.verdict, read_ms=reading.read_ms)
+            replicas.append(replica)
+        partitions.append(replace(partition, replicas=tuple(replicas)))
+    return replace(seen, partitions=tuple(partitions))

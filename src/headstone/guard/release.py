@@ -13,15 +13,18 @@ from headstone.cluster.admin import Admin
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Configs, Memory
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting import (
+    DEFAULT_FOUND,
     default_restored,
     holds_by_default,
     restore_default,
     restore_topic,
 )
+from headstone.guard.gone_topics import end_topic
 from headstone.guard.journal import Journal
-from headstone.guard.loans import Loan, loans, put_back
+from headstone.guard.loans import Loan, is_gone, loans, put_back
 from headstone.guard.overrides import CLUSTER_DEFAULT, Resource, own_values
-from headstone.guard.readmission_records import alone
+from headstone.guard.readmission_records import LOCK_SECONDS_MAX, alone
+from headstone.guard.topic_identity import still_there
 
 REASON = "released by hand"
 
@@ -31,7 +34,7 @@ class Undo:
     """Of one topic, of one broker, or of the cluster default (neither). `restore`: None deletes the override.
 
     `left` are settings that somebody else has changed since; they stay as they are. `outcome` is None in a plan. `loan`: what
-    a readmission by hand has set and not put back.
+    a readmission by hand has set and not put back. `gone`: the topic was deleted, and what was set of it with it.
     """
 
     topic: str | None
@@ -40,6 +43,7 @@ class Undo:
     outcome: str | None = None
     broker: int | None = None
     loan: Loan | None = None
+    gone: bool = False
 
 
 def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[Undo]:
@@ -60,19 +64,22 @@ def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[
     if by_default and set(by_default) <= chosen.keys():
         found = next(memory.default_hold for name, memory in held.items() if name == by_default[0])
         plan.append(_of_default(admin, default_restored(journal, found or ())))
+    elif not by_default and not topics and journal.fact(DEFAULT_FOUND) is not None:
+        plan.append(_of_default(admin, default_restored(journal, DEFAULT_HOLD)))
     return plan + [_of_loan(admin, loan) for loan in lent]
 
 
 def _of_topic(admin: Admin, topic: str, memory: Memory) -> Undo:
     assert memory.hold is not None
-    try:
-        present = dict(own_values(admin, Resource(topic=topic), [name for name, _ in HOLD]))
-    except KeyError:
-        return Undo(topic=topic, restore=(), left=())
+    if not still_there(admin.describe([topic]), topic, memory.topic_id):
+        return Undo(topic=topic, restore=(), gone=True)
+    present = dict(own_values(admin, Resource(topic=topic), [name for name, _ in HOLD]))
     return _undo(topic, present, dict(HOLD), dict(memory.hold.found))
 
 
 def _of_loan(admin: Admin, loan: Loan) -> Undo:
+    if is_gone(admin, loan):
+        return Undo(topic=loan.topic, restore=(), loan=loan, gone=True)
     present = own_values(admin, loan.resource, [name for name, _ in loan.lent])
     undo = _undo(loan.topic, dict(present), dict(loan.lent), dict(loan.found))
     return replace(undo, broker=loan.broker, loan=loan)
@@ -104,7 +111,7 @@ def carry_out_release(
     """Each on its own: what is refused does not keep the others."""
     done = []
     for undo in plan:
-        if undo.topic is not None and undo.loan is None:
+        if undo.topic is not None and undo.loan is None and not undo.gone:
             # Before: a guard that looks in between must not take it for a robot.
             journal.note_released(undo.topic, now_ms=now_ms)
         try:
@@ -118,8 +125,10 @@ def carry_out_release(
 
 def _restore(admin: Admin, journal: Journal, undo: Undo, now_ms: int, evidence: str) -> None:
     if undo.loan is not None:
-        with alone(journal):
+        with alone(journal, seconds_max=LOCK_SECONDS_MAX):
             put_back(admin, journal, undo.loan, now_ms=now_ms)
+    elif undo.gone and undo.topic is not None:
+        end_topic(journal, undo.topic, why=REASON, now_ms=now_ms)
     elif undo.topic is None:
         restore_default(admin, journal, undo.restore, topic="", reason=REASON, evidence=evidence, now_ms=now_ms)
     elif undo.restore:

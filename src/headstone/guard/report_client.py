@@ -107,6 +107,12 @@ class GuardClient:
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}; --tls-ca names the authority"
+    if isinstance(error, ssl.SSLError):
+        return f"it does not speak TLS as this agent does: http:// if it speaks none ({error.reason or error})"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return (
+            "it closed the connection: is this what the guard's --agents names, with http:// or https:// as it listens?"
+        )
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:

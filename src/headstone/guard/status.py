@@ -12,26 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from headstone.coordination.absences import in_effect
 from headstone.coordination.danger import NEVER_MS
-from headstone.coordination.guard_values import AlarmKind, Configs, Memory, State, Status
+from headstone.coordination.guard_values import Configs, Memory, State, Status
 from headstone.coordination.guarding import STALE_LOOKS
+from headstone.guard.alarms import advice
 from headstone.guard.journal import KeptAlarm, Lease
-
-CLUSTER_LOST = "the cluster cannot be looked at"
-REFUSED = "a change was refused"
-UNSEEN = "part of the cluster cannot be seen"
-ADVICE: dict[str, str] = {
-    AlarmKind.UNDONE_BY_ROBOT: "tell the robot to leave the three settings alone, or allow --allow cluster-default",
-    AlarmKind.CHANGED_BY_PERSON: "the guard leaves it: set the hold again yourself, or bring the replica back in time",
-    AlarmKind.FOREIGN_HOLD: "nobody here knows who set it: ask, and remove it once every replica is in sync",
-    AlarmKind.NOT_CONFIRMED: "this broker may still clean: see why it does not take the config, or stop it",
-    AlarmKind.TOO_LATE: "it must not lead: headstone guard readmit",
-    AlarmKind.WRONG: "it must not lead: headstone guard readmit",
-    AlarmKind.RETENTION_TOO_SHORT: "raise delete.retention.ms; headstone guard check says to how much",
-    REFUSED: "give the guard the permission that is named, or make the change yourself",
-    UNSEEN: "give the guard the permission that is named, or see why the broker does not answer",
-    CLUSTER_LOST: "what is held stays held; see why the brokers do not answer",
-}
-"""What a person does; docs/guard.md has more words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,5 +188,5 @@ def _topic_document(topic: TopicStatus) -> dict[str, object]:
 def alarm_document(alarm: KeptAlarm) -> dict[str, object]:
     return {
         "kind": alarm.kind, "topic": alarm.topic or None, "partition": alarm.partition, "broker": alarm.broker,
-        "detail": alarm.detail, "since_ms": alarm.first_ms, "advice": ADVICE.get(alarm.kind, ""),
+        "detail": alarm.detail, "since_ms": alarm.first_ms, "advice": advice(alarm),
     }  # fmt: skip

@@ -25,9 +25,9 @@ from headstone.coordination.guard_values import (
     Status,
     Verify,
 )
+from headstone.guard.alarms import advice
 from headstone.guard.evidence import moment
 from headstone.guard.journal import KeptAlarm
-from headstone.guard.status import ADVICE
 from headstone.guard.watching import Done, Round
 from headstone.log.shown import visible
 
@@ -80,10 +80,10 @@ def status_words(status: Status) -> str:
 
 
 def _danger(status: Status) -> str:
-    if status.unsafe_ms is None or status.countdown_ms is None or status.unsafe_ms >= NEVER_MS:
+    if not status.unsafe_ms or status.countdown_ms is None:
+        return "nobody knows what it has missed"
+    if status.unsafe_ms >= NEVER_MS:
         return "nothing it lacks is ever removed"
-    if status.unsafe_ms == 0:
-        return "with nothing known of what it had"
     if status.state is State.HELD:
         return f"held before {moment(status.unsafe_ms)}, when removals would become unsafe"
     if status.countdown_ms <= 0:
@@ -168,7 +168,7 @@ def _alarms(before: Round | None, now: Round) -> Iterator[str]:
     yield from (f"ALARM {alarm_words(alarm)}" for alarm in now.alarms if _alarm_key(alarm) not in known)
     if before is not None:
         yield from (
-            f"over: {alarm_words(old, advice=False)}" for old in before.alarms if _alarm_key(old) not in present
+            f"over: {alarm_words(old, advised=False)}" for old in before.alarms if _alarm_key(old) not in present
         )
 
 
@@ -176,8 +176,8 @@ def _alarm_key(alarm: KeptAlarm) -> tuple[object, ...]:
     return alarm.kind, alarm.topic, alarm.partition, alarm.broker
 
 
-def alarm_words(alarm: KeptAlarm, *, advice: bool = True) -> str:
+def alarm_words(alarm: KeptAlarm, *, advised: bool = True) -> str:
     where = visible(alarm.topic) + ("" if alarm.partition is None else f"-{alarm.partition}")
     where += "" if alarm.broker is None else f", broker {alarm.broker}"
     words = ": ".join(filter(None, (where, alarm.kind, visible(alarm.detail))))
-    return f"{words}; {ADVICE[alarm.kind]}" if advice and alarm.kind in ADVICE else words
+    return "; ".join(filter(None, (words, advice(alarm) if advised else "")))

@@ -13,15 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headstone.cluster.admin import Admin
+from headstone.coordination.absences import known_below
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import (
+    HOLD,
     Action,
+    AddAgain,
     Alarm,
     AlarmKind,
     Allowed,
     AskBrokers,
     Decision,
     EndPasses,
+    Expel,
     HoldByDefault,
     Memory,
     Release,
@@ -30,20 +34,24 @@ from headstone.coordination.guard_values import (
     State,
     Status,
     TopicSeen,
-    Verdict,
     Verify,
 )
 from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished
-from headstone.guard.acting import Outcome, carry_out, grown_bytes, put_back, topic_bytes
+from headstone.guard.acting import Outcome, carry_out, forget_old_changes, grown_bytes, put_back, topic_bytes
+from headstone.guard.alarms import CLUSTER_LOST, UNSEEN, standing
+from headstone.guard.departures import Departures
 from headstone.guard.evidence import evidence
-from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Reading, Remembered
+from headstone.guard.gone_topics import end_topic, release_orphaned_default
+from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Remembered
 from headstone.guard.loans import loans
 from headstone.guard.looks import Look
 from headstone.guard.memories import plain
+from headstone.guard.missed import Missed
 from headstone.guard.readings import Readings
-from headstone.guard.recollection import Recollection
-from headstone.guard.status import CLUSTER_LOST, REFUSED, UNSEEN
+from headstone.guard.readmitting import OwnReadmissions
+from headstone.guard.recollection import Recollection, released_by_person, with_readings
+from headstone.guard.topic_identity import is_another
 
 LEASE_POLLS = 3
 """A lease outlives some looks, and half of the time that a hold may take: another guard must still be in time."""
@@ -53,12 +61,12 @@ PAUSE_MS_MIN = 100
 """A change is followed at this pace, this often; then at the usual one."""
 MARGINS = "margins"
 """Fact of the journal: what the guard that leads counts with, for whoever asks for the status."""
-UNKNOWN_TOPIC = 3
-"""Kafka's error of a topic that is not there."""
+DELETED = "it was deleted"
+NOT_COMPACTED = "it is not compacted any more"
+MADE_ANEW = "it was deleted, and another one has its name now"
 PROBLEMS_MAX = 5
 END_TRIES_MAX = 10
-REREAD_MS = 600_000
-"""A replica that could not be judged is read again after this long."""
+FORGET_EVERY_MS = 86_400_000
 HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
 
 LookAt = Callable[[Sequence[str] | None], Look]
@@ -121,14 +129,15 @@ class Watcher:
     """One guard of one cluster. `looking` says that nothing is being changed: a look may be dropped in the middle."""
 
     def __init__(
-        self, settings: Settings, *, admin: Admin, look: LookAt, journal: Journal, clock: Clock, readings: Readings | None
+        self, settings: Settings, *, admin: Admin, look: LookAt, journal: Journal, clock: Clock, readings: Readings | None,
+        readmissions: OwnReadmissions | None = None, missed: Missed | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.looking = False
         self.calls_failed = 0
         self.looks = 0
         self._admin, self._look, self._journal, self._clock = admin, look, journal, clock
-        self._readings = readings
+        self._readings, self._readmissions, self._missed = readings, readmissions, missed
         self._recollection = Recollection(journal)
         self._held_on: dict[str, tuple[int, ...]] = {}
         self._end_tries: dict[str, int] = {}
@@ -137,7 +146,10 @@ class Watcher:
         self._statuses: dict[str, tuple[Status, ...]] = {}
         self._memories: dict[str, Memory] = {}
         self._looked_ms: int | None = None
-        self._gone: tuple[str, ...] = ()
+        self._departures = Departures(journal, settings.margins.metadata_age_ms)
+        self._gone: dict[str, str] = {}
+        """Topics that the look found gone, or without need of a guard, and why."""
+        self._forgot_ms = 0
 
     def run(self, stop: threading.Event, tell: Callable[[Round], None]) -> None:
         """Until `stop`. Looks begin poll_ms apart, sooner while a change is followed."""
@@ -168,11 +180,14 @@ class Watcher:
             look = self._looked(only)
         except Unfinished as error:
             return self._lost(began_ms, lease, str(error))
-        released = self._journal.released()
-        decided = {seen.topic: self._decided(seen, released) for seen in look.topics}
         seen_topics = {seen.topic: seen for seen in look.topics}
         problems = list(look.problems)
         try:
+            # A look may outlast the lease: of a large cluster, of brokers that answer late.
+            lease = self._journal.renew(self.settings.name, now_ms=self._clock(), lease_ms=self.settings.lease_ms)
+            problems += self._end_gone(look)
+            released = self._journal.released()
+            decided = {seen.topic: self._decided(seen, released) for seen in look.topics}
             problems += self._remember(decided, seen_topics, began_ms if only is None else None)
             done = self._act(decided, seen_topics)
         except LeaseLost:
@@ -193,27 +208,31 @@ class Watcher:
         return self._result(began_ms, lease, False, (), (), whole=True)
 
     def _looked(self, only: Sequence[str] | None) -> Look:
-        """Topics that the guard holds are looked at also if they are no longer compacted: then the hold ends."""
-        self.looking = True
+        """Topics that the guard remembers are looked at also if they are no longer compacted: then the hold ends."""
+        self.looking, self._gone = True, {}
         try:
             look = self._look(only or self.settings.topics or None)
-            if only is None and not self.settings.topics:
+            if only is None:
                 seen = {topic.topic for topic in look.topics}
-                missing = [name for name in self._journal.names() if name not in seen]
-                self._gone = self._deleted(missing)
-                left = [name for name in missing if name not in self._gone]
-                held = [name for name in left if self._recollection.memory(name).hold is not None]
-                others = self._look(held) if held else replace(look, topics=(), problems=())
-                look = replace(look, topics=(*look.topics, *others.topics), problems=(*look.problems, *others.problems))
-            return look
+                watched = self.settings.topics
+                missing = [n for n in self._journal.names() if n not in seen and (not watched or n in watched)]
+                unknown = self._departures.unknown(self._admin, missing)
+                self._gone = dict.fromkeys(self._departures.gone(unknown, look.asked_ms), DELETED)
+                left = [name for name in missing if name not in unknown]
+                if left and not watched:
+                    more = self._look(left)
+                    idle = [seen for seen in more.topics if self._is_idle(seen)]
+                    self._gone |= dict.fromkeys((seen.topic for seen in idle), NOT_COMPACTED)
+                    topics = (*look.topics, *(seen for seen in more.topics if seen not in idle))
+                    look = replace(look, topics=topics, problems=(*look.problems, *more.problems))
+            return replace(look, topics=self._departures.current(look.topics))
         finally:
             self.looking = False
 
-    def _deleted(self, topics: Sequence[str]) -> tuple[str, ...]:
-        described = self._admin.describe(topics).topics if topics else {}
-        return tuple(
-            name for name, states in described.items() if any(s.error == UNKNOWN_TOPIC for s in states.values())
-        )
+    def _is_idle(self, seen: TopicSeen) -> bool:
+        """Nothing is removed from it by key, and nobody is owed anything."""
+        memory = self._recollection.memory(seen.topic)
+        return not seen.compacted and memory.hold is None and not memory.away
 
     def _lost(self, began_ms: int, lease: Lease, why: str) -> Round:
         """What is set stays set, which is safe; it is told, and looked for again."""
@@ -241,6 +260,24 @@ class Watcher:
         seen = with_readings(seen, self._journal.readings(seen.topic), now_ms)
         return memory, decide(memory, seen, now_ms, self.settings.margins, self.settings.allowed)
 
+    def _end_gone(self, look: Look) -> list[str]:
+        """Before anything is decided: topics that were deleted, also those whose name another one has now."""
+        anew = [seen for seen in look.topics if is_another(self._recollection.memory(seen.topic), seen)]
+        gone = [*self._gone.items(), *((seen.topic, MADE_ANEW) for seen in anew)]
+        if not gone:
+            return []
+        self._journal.check_lease(self.settings.name, now_ms=self._clock())
+        remarks = []
+        for topic, why in gone:
+            if why != NOT_COMPACTED:
+                self._departures.note(self._recollection.memory(topic).topic_id, look.asked_ms)
+            remarks.append(end_topic(self._journal, topic, why=why, now_ms=self._clock()))
+            self._recollection.drop(topic)
+            self._held_on.pop(topic, None)
+            self._accepted_ms.pop(topic, None)
+            self._end_tries.pop(topic, None)
+        return remarks
+
     def _remember(
         self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen], looked_ms: int | None
     ) -> list[str]:  # fmt: skip
@@ -256,19 +293,20 @@ class Watcher:
         margins = json.dumps(plain(self.settings.margins))
         if self._journal.fact(MARGINS) != margins:
             self._journal.note_fact(MARGINS, margins)
-        for topic in self._gone:
-            self._journal.forget(topic)
-            self._recollection.drop(topic)
         for topic in self._journal.released():
             if topic in kept and kept[topic].memory.hold is None:
                 self._journal.forget_released(topic)
         for topic in self._journal.sizes():
             if topic in kept and kept[topic].memory.hold is None:
                 self._journal.forget_sizes(topic)
+        if not self._forgot_ms <= self._clock() < self._forgot_ms + FORGET_EVERY_MS:
+            self._forgot_ms = self._clock()
+            forget_old_changes(self._journal, now_ms=self._forgot_ms)
         if not self.settings.applies:
             return []
         try:
-            return put_back(self._admin, self._journal)
+            remarks = put_back(self._admin, self._journal)
+            return remarks + release_orphaned_default(self._admin, self._journal, now_ms=self._clock())
         except Unfinished as error:
             return [f"what an interrupted guard began was not put back: {error}"]
 
@@ -278,7 +316,25 @@ class Watcher:
         for topic, action in wanted:
             outcome = self._acted(topic, action, decided[topic][1], seen[topic]) if self.settings.applies else None
             done.append(Done(topic=topic, action=action, outcome=outcome))
-        return done
+        return done + self._readmit()
+
+    def _readmit(self) -> list[Done]:
+        """Those that were begun, a step further; what is told of them here is only what keeps them."""
+        if self._readmissions is None or not self.settings.applies:
+            return []
+        self._journal.check_lease(self.settings.name, now_ms=self._clock())
+        stuck = self._readmissions.go_on()
+        self.calls_failed += len(stuck)
+        return [
+            Done(
+                topic=kept.readmission.topic, outcome=Outcome(why=kept.why),
+                action=AddAgain(
+                    topic=kept.readmission.topic, partition=kept.readmission.partition, broker=kept.readmission.broker,
+                    order=kept.readmission.order,
+                ),
+            )
+            for kept in stuck
+        ]  # fmt: skip
 
     def _unended(self, decided: Mapping[str, tuple[Memory, Decision]]) -> list[tuple[str, Action]]:
         """Passes are asked to end once, when a hold is confirmed: what was refused is asked for again, some times."""
@@ -295,6 +351,10 @@ class Watcher:
             if self._readings is not None:
                 self._readings.want(action)
             return Outcome()
+        if isinstance(action, Expel | AddAgain):
+            if self._readmissions is not None:
+                self._readmissions.want(action)
+            return Outcome(needed=False)
         now_ms = self._clock()
         self._journal.check_lease(self.settings.name, now_ms=now_ms)
         text = evidence(seen, decision.statuses)
@@ -305,8 +365,11 @@ class Watcher:
             tries = self._end_tries.pop(topic, 0)
             if outcome.why is not None:
                 self._end_tries[topic] = tries + 1
-        if isinstance(action, SetHold) and outcome.why is None:
-            self._accepted_ms[topic] = self._clock()
+        if isinstance(action, SetHold):
+            # What it found just before is on the disk only: remembered as it was decided, it would be overwritten there.
+            self._recollection.drop(topic)
+            if outcome.why is None:
+                self._accepted_ms[topic] = self._clock()
         self.calls_failed += outcome.why is not None
         return outcome
 
@@ -315,7 +378,7 @@ class Watcher:
     ) -> None:  # fmt: skip
         """What stands now, for status and metrics."""
         now_ms = self._clock()
-        lent = {loan.topic for loan in loans(self._journal)}
+        lent = {loan.topic for loan in loans(self._journal) if loan.lent == HOLD}
         if whole:
             self._looked_ms = began_ms
             for topic in (*self._gone, *decided):
@@ -326,14 +389,14 @@ class Watcher:
                 topic: tuple(replace(status, state=State.UNKNOWN) for status in statuses)
                 for topic, statuses in self._statuses.items()
             }
-        for topic, (before, decision) in decided.items():
+        for topic, (_, decision) in decided.items():
+            if self._missed is not None:
+                self._missed.expect(topic, known_below(decision.memory))
             self._statuses[topic] = decision.statuses
-            self._memories[topic] = (
-                decision.memory if self.settings.applies else without_wishes(before, decision.memory)
-            )
-            known = self._journal.alarms(topic)
-            refused = [one for one in done if one.topic == topic and one.outcome and one.outcome.why is not None]
-            alarms = standing(topic, decision, refused, known)
+            self._memories[topic] = self._recollection.memory(topic)
+            reasons = [each.outcome.why for each in done if each.topic == topic and each.outcome and each.outcome.why]
+            settings = self.settings
+            alarms = standing(topic, decision, reasons, settings.allowed, applies=settings.applies)
             # A readmission by hand holds the topic for a while, and says so in the journal.
             alarms = [a for a in alarms if a.kind != AlarmKind.FOREIGN_HOLD or topic not in lent]
             self._journal.set_alarms(topic, alarms, now_ms=now_ms)
@@ -381,57 +444,3 @@ def without_wishes(before: Memory, decided: Memory) -> Memory:
     orders = {(away.partition, away.broker): away.order for away in before.away}
     away = tuple(replace(away, order=orders.get((away.partition, away.broker), ())) for away in decided.away)
     return replace(decided, hold=hold, default_hold=before.default_hold, away=away)
-
-
-def released_by_person(memory: Memory, released_ms: int | None) -> Memory:
-    """As if the guard had seen somebody undo it: told, and left alone until everybody is back."""
-    hold = memory.hold
-    if hold is None or released_ms is None or hold.undone_ms is not None or hold.asked_ms > released_ms:
-        return memory
-    seen_ms = hold.asked_ms if hold.seen_ms is None else hold.seen_ms
-    return replace(memory, hold=replace(hold, seen_ms=seen_ms, undone_ms=released_ms, confirmed=(), confirmed_ms=None))
-
-
-def with_readings(seen: TopicSeen, readings: Sequence[Reading], now_ms: int) -> TopicSeen:
-    """One that could not be judged is forgotten after a while: it is read again."""
-    by_replica = {
-        (reading.partition, reading.broker): reading
-        for reading in readings
-        if reading.verdict is not Verdict.UNJUDGED or now_ms - reading.read_ms < REREAD_MS
-    }
-    partitions = []
-    for partition in seen.partitions:
-        replicas = []
-        for replica in partition.replicas:
-            reading = by_replica.get((partition.partition, replica.broker))
-            if reading is not None:
-                replica = replace(replica, verdict=reading.verdict, read_ms=reading.read_ms)
-            replicas.append(replica)
-        partitions.append(replace(partition, replicas=tuple(replicas)))
-    return replace(seen, partitions=tuple(partitions))
-
-
-def standing(
-    topic: str, decision: Decision, refused: Sequence[Done], known: Sequence[KeptAlarm]
-) -> list[KeptAlarm]:  # fmt: skip
-    """What a person must know now: some alarms are decided once, and stand until what they are about is over."""
-    alarms = [
-        KeptAlarm(kind=action.kind, topic=topic, partition=action.partition, broker=action.broker)
-        for action in decision.actions
-        if isinstance(action, Alarm)
-    ]
-    alarms += [
-        KeptAlarm(kind=AlarmKind.TOO_LATE, topic=topic, partition=away.partition, broker=away.broker)
-        for away in decision.memory.away
-        if away.too_late or away.order
-    ]
-    hold = decision.memory.hold
-    if hold is not None and hold.undone_ms is not None and hold.released_ms is None:
-        by_robot = any(alarm.kind == AlarmKind.UNDONE_BY_ROBOT for alarm in (*alarms, *known))
-        kind = AlarmKind.UNDONE_BY_ROBOT if by_robot else AlarmKind.CHANGED_BY_PERSON
-        alarms.append(KeptAlarm(kind=kind, topic=topic))
-    reasons = sorted({str(done.outcome.why) for done in refused if done.outcome is not None})
-    if reasons:
-        alarms.append(KeptAlarm(kind=REFUSED, topic=topic, detail="; ".join(reasons)))
-    unique = {(alarm.kind, alarm.partition, alarm.broker): alarm for alarm in alarms}
-    return list(unique.values())

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from headstone.coordination.absences import is_held, is_held_by_default
+from headstone.coordination.absences import known_below
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
@@ -21,6 +22,7 @@ from headstone.coordination.guard_values import (
     AddAgain,
     Allowed,
     Configs,
+    DeletionsRead,
     EndPasses,
     Expel,
     HoldByDefault,
@@ -49,6 +51,8 @@ ROBOT_POLLS = 3.5
 NO_OVERRIDES: Configs = tuple((name, None) for name, _ in HOLD)
 NO_DEFAULTS: Configs = tuple((name, None) for name, _ in DEFAULT_HOLD)
 PERSONS_RATIO = "0.3"
+READ_BATCHES = ((0,), (0,), (0, 1), (2, 50))
+"""Of what a replica lacks, at one look: a guard that may not read, one that falls behind, one that keeps up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,9 @@ class Settings:
 
     @property
     def hold(self) -> bool:
-        reached = all(value is None for _, value in self.overrides)
-        return is_held(self.overrides) or (reached and is_held_by_default(self.default_overrides))
+        """By the values in force: a topic's own, else the default's."""
+        pairs = zip(self.overrides, self.default_overrides, HOLD, strict=True)
+        return all((default if own is None else own) == held for (_, own), (_, default), (_, held) in pairs)
 
 
 class World:
@@ -99,6 +104,7 @@ class World:
         """Of the configs by others than the guard since it last looked."""
         self.undone_ms: int | None = None
         """When somebody else last undid a hold."""
+        self.robot_knows = NO_OVERRIDES
         self._history: list[tuple[int, Metadata, Settings]] = []
         self._pending: list[tuple[int, int, Callable[[], None]]] = []
         self._sent = 0
@@ -149,11 +155,15 @@ class World:
 
     def robot(self) -> None:
         """Puts back what it knows of, however often."""
-        if self.settings.overrides != NO_OVERRIDES:
-            self._edit(NO_OVERRIDES)
+        if self.settings.overrides != self.robot_knows:
+            self._edit(self.robot_knows)
 
     def person(self, rng: random.Random) -> None:
-        self._edit(rng.choice((((RATIO, PERSONS_RATIO),), NO_OVERRIDES, HOLD)))
+        """On the topic; or where the robot has it from, which keeps it then. A hold that is kept so nobody could release."""
+        configs = rng.choice((((RATIO, PERSONS_RATIO),), NO_OVERRIDES, HOLD))
+        if configs != HOLD and rng.random() < 0.5:
+            self.robot_knows = _changed(NO_OVERRIDES, configs)
+        self._edit(configs)
 
     def _edit(self, configs: Configs) -> None:
         self.changes += 1
@@ -164,8 +174,8 @@ class World:
 
     @property
     def undone_unseen(self) -> bool:
-        """Somebody undid the hold, and a look may be too old to show it."""
-        noticed_ms = self.bounds.metadata_age_ms + 2 * self.bounds.poll_ms
+        """Somebody undid the hold, and a look may be too old to show it; or may be no newer than one that was."""
+        noticed_ms = 2 * self.bounds.metadata_age_ms + 2 * self.bounds.poll_ms
         return self.undone_ms is not None and self.cluster.now_ms <= self.undone_ms + noticed_ms
 
     def change_retention(self, rng: random.Random) -> None:
@@ -191,7 +201,8 @@ class Guard:
     """Looks, decides, acts; dies and comes back with its memory. A `cluster.Watcher`."""
 
     def __init__(
-        self, world: World, margins: Margins, allowed: Allowed, *, skew_ms: int, robot: bool, agents: bool
+        self, world: World, margins: Margins, allowed: Allowed, *, skew_ms: int, robot: bool, agents: bool,
+        reads: Sequence[int],
     ) -> None:  # fmt: skip
         self.world, self.cluster, self.rng = world, world.cluster, world.rng
         self.margins, self.allowed, self.skew_ms = margins, allowed, skew_ms
@@ -201,12 +212,16 @@ class Guard:
         self.looked_ms = self.cluster.now_ms
         self.missed_a_leader = self.missed_a_change = False
         self.exposed: set[int] = set()
-        """Who was away when somebody undid the hold: until a look could show it, that is not the guard's to answer for."""
+        """Who was away when somebody undid the hold: until a look could show it, or the replica that is back by then was
+        read, that is not the guard's to answer for."""
         self.robot_ms = self.cluster.now_ms if robot else None
-        self.agents = agents
+        self.agents, self.reads = agents, reads
+        self.liars = False
+        """Agents claim for every replica all that was committed, also for those that are away."""
         self._claims: dict[int, ReplicaWatermarks] = {}
         self._joined: set[tuple[int, int]] = set()
         self._read: dict[int, tuple[Verdict, int]] = {}
+        self._missed: DeletionsRead | None = None
         self._look_ms = self.cluster.now_ms
         self._accepted_ms: int | None = None
         self._leader = self.cluster.metadata.leader
@@ -235,6 +250,7 @@ class Guard:
         trouble, poll_ms = self.world.trouble, self.world.bounds.poll_ms
         if self.rng.random() < trouble.dies:
             self._look_ms = now_ms + self.rng.choice((500, 3_000, 12_000))
+            self._missed = None
             return
         self._look_ms = now_ms + (
             poll_ms if trouble.late == 1.0 else self.rng.choice((poll_ms // 2, poll_ms - self.world.decide_ms))
@@ -250,7 +266,7 @@ class Guard:
         partition = PartitionSeen(
             partition=0, leader=metadata.leader, isr=metadata.isr, committed_end=cluster.truth.committed_end,
             replicas=tuple(self._replica(cluster.brokers[number]) for number in metadata.members),
-            moving=self._moving(metadata),
+            moving=self._moving(metadata), deletions=self._read_missed(metadata),
         )  # fmt: skip
         return TopicSeen(
             topic="t", asked_ms=cluster.now_ms, compacted=True, delete_retention_ms=settings.delete_retention_ms,
@@ -258,6 +274,22 @@ class Guard:
             alive=tuple(b.number for b in alive), held_on=tuple(b.number for b in answering if b.held),
             skew_ms=self.skew_ms, hold_accepted_ms=self._accepted_ms,
         )  # fmt: skip
+
+    def _read_missed(self, metadata: Metadata) -> DeletionsRead | None:
+        """A few batches more, or many, of what replicas lack, from whom metadata names if it leads (`guard/missed.py`)."""
+        known = [end for (_, broker), end in known_below(self.memory).items() if broker not in metadata.isr]
+        read, leader = self._missed, self.cluster.leader()
+        if not known:
+            read = None
+        elif read is None or min(known) < read.start:
+            read = DeletionsRead(start=min(known), end=min(known))
+        if read is not None and leader is not None and leader.number == metadata.leader:
+            committed = (b for b in leader.log.batches(read.end) if b.last < leader.log.high_watermark)
+            for batch in islice(committed, self.rng.choice(self.reads)):
+                deletes = not batch.is_data or any(record.value is None for record in batch.records)
+                read = replace(read, end=batch.last + 1, newest=batch.last if deletes else read.newest)
+        self._missed = read
+        return read
 
     def _moving(self, metadata: Metadata) -> tuple[int, ...]:
         """Added, and not in sync since."""
@@ -269,16 +301,19 @@ class Guard:
         reachable = self.cluster.reachable(broker) and broker.metadata is not None
         if reachable and self.agents:
             self._claims[broker.number] = broker.log.watermarks()
+        end = self.cluster.truth.committed_end
+        claim = ReplicaWatermarks(mcco=end, mxfo=end) if self.liars else self._claims.get(broker.number)
         return ReplicaSeen(
             broker=broker.number, log_end=broker.log.log_end if reachable else None, verdict=verdict, read_ms=read_ms,
-            watermarks=self._claims.get(broker.number),
+            watermarks=claim,
         )  # fmt: skip
 
     def _decide(self, seen: TopicSeen) -> None:
         decision = decide(self.memory, seen, self.cluster.now_ms, self.margins, self.allowed)
         self.memory, self.statuses = decision.memory, decision.statuses
         away = {absence.broker for absence in self.memory.away}
-        self.exposed = (self.exposed | away) if self.world.undone_unseen else (self.exposed & away)
+        unread = {absence.broker for absence in self.memory.away if absence.returned_ms is not None}
+        self.exposed = (self.exposed | away) if self.world.undone_unseen else (self.exposed & unread)
         self.missed_a_leader |= self.unknown and self.cluster.metadata.leader != self._leader
         self.missed_a_change |= self.world.changes > 1
         self.looked_ms, self._leader, self.world.changes = seen.asked_ms, self.cluster.metadata.leader, 0

@@ -14,7 +14,7 @@ from headstone.sim.broker import Broker, Parts
 from headstone.sim.chaos import Corrupt
 from headstone.sim.checkers import NOT_CONVERGED, Finding, check_log
 from headstone.sim.cluster import Producer
-from headstone.sim.guard_world import CALM, MARGINS, RETENTION_MS, ROUGH, WORST, Guard, World
+from headstone.sim.guard_world import CALM, MARGINS, READ_BATCHES, RETENTION_MS, ROUGH, WORST, Guard, World
 from headstone.sim.ordeals import Ordeals
 from headstone.sim.scenario import Scenario
 
@@ -24,6 +24,8 @@ EDGE_BEFORE_MS = 1_400
 EDGE_STEPS = 32
 EDGE_STEPS_MS = (20, 60, 90)
 """From the first moment that anything could be due, by whichever clock, until it is due by all of them."""
+EDIT_CHANCE = 0.05
+"""At each of these steps, where somebody meddles: a hold is undone while it matters."""
 CHANGE_EVERY_MS = 1_500
 """Nobody changes configs and puts them back between two looks: the promise does not cover that."""
 
@@ -44,8 +46,9 @@ class Guarded(Ordeals):
         self.world = World(self.cluster, bounds, trouble, rng)
         self.guard = Guard(
             self.world, margins, allowed, skew_ms=max(0, spread_ms - bounds.skew_ms), robot=robot,
-            agents=rng.random() < 0.3,
+            agents=rng.random() < 0.3, reads=rng.choice(READ_BATCHES),
         )  # fmt: skip
+        self.guard.liars = self.guard.agents and seed % 2 == 1
         self.guarding = guarding
         self.never_late = trouble is not ROUGH and not self.meddled
         """Slow and old, but within the margins, and nobody meddles: here the guard must not come too late."""
@@ -86,6 +89,7 @@ class Guarded(Ordeals):
         if copier is not None:
             cluster.shrink_isr(copier.number)
         self._all_learn()
+        self._write_plain(leader, rng)
         self._miss(leader, producer, marker=marker, commit=rng.random() < 0.5)
         self._stamp(leader, copier, rng)
         self._wear_on(broker, rng)
@@ -95,6 +99,13 @@ class Guarded(Ordeals):
         self._all_learn()
         self.pump(rng)
         return True
+
+    def _write_plain(self, leader: Broker, rng: random.Random) -> None:
+        """Nothing that a replica which is away must not miss, for up to half of the retention, or for longer than that."""
+        for _ in range(rng.choice((0, 0, 0, 2, 20))):
+            self.cluster.produce(leader, [(b"filler", b"beat")])
+            self._follow()
+            self.cluster.wait(rng.choice((MARGINS.poll_ms, RETENTION_MS // 10)))
 
     def _miss(self, leader: Broker, producer: Producer, *, marker: bool, commit: bool) -> None:
         if marker:
@@ -128,6 +139,8 @@ class Guarded(Ordeals):
             for number in cluster.metadata.members:
                 if cluster.brokers[number].alive and number != besides.number:
                     self._choose_or_clean(cluster.brokers[number], rng)
+            if self.meddled and rng.random() < EDIT_CHANCE:
+                self.somebody_edits(rng)
             cluster.wait(rng.choice(EDGE_STEPS_MS))
             self.world.begin_passes()
 

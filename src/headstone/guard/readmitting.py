@@ -1,0 +1,144 @@
+"""The guard's own readmissions (--allow readmission): begun by its decisions, and a step further at each look.
+
+Steps, limits and records are those of `guard readmit`, so that either goes on with what the other began. Whether a replica is
+taken out is the decision's, and so is the hold of the topic; reading the new copy is the loop's. Here is what lies between: the
+old copy that must be gone, the limit of the rate, the replica's place in the list at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headstone.coordination.guard_values import AddAgain, Expel, Verdict
+from headstone.errors import Unfinished
+from headstone.guard import readmission_steps as steps
+from headstone.guard.loans import loans
+from headstone.guard.readmission import Course, Ended, Means, advance, forget_gone, put_back_loans
+from headstone.guard.readmission_plan import ReadmissionPlan
+from headstone.guard.readmission_records import Busy, alone, keep_readmission, open_readmissions
+from headstone.guard.readmission_steps import Readmission, Step
+from headstone.guard.verification import Judged
+from headstone.log.shown import visible
+from headstone.log.topic_partition import TopicPartition
+
+WHY = "it may have missed what the others removed"
+STEPS_MAX = 5
+"""At one look: what was noted is followed at once, what the cluster was asked for at the next look."""
+
+Replica = tuple[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """A readmission that does not go on, and why, for a person."""
+
+    readmission: Readmission
+    why: str
+
+
+class OwnReadmissions:
+    """Of the guard that leads and acts."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._courses: dict[Replica, Course] = {}
+        self._wanted: dict[Replica, Expel | AddAgain] = {}
+
+    def want(self, action: Expel | AddAgain) -> None:
+        """Until the next `go_on`: what was not decided again is not done any more."""
+        self._wanted[TopicPartition(action.topic, action.partition), action.broker] = action
+
+    def go_on(self) -> list[Stuck]:
+        """Each of them as far as it goes now. While a person readmits, that one goes on with all of them."""
+        wanted, self._wanted = self._wanted, {}
+        journal = self._means.journal
+        if not wanted and not loans(journal) and not any(each.by_guard for each in open_readmissions(journal)):
+            return []
+        try:
+            with alone(journal):
+                forget_gone(self._means)
+                stuck = self._go_on(wanted)
+                put_back_loans(self._means, None)
+                return stuck
+        except Busy:
+            return []
+        except Unfinished as error:
+            self._means.tell(visible(str(error)))
+            return []
+
+    def _go_on(self, wanted: Mapping[Replica, Expel | AddAgain]) -> list[Stuck]:
+        stuck = [kept for replica, action in wanted.items() if (kept := self._begin(replica, action)) is not None]
+        for readmission in open_readmissions(self._means.journal):
+            if readmission.by_guard:
+                replica = (readmission.topic_partition, readmission.broker)
+                why = self._advanced(replica, readmission, wanted.get(replica))
+                stuck += [Stuck(readmission=readmission, why=why)] if why else []
+        return stuck
+
+    def _begin(self, replica: Replica, action: Expel | AddAgain) -> Stuck | None:
+        """One replica of a partition at a time; another one, or a person's, comes first. A person's goes on only by hand."""
+        partition, broker = replica
+        others = [other for other in open_readmissions(self._means.journal) if other.topic_partition == partition]
+        if others:
+            by_hand = [other for other in others if not other.by_guard]
+            return Stuck(readmission=by_hand[0], why=_waits(broker, by_hand[0])) if by_hand else None
+        state = self._means.admin.describe([partition.topic])
+        described = state.topics.get(partition.topic, {}).get(partition.number)
+        if described is None:
+            return None
+        added_again = isinstance(action, AddAgain)
+        begun = Readmission(
+            topic=partition.topic, partition=partition.number, broker=broker,
+            order=action.order if isinstance(action, AddAgain) else described.replicas, expelled=added_again,
+            was_away=broker not in state.brokers, began_ms=self._means.clock_ms(),
+            topic_id=state.topic_ids.get(partition.topic), by_guard=True,
+        )  # fmt: skip
+        keep_readmission(self._means.journal, begun)
+        self._courses[replica] = _course(begun, resumed=added_again)
+        return None
+
+    def _advanced(self, replica: Replica, readmission: Readmission, action: Expel | AddAgain | None) -> str | None:
+        """Why it does not go on; None: it does, or waits for what takes its time."""
+        course = self._courses.pop(replica, None) or _course(readmission, resumed=True)
+        course.readmission = readmission
+        try:
+            for _ in range(STEPS_MAX):
+                course.verdict = self._verdict(course.readmission)
+                step = advance(self._means, course, is_left=lambda step: _is_left(step, action))
+                if course.end is not None or not isinstance(step, steps.Note | steps.Brake):
+                    break
+        except Unfinished as error:
+            return str(error)
+        if course.end is None:
+            self._courses[replica] = course
+            return None
+        return course.end.why if course.end.ended is Ended.STOPPED else None
+
+    def _verdict(self, readmission: Readmission) -> Verdict | None:
+        """Of the new copy, as the loop read it."""
+        for reading in self._means.journal.readings(readmission.topic):
+            same = (reading.partition, reading.broker) == (readmission.partition, readmission.broker)
+            if same and readmission.added_ms and reading.read_ms >= readmission.added_ms:
+                return reading.verdict
+        return None
+
+
+def _waits(broker: int, by_hand: Readmission) -> str:
+    return (
+        f"broker {broker} waits to copy {by_hand.topic_partition} afresh: `headstone guard readmit` began that with broker "
+        f"{by_hand.broker} and has not ended it: run it again with --apply"
+    )
+
+
+def _course(readmission: Readmission, *, resumed: bool) -> Course:
+    judged = Judged(verdict=Verdict.UNJUDGED, why=WHY)
+    plan = ReadmissionPlan(readmission=readmission, judged=judged, away=readmission.was_away, resumed=resumed)
+    return Course(plan=plan, readmission=readmission)
+
+
+def _is_left(step: Step, action: Expel | AddAgain | None) -> bool:
+    """To take it out is decided anew at each look; the hold and the reading are the loop's."""
+    if isinstance(step, steps.Expel):
+        return not isinstance(action, Expel)
+    return isinstance(step, steps.SetHold | steps.Read | steps.Away)

@@ -1,0 +1,57 @@
+"""The arithmetic of time: until when nothing that a replica lacks can be gone anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headstone.coordination.danger import (
+    NEVER_MS,
+    CommittedEnd,
+    Danger,
+    Margins,
+    Retention,
+    danger,
+    first_removal_ms,
+    still_complete_ms,
+)
+
+
+@pytest.mark.parametrize(
+    ("retentions", "horizon_ms", "removal_ms"),
+    [
+        ((Retention(retention_ms=100),), None, 1_100),
+        ((Retention(retention_ms=100, until_ms=999), Retention(retention_ms=500, since_ms=900)), None, 1_500),
+        ((Retention(retention_ms=100, until_ms=1_000), Retention(retention_ms=500, since_ms=900)), None, 1_100),
+        ((Retention(retention_ms=500, until_ms=1_300), Retention(retention_ms=50, since_ms=1_200)), None, 1_250),
+        ((Retention(retention_ms=100),), 1_050, 1_050),
+        ((Retention(retention_ms=NEVER_MS),), None, NEVER_MS),
+    ],
+    ids=["one", "raised before", "raised when it left", "lowered since", "a horizon in a batch", "never"],
+)
+def test_the_first_removal_is_the_earliest_stamp_and_its_retention(
+    retentions: tuple[Retention, ...], horizon_ms: int | None, removal_ms: int
+) -> None:
+    assert first_removal_ms(1_000, retentions, horizon_ms) == removal_ms
+
+
+def test_every_margin_makes_the_hold_earlier() -> None:
+    def of(margins: Margins, skew_ms: int = 7) -> Danger:
+        spans = (Retention(retention_ms=1_000),)
+        return danger(complete=5_000, retentions=spans, horizon_ms=None, skew_ms=skew_ms, margins=margins)
+
+    none = Margins(metadata_age_ms=0, skew_ms=0, effect_ms=0, poll_ms=0, pass_start_ms=0, slack_share=1.0)
+    assert of(none, skew_ms=0) == Danger(complete_ms=5_000, unsafe_ms=6_000, hold_ms=6_000)
+    assert of(none) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_993)
+    assert of(replace(none, skew_ms=3)) == Danger(complete_ms=5_000, unsafe_ms=5_990, hold_ms=5_990)
+    assert of(replace(none, pass_start_ms=4)) == Danger(complete_ms=5_000, unsafe_ms=5_989, hold_ms=5_989)
+    assert of(replace(none, effect_ms=100)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_893)
+    assert of(replace(none, poll_ms=50)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_943)
+    assert of(replace(none, slack_share=0.5)) == Danger(complete_ms=5_000, unsafe_ms=5_993, hold_ms=5_496)
+
+
+def test_a_replica_that_comes_back_with_less_was_complete_earlier() -> None:
+    ends = tuple(CommittedEnd(asked_ms=ms, offset=offset) for ms, offset in ((10, 5), (20, 8), (30, 9), (40, 12)))
+    moments = [still_complete_ms(30, log_end, ends) for log_end in (None, 9, 8, 7, 4)]
+    assert moments == [30, 30, 20, 10, None]

@@ -1,0 +1,139 @@
+"""Every alarm says what to do as things are then, in the runbook's words, and stands for as long as it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headstone.coordination.guard_values import DEFAULT_HOLD, RATIO, AlarmKind, Allowed, State
+from headstone.guard.alarms import (
+    ADVICE,
+    BY_DEFAULT,
+    CLUSTER_LOST,
+    DEFAULT_CHANGED,
+    OUT_OF_REACH,
+    REFUSED,
+    UNSEEN,
+)
+from headstone.guard.journal import Journal
+from headstone.guard.telling import alarm_words
+from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, watcher
+from tests.guard.world import CLUSTER_ID, MARGINS, ClusterTwin, Topic
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
+        yield opened
+
+
+def test_every_alarm_has_advice_a_heading_in_the_runbook_and_an_alert() -> None:
+    page = (ROOT / "docs" / "guard.md").read_text()
+    alarms = {*map(str, AlarmKind), CLUSTER_LOST, REFUSED, UNSEEN}
+    assert alarms == {key for key in ADVICE if isinstance(key, str)}
+    assert [kind for kind in alarms if f"### {kind}\n" not in page] == []
+    assert [kind for kind in alarms if f'headstone_guard_alarm{{kind="{kind}"}}' not in page] == []
+    sections = dict(section.split("\n", 1) for section in page.split("### ")[1:])
+    told_apart = [key for key in ADVICE if not isinstance(key, str)]
+    assert [(kind, detail) for kind, detail in told_apart if detail not in " ".join(sections[kind].split())] == []
+
+
+def test_what_nobody_guards_and_what_agents_do_wrong_have_an_alert_with_words() -> None:
+    alerts = (ROOT / "docs" / "guard.md").read_text().split("## Alerts\n")[1]
+    metrics = {
+        "PartitionUnknown": f'headstone_guard_partition_state{{state="{State.UNKNOWN}"}} == 1',
+        "AgentSilent": "headstone_guard_agent_silent == 1",
+        "ReportsRefused": "increase(headstone_guard_reports_refused_total[10m]) > 0",
+    }
+    rules = {name: line for line in alerts.splitlines() for name in metrics if f"alert: {name}," in line}
+    assert {name for name, expression in metrics.items() if expression in rules[name]} == metrics.keys()
+    assert [name for name in metrics if f"`{name}`: " not in alerts] == []
+
+
+def undone(journal: Journal, allowed: Allowed, **topic: object) -> tuple[ClusterTwin, list[str]]:
+    """What `status` advises once something has put the overrides back."""
+    twin = ClusterTwin(orders=Topic(**topic))  # type: ignore[arg-type]
+    found = dict(twin.topics["orders"].overrides)
+    guard = watcher(twin, journal, replace(ACTS, allowed=allowed))
+    held_at_half_a_day(twin, guard)
+    after(twin, guard, 1_000)
+    twin.topics["orders"].overrides = found
+    after(twin, guard, MARGINS.metadata_age_ms + 1)
+    result = after(twin, guard, 1_000)
+    return twin, [alarm_words(alarm) for alarm in result.alarms]
+
+
+UNDONE = "orders: a robot undid the hold"
+
+
+def test_what_to_do_about_a_robot_depends_on_what_is_allowed_and_what_it_reaches(tmp_path: Path) -> None:
+    cases: list[tuple[Allowed, dict[str, str]]] = [
+        (Allowed(), {}), (Allowed(cluster_default=True), {}), (Allowed(cluster_default=True), {RATIO: "0.1"}),
+    ]  # fmt: skip
+    said = []
+    for number, (allowed, overrides) in enumerate(cases):
+        with Journal.open(tmp_path / f"{number}.sqlite", cluster_id=CLUSTER_ID) as journal:
+            said.append(undone(journal, allowed, overrides=overrides)[1])
+    leave = "tell the robot to leave the three settings alone"
+    assert said == [
+        [f"{UNDONE}; {leave}, or restart the guard with --allow cluster-default"],
+        [f"{UNDONE}: {BY_DEFAULT}; {leave}: until then every topic without overrides of its own is held too"],
+        [f"{UNDONE}: {OUT_OF_REACH}; {leave}, or bring the replica back in time"],
+    ]
+
+
+def test_a_guard_that_is_restarted_with_leave_for_the_cluster_default_uses_it_at_once(journal: Journal) -> None:
+    twin, _ = undone(journal, Allowed())
+    assert twin.default == {}
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
+    (alarm,) = after(twin, guard, 1_000).alarms
+    assert (twin.default, alarm.kind, alarm.detail) == (dict(DEFAULT_HOLD), AlarmKind.UNDONE_BY_ROBOT, BY_DEFAULT)
+
+
+def test_leave_for_the_cluster_default_does_not_hold_again_what_a_person_released(journal: Journal) -> None:
+    twin, _ = undone(journal, Allowed())
+    journal.note_released("orders", now_ms=twin.now_ms)
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
+    assert (kinds(after(twin, guard, 1_000)), twin.default) == ([AlarmKind.CHANGED_BY_PERSON], {})
+
+
+def test_a_cluster_default_that_a_person_changed_is_told_for_as_long_as_it_is_missed(journal: Journal) -> None:
+    twin, _ = undone(journal, Allowed(cluster_default=True))
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
+    after(twin, guard, 1_000)
+    twin.default = {}
+    for _ in range(3):
+        result = after(twin, guard, MARGINS.metadata_age_ms + 1)
+    assert [(alarm.kind, alarm.detail) for alarm in result.alarms] == [(AlarmKind.CHANGED_BY_PERSON, DEFAULT_CHANGED)]
+
+
+def test_overrides_that_the_cluster_default_does_not_reach_are_told_for_as_long_as_they_stand(journal: Journal) -> None:
+    twin, _ = undone(journal, Allowed(cluster_default=True))
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
+    after(twin, guard, 1_000)
+    said = []
+    for overrides in ({RATIO: "0.1"}, {RATIO: "0.1"}, {}):
+        twin.topics["orders"].overrides = dict(overrides)
+        result = after(twin, guard, MARGINS.metadata_age_ms + 1)
+        said.append([(alarm.kind, alarm.detail) for alarm in result.alarms])
+    out = [(AlarmKind.CHANGED_BY_PERSON, OUT_OF_REACH)]
+    assert said == [out, out, [(AlarmKind.UNDONE_BY_ROBOT, BY_DEFAULT)]]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_who_is_away_too_long_is_readmitted_by_the_guard_itself_only_where_that_is_allowed(
+    journal: Journal, allowed: bool
+) -> None:  # fmt: skip
+    twin = ClusterTwin()
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(readmission=allowed)))
+    twin.refuses = "not now"
+    held_at_half_a_day(twin, guard)
+    for _ in range(12):
+        result = after(twin, guard, 3_600_000)
+    (words,) = [alarm_words(alarm) for alarm in result.alarms if alarm.kind == AlarmKind.TOO_LATE]
+    assert ("headstone guard readmit" in words, "keep it running" in words) == (not allowed, allowed)
