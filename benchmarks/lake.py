@@ -5,7 +5,8 @@
     python -m benchmarks.lake --groups passes --keys 2000000 --map-bytes 13421772 --extent-bytes 1677721
 
 first    ingest, then a compaction that removes half: against reading the files, and against `compact` on a copy of them
-second   another compaction after 1 % more: keys that live in a few extents, and keys from everywhere
+second   another compaction after 1 % more: keys that live in a few extents, and keys from everywhere; of a log that was written
+         anew by the first one, and of one whose extents are on their way to being written again, as the first one left them
 growth   a quarter, a half and the whole of the log: processor time and requests per byte, 1.0 is linear
 passes   many keys in one pass, against a map of bounded size, pass after pass until nothing is dirty
 
@@ -16,6 +17,7 @@ the machine does; seconds do, and are the best of --runs. Objects are local file
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
@@ -31,6 +33,7 @@ from benchmarks.lake_costs import NOW_MS, Cost, Row, best, compacted, costed, ne
 from benchmarks.lake_logs import GB, PARTITION, VALUE_BYTES, Ints, evenly, log_bytes, write_log
 from benchmarks.lake_passes import passes
 from headstone.lake.compaction import Compacted
+from headstone.lake.dead import DEAD_SHARE_MAX
 from headstone.lake.ingest import EXTENT_BYTES, ingest
 from headstone.lake.keyindex import section_bytes
 from headstone.lake.lake import Lake
@@ -44,6 +47,8 @@ MORE, HOT = 0.01, 0.02
 """Shares of `second`: records that are new, and the extents that hot keys live in."""
 SECOND_EXTENT_BYTES = 2 << 20
 """Small, so that 2 % of the extents of some hundred megabytes are more than one."""
+FIRST_DEAD_SHARE_MAX = {"written anew": 0.0, "marked": DEAD_SHARE_MAX}
+"""Of the compaction before the one that `second` measures."""
 GROWTH = (4, 2, 1)
 READ_BYTES = 2 << 20
 MAP_BYTES = 128 << 20
@@ -125,18 +130,19 @@ def second(root: Path, arguments: argparse.Namespace) -> list[Row]:
     drawn, codec = evenly(arguments.megabytes), codecs.NAMES.index(arguments.codec)
     log = write_log(root / "log", drawn, VALUE_BYTES, codec)
     rows = []
-    for case in ("hot", "uniform"):
-        tell(f"second: {case} keys")
+    for case, before in itertools.product(("hot", "uniform"), ("written anew", "marked")):
+        tell(f"second: {case} keys, {before}")
         with new_lake(root, arguments.objects) as (lake, _):
             ingest(lake, [log], clock=lambda: NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
-            records = compacted(lake, arguments).records_after
+            records = compacted(lake, arguments, dead_share_max=FIRST_DEAD_SHARE_MAX[before]).records_after
             keys = recent_keys(lake, drawn) if case == "hot" else np.unique(drawn)
             chosen = np.random.default_rng(2).choice(keys, size=int(records * MORE))
-            more = write_log(root / case, chosen, VALUE_BYTES, codec, start=drawn.size)
+            more = write_log(root / f"{case} {before}", chosen, VALUE_BYTES, codec, start=drawn.size)
             ingest(lake, [more], clock=lambda: NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
             lists = sum(section_bytes(extent.keys) for extent in lake.metastore.partition(PARTITION).extents)
             done, cost = costed(lake, partial(compacted, lake, arguments))
-            rows.append({"keys": case, **shares(done, cost, new_bytes=log_bytes(more), list_bytes=lists)})
+            row = shares(done, cost, new_bytes=log_bytes(more), list_bytes=lists)
+            rows.append({"keys": case, "first_compaction": before, **row})
     return rows
 
 

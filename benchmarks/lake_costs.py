@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from benchmarks.lake_logs import MB, PARTITION, VALUE_BYTES, evenly, write_log
 from headstone.lake.compaction import Compacted, compact_partition
+from headstone.lake.dead import DEAD_SHARE_MAX
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import EMBEDDED, Lake, create_lake
@@ -88,10 +89,11 @@ def rate(size: int, cost: Cost) -> float:
     return round(size / MB / cost.seconds, 1)
 
 
-def compacted(lake: Lake, arguments: argparse.Namespace, map_bytes: int | None = None) -> Compacted:
-    return compact_partition(
-        lake, PARTITION, InProcess(arguments.threads), now_ms=NOW_MS, options=JobOptions(map_bytes=map_bytes)
-    )
+def compacted(
+    lake: Lake, arguments: argparse.Namespace, map_bytes: int | None = None, dead_share_max: float = DEAD_SHARE_MAX
+) -> Compacted:
+    options = JobOptions(map_bytes=map_bytes, dead_share_max=dead_share_max)
+    return compact_partition(lake, PARTITION, InProcess(arguments.threads), now_ms=NOW_MS, options=options)
 
 
 def warm_up(arguments: argparse.Namespace) -> None:

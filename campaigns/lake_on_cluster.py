@@ -3,8 +3,9 @@
     python -m campaigns.lake_on_cluster --partitions 200 --small-mb 2 --large-mb 8000 --kills 2 --dir DIR
 
 PostgreSQL, versitygw, a Spark master and two workers that share no path with the driver. Before each kill some commits must
-have been made; the next run goes on from there. At the end: the same table by a slow count of batches, nothing lost of what was
-committed, the metastore in order, and what was read and written per byte of log, all runs together. Exit code 1 if not.
+have been made, before the last one some of the large partition; the next run goes on from there. At the end: the same table by
+a slow count of batches, nothing lost of what was committed, the metastore in order, and what was read and written per byte of
+log, all runs together. Exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ MB = 1_000_000
 COMMITS_BEFORE_A_KILL = 5
 POLL_S = 0.2
 HASH_KEY = HashKey(1, 2)
+LARGE = TopicPartition("large", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Result:
     kills: int
     commits_before_kills: tuple[int, ...]
     """Of all partitions together; they must not get fewer."""
+    large_commits_before_kills: tuple[int, ...]
+    """Of the large partition, which must have been in the middle once."""
     commits: int
     seconds: float
     """Of the last run, which nobody disturbs."""
@@ -69,7 +73,10 @@ class Result:
     @property
     def is_right(self) -> bool:
         rising = list(self.commits_before_kills) == sorted(self.commits_before_kills)
-        return self.same_table and not self.violations and rising and len(self.commits_before_kills) == self.kills
+        killed = len(self.commits_before_kills) == self.kills and (
+            not self.kills or self.large_commits_before_kills[-1] > 0
+        )
+        return self.same_table and not self.violations and rising and killed
 
 
 def fill(lake: Lake, root: Path, arguments: argparse.Namespace) -> int:
@@ -114,14 +121,22 @@ def compacting(url: str, settings: dict[str, str], cluster: SparkCluster) -> sub
     return subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
-def commits(lake: Lake) -> int:
-    return sum(partition.compaction_epoch for partition in lake.metastore.snapshot().values())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commits:
+    every: int
+    large: int
 
 
-def killed_in_the_middle(lake: Lake, running: subprocess.Popen[bytes], cluster: SparkCluster) -> int | None:
-    """Commits that had been made when an executor and then the driver were killed; None if the job ended before."""
-    before = commits(lake)
-    while commits(lake) < before + COMMITS_BEFORE_A_KILL:
+def commits(lake: Lake) -> Commits:
+    epochs = {name: partition.compaction_epoch for name, partition in lake.metastore.snapshot().items()}
+    return Commits(every=sum(epochs.values()), large=epochs[LARGE])
+
+
+def killed_in_the_middle(
+    lake: Lake, running: subprocess.Popen[bytes], cluster: SparkCluster, enough: Callable[[Commits], bool]
+) -> Commits | None:
+    """What had been committed when an executor and then the driver were killed; None if the job ended before."""
+    while not enough(commits(lake)):
         if running.poll() is not None:
             return None
         time.sleep(POLL_S)
@@ -129,12 +144,21 @@ def killed_in_the_middle(lake: Lake, running: subprocess.Popen[bytes], cluster: 
     made = commits(lake)
     while commits(lake) == made and running.poll() is None:  # it goes on without that executor
         time.sleep(POLL_S)
+    if running.poll() is not None:
+        return None
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     made = commits(lake)
     while Leases(lake.metastore).held(now_ms=lake.metastore.clock()):  # of the dead: they expire
         time.sleep(POLL_S)
     return made
+
+
+def enough_for(number: int, arguments: argparse.Namespace) -> Callable[[Commits], bool]:
+    """The last kill comes in the middle of the large partition."""
+    if number + 1 == arguments.kills:
+        return lambda made: made.large > 0
+    return lambda made: made.every >= (number + 1) * COMMITS_BEFORE_A_KILL
 
 
 def run(arguments: argparse.Namespace, here: Path, stack: ExitStack) -> Result:
@@ -149,10 +173,11 @@ def run(arguments: argparse.Namespace, here: Path, stack: ExitStack) -> Result:
     names: Sequence[TopicPartition] = lake.metastore.partitions()
     extents = sum(len(partition.extents) for partition in lake.metastore.snapshot().values())
     tables = {name: table_digest(lake, name) for name in names}
-    made: list[int] = []
+    made: list[Commits] = []
     for number in range(arguments.kills):
         tell(f"compacting, until it is killed for the {number + 1}. time")
-        ended = killed_in_the_middle(lake, compacting(url, proxy.settings, cluster), cluster)
+        running = compacting(url, proxy.settings, cluster)
+        ended = killed_in_the_middle(lake, running, cluster, enough_for(number, arguments))
         if ended is not None:
             made.append(ended)
     tell("compacting to the end")
@@ -162,8 +187,9 @@ def run(arguments: argparse.Namespace, here: Path, stack: ExitStack) -> Result:
     seconds = time.monotonic() - started
     tell("counting the tables again")
     return Result(
-        partitions=len(names), log_bytes=size, extents=extents, kills=arguments.kills, commits_before_kills=tuple(made),
-        commits=commits(lake), seconds=round(seconds, 1),
+        partitions=len(names), log_bytes=size, extents=extents, kills=arguments.kills,
+        commits_before_kills=tuple(kept.every for kept in made), large_commits_before_kills=tuple(kept.large for kept in made),
+        commits=commits(lake).every, seconds=round(seconds, 1),
         bytes_read_per_byte_of_log=round(proxy.counts.bytes_down / size, 3),
         bytes_written_per_byte_of_log=round(proxy.counts.bytes_up / size, 3),
         same_table=tables == {name: table_digest(lake, name) for name in names},

@@ -17,7 +17,9 @@ from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.cli.main import main
 from headstone.lake.lake import Lake, metastore_url, open_lake
+from headstone.lake.leader_epochs import Epochs, known_leader_epochs
 from headstone.lake.reading import records, table
+from headstone.log.checkpoints import LEADER_EPOCHS, read_leader_epochs
 from headstone.log.topic_partition import TopicPartition
 from testbed.consuming import consume, tables
 from testbed.maven import VERSIONS
@@ -145,6 +147,7 @@ def test_a_topic_under_load_with_kills_into_the_lake_and_back(
             assert sum(row["records"] for row in json.loads(printed)["partitions"]) > 0
         served = consume(cluster.bootstrap, NAMES, isolation=READ_COMMITTED)
         _same_records(lake, served)
+        assert {len(epochs) > 1 for epochs in _same_epochs(cluster, lake, TOPIC).values()} == {True}
         assert lake.metastore.check() == []
         done = run_json(capsys, "lake", "compact", str(lake_dir), "--all")
         # However much of it the broker's own cleaner was faster with: one record per key is left.
@@ -174,6 +177,15 @@ def _create_topic(cluster: Cluster) -> None:
     made = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=settings)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([made])[TOPIC].result(60)
+
+
+def _same_epochs(cluster: Cluster, lake: Lake, topic: str) -> dict[TopicPartition, Epochs]:
+    """What the lake knows is what the broker has in its log directories."""
+    names = [name for name in lake.metastore.partitions() if name.topic == topic]
+    epochs = {name: known_leader_epochs(lake.metastore, name) for name in names}
+    log_dir = cluster.brokers[1].log_dir
+    assert epochs == {name: tuple(read_leader_epochs(log_dir / str(name) / LEADER_EPOCHS)) for name in names}
+    return epochs
 
 
 def _same_records(lake: Lake, served: dict[str, list[Consumed]]) -> None:
@@ -226,6 +238,7 @@ def test_a_topic_that_is_not_compacted_grows_and_is_created_again(
             printed, said = child.communicate(timeout=300)
             assert child.returncode == 0, said
         assert [row["partition"] for row in json.loads(printed)["partitions"]] == ["events-0", "events-1"]
+        assert {epochs[0][1] for epochs in _same_epochs(cluster, lake, EVENTS).values()} == {0}
         kept = lake.metastore.topics()[EVENTS]
         assert {name: kept[name] for name in settings} == settings
         capsys.readouterr()

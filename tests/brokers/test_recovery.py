@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ GROUPS = "__consumer_offsets"
 EMPTY = 2
 """The partition that nobody writes to."""
 POLLS_MAX = 100
+COPIES = {0: (1, 2), 1: (2, 3), 2: (3, 1)}
+"""Of each partition of the topic, in an export to three brokers: each has two of them."""
 
 
 def test_new_brokers_start_from_an_export_and_everybody_goes_on(
@@ -66,7 +68,7 @@ def test_new_brokers_start_from_an_export_and_everybody_goes_on(
         new.format()
         assert main(["lake", "export", lake, TOPIC, GROUPS, "--log-dirs", str(broker.log_dir), "--output", "json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        assert told["bootstrap_files"] == [str(broker.log_dir / "bootstrap.checkpoint")]
+        assert [Path(file).parent for file in told["metadata_snapshots"]] == [broker.log_dir / "__cluster_metadata-0"]
         new.start()
         assert (recovered(broker), complaints(broker)) == ([], [])
         for topic in (TOPIC, GROUPS):
@@ -86,6 +88,50 @@ def test_new_brokers_start_from_an_export_and_everybody_goes_on(
         assert complaints(broker) == []
 
 
+def test_three_new_brokers_start_from_an_export_with_their_replicas_in_sync(
+    distribution: Distribution, java: JavaClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    with Cluster(distribution, tmp_path / "lost") as lost:
+        with closing(java.connect(lost.bootstrap)) as client:
+            client.create_topic(TOPIC, [[1], [1], [1]], {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 1})
+        write(lost, range(300))
+        assert len(group_reads(java, lost, 100)) >= 100
+        before, remembered = read(lost), committed(java, lost)
+        lost.stop()
+        assert main(["lake", "init", lake]) == 0
+        log_dir = str(lost.brokers[1].log_dir)
+        for topic in (TOPIC, GROUPS):
+            assert main(["lake", "ingest", lake, log_dir, "--topic", topic, "--cleanup-policy", "compact"]) == 0
+    capsys.readouterr()
+    new = Cluster(distribution, tmp_path / "new", brokers=3)
+    with ExitStack() as ending:
+        ending.callback(new.kill)
+        new.format()
+        places = [word for broker in new.brokers.values() for word in ("--log-dirs", str(broker.log_dir))]
+        command = ["lake", "export", lake, TOPIC, GROUPS, *places, "--replication-factor", "2", "--output", "json"]
+        assert main(command) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert len(told["metadata_snapshots"]) == 3
+        new.start()
+        client = ending.enter_context(closing(java.connect(new.bootstrap)))
+        for number, brokers in COPIES.items():
+            client.wait_in_sync(TOPIC, number, brokers=brokers)
+        for broker in new.brokers.values():
+            assert (recovered(broker), complaints(broker)) == ([], [])
+        assert read(new) == before
+        ends = {row["partition"]: row["next_offset"] for row in told["partitions"]}
+        assert {name: client_range(java, new, name)[1] for name in NAMES} == {name: ends[name] for name in NAMES}
+        assert committed(java, new) == remembered
+        offsets = [(record.partition(), record.offset()) for record in group_reads(java, new, 10)]
+        assert {number: min(offset for one, offset in offsets if one == number) for number, _ in offsets} == {
+            number: remembered[f"{TOPIC}-{number}"] for number, _ in offsets
+        }
+        assert write(new, range(2)) == [(0, ends[NAMES[0]]), (1, ends[NAMES[1]])]
+        for number, brokers in COPIES.items():
+            client.wait_in_sync(TOPIC, number, brokers=brokers)
+
+
 def check_restore(
     java: JavaClient, cluster: Cluster, lake: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +140,8 @@ def check_restore(
     command = ["lake", "restore", lake, TOPIC, "--bootstrap", cluster.bootstrap, "--to-topic", "again"]
     assert main([*command, "--offset-map", str(file), "--translate-group", "readers", "--output", "json"]) == 0
     moved = json.loads(capsys.readouterr().out)["groups"]["readers"]
+    assert main([*command, "--offset-map", str(file), "--translate-group", "readers", "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"partitions": [], "groups": {"readers": moved}}
     old, new = (consume(cluster.bootstrap, [f"{topic}-0"], isolation=READ_COMMITTED) for topic in (TOPIC, "again"))
     left = [(one.key, one.value) for one in old[NAMES[0]] if one.offset >= before[NAMES[0]]]
     assert [(one.key, one.value) for one in new["again-0"] if one.offset >= moved["0"][1]] == left

@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +121,12 @@ def test_a_shell_completes_verbs_actions_and_options(shell: str, capsys: pytest.
         assert word in script
     for hidden in ("in-process", "on-spark"):
         assert hidden not in script
+
+
+def test_a_usage_error_of_an_action_with_verbs_of_its_own_names_a_command_that_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lake", "topics", str(tmp_path / "none"), "drop", "orders"]) == 2
+    wrong, advice = capsys.readouterr().err.splitlines()
+    assert wrong.startswith("headstone lake topics: ")
+    assert advice == "`headstone lake topics --help` lists what it takes, with examples"

@@ -45,6 +45,6 @@ def test_a_repository_inside_a_hidden_folder_is_seen() -> None:
 
 def test_what_a_machine_writes_stays_there() -> None:
     name = "written-by-a-machine"
-    command = [*machine(), "sh", "-c", f"touch /tmp/{name} && ls /tmp"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{name}\n"
+    command = [*machine(), "sh", "-c", f"touch /tmp/{name} && ls /tmp/{name}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"/tmp/{name}\n"
     assert not Path("/tmp", name).exists()

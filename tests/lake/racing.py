@@ -1,4 +1,5 @@
-"""One worker process of the races: compacts and erases for ever, with leases that expire under it, uploads that fail, and naps.
+"""One worker process of the races: compacts, erases, collects and folds the journal for ever, with leases that expire under it,
+a grace that hardly lasts, uploads that fail, and naps.
 
 python -m tests.lake.racing METASTORE_URL SEED STORE_SETTINGS_JSON
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headstone.errors import Unfinished
+from headstone.lake import folding
 from headstone.lake.erasure import Tools
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake, open_lake
@@ -24,6 +26,9 @@ from headstone.storage.stores import Sink, Store
 
 LEASE_MS = 40
 """Shorter than a job: two workers on one partition are the rule here."""
+GRACE_MS, UPLOAD_MS = 50, 500
+"""Objects go while others still read them, and before those who write them have committed: they must fail and lose nothing."""
+JOURNAL_OBJECTS_MIN = 5
 
 
 class FailingStore(Store):
@@ -52,6 +57,7 @@ def main() -> None:
     url, seed, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     chance = random.Random(seed)
     FailingStore.chance = chance
+    folding.OBJECTS_MIN = JOURNAL_OBJECTS_MIN
     opened = open_lake(url, settings=settings)
     lake = Lake(metastore=opened.metastore, store=FailingStore.open(opened.store.url, settings))
     print("ready", flush=True)
@@ -60,13 +66,19 @@ def main() -> None:
     def nap() -> None:
         napping.wait(chance.choice((0, 0, 0.02, 0.1)))
 
-    tools = Tools(lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), worker=f"upkeep-{seed}")
+    tools = Tools(
+        lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), worker=f"upkeep-{seed}", grace_ms=GRACE_MS,
+        upload_ms=UPLOAD_MS,
+    )  # fmt: skip
     while True:
         name = f"worker-{seed}-{chance.randrange(3)}"
         worker = Worker(
             name=name, lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), tell=lambda text: None,
             lease_ms=LEASE_MS, wait_ms=1, partitions_at_once=chance.choice((1, 2, 5)),
-            options=JobOptions(before_commit=nap, commit_bytes=300, dead_share_max=chance.choice((0.3, 1.0, 10.0))),
+            options=JobOptions(
+                before_commit=nap, commit_bytes=300, dead_share_max=chance.choice((0.3, 1.0, 10.0)),
+                path=chance.choice(("auto", "whole", "shuffle")),
+            ),
             upkeep=Upkeep(tools=tools) if chance.random() < 0.3 else None,
         )  # fmt: skip
         if not worker.work():

@@ -158,7 +158,7 @@ def test_leases_and_holds_end_by_the_lakes_clock(opened: Callable[[int], Metasto
     assert not leases.take(AT, "b", now_ms=wall_clock() + HOUR_MS)
     assert leases.held(now_ms=wall_clock() + HOUR_MS) == {AT: "a"}
     holds.hold("reader", AT, 7, expires_ms=store.clock() + 60_000)
-    assert holds.held_from(AT, now_ms=wall_clock() + HOUR_MS) == 7
+    assert holds.lowest(now_ms=wall_clock() + HOUR_MS) == {AT: 7}
 
 
 def test_a_given_clock_goes_forward_only(metastore_url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headstone.lake import collection
 from headstone.lake.collection import collect, garbage
 from tests.lake.scene import AT, Scene
 
@@ -39,6 +40,16 @@ def test_what_is_in_the_store_and_known_to_nobody_goes_after_a_grace_of_its_own(
     found = garbage(scene.lake, now_ms=111, grace_ms=100)
     assert (found.orphans, collect(scene.lake, found)) == ([], ["abc"])
     assert len(scene.lake.store.list("objects")) == 1
+
+
+def test_a_long_collection_tells_how_far_it_is(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        scene.write("N[a]")
+        scene.compact(now_ms=10)
+    texts: list[str] = []
+    monkeypatch.setattr(collection, "BATCH", 1)
+    gone = collect(scene.lake, garbage(scene.lake, now_ms=200, grace_ms=100), texts.append)
+    assert (len(gone), texts) == (2, ["deleted 1 of 2 objects"])
 
 
 def test_what_was_replaced_or_never_used_waits_for_its_time(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ from headstone.lake.collection import collect, garbage
 from headstone.lake.compaction import compact_partition
 from headstone.lake.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
 from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
+from headstone.lake.folding import fold
 from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
-from headstone.lake.key_search import digest_of
+from headstone.lake.key_search import KeyRecord, KeySearch, digest_of
 from headstone.lake.lake import Lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Metastore
 from headstone.lake.pins import Pins
 from headstone.lake.purging import evacuate
 from headstone.lake.reading import records, table
+from headstone.lake.rebuild import open_for_rebuild, rebuild
 from headstone.lake.topics import make_lakes_own
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
@@ -75,6 +78,9 @@ class Town:
         )  # fmt: skip
         carry_on_erasures(tools)
         return [(erasure.step, erasure.waits_for) for erasure in Erasures(self.lake.metastore).all()]
+
+    def undeleted(self, *digests: str) -> list[KeyRecord]:
+        return undeleted_keys(KeySearch(self.lake, InProcess()), "users", digests)
 
     def search(self, *needles: bytes) -> list[str]:
         """Names of files that hold one of them, as they are or in what is compressed there. Knows no format of the lake's."""
@@ -153,10 +159,10 @@ def test_a_key_that_is_not_deleted_waits_for_that(town: Town) -> None:
     (digest,) = town.request(b"alice")
     (waiting,) = town.carry_on(20)
     assert waiting == (REQUESTED, "a value in users-0 at offset 20: delete it in Kafka first, ingest, run again")
-    assert [(found.partition, found.offset) for found in undeleted_keys(town.lake, "users", [digest])] == [(USERS, 20)]
+    assert [(found.partition, found.offset) for found in town.undeleted(digest)] == [(USERS, 20)]
     town.ingest(users="T[alice]")
     assert [step for step, _ in town.carry_on(20 + 600_000)] == [VALUES_LEFT]
-    assert undeleted_keys(town.lake, "users", [digest]) == []
+    assert town.undeleted(digest) == []
 
 
 def test_a_key_that_the_log_never_had_is_gone_when_the_objects_of_its_past_are(town: Town) -> None:
@@ -186,6 +192,34 @@ def test_a_key_that_comes_again_is_not_erased(town: Town) -> None:
     for now_ms in (10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6):
         steps = town.carry_on(now_ms)
     assert (steps, town.search(b"alice")) == ([(ERASED, "")], [])
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_erasures_come_back_with_a_rebuilt_metastore_and_begin_again(town: Town, tmp_path: Path, folded: bool) -> None:
+    """What left the log is in objects whose age nobody knows any more: none of it counts as gone before it is."""
+    town.ingest(users="T[alice] T[person3]")
+    town.request(b"nobody")
+    town.carry_on(6)
+    town.request(b"alice")
+    town.request(b"person3", deadline_ms=20_000)
+    town.request(b"alice", deadline_ms=9000)
+    assert sorted(step for step, _ in town.carry_on(20)) == [ERASED, VALUES_LEFT, VALUES_LEFT]
+    before = {erasure.key_digest: erasure for erasure in Erasures(town.lake.metastore).all()}
+    if folded:
+        fold(town.lake)
+    town.lake = open_for_rebuild(f"sqlite:///{tmp_path / 'again.db'}", town.lake.store.url)
+    town.now_ms = town.lake.metastore.clock()
+    assert rebuild(town.lake).erasures == 2
+    begun_again = {"step": REQUESTED, "step_ms": town.now_ms, "not_before_ms": 0, "waits_for": ""}
+    assert {erasure.key_digest: erasure for erasure in Erasures(town.lake.metastore).all()} == {
+        digest: erasure if erasure.step == ERASED else replace(erasure, **begun_again)
+        for digest, erasure in before.items()
+    }
+    assert sorted(step for step, _ in town.carry_on(town.now_ms + GRACE_MS)) == [ERASED, VALUES_LEFT, VALUES_LEFT]
+    assert town.search(b"v20") != []
+    for now_ms in (1000, 3000, 5000):
+        steps = town.carry_on(now_ms)
+    assert (steps, town.search(b"alice", b"v20", b"person3")) == ([(ERASED, "")] * 3, [])
 
 
 def test_an_upload_that_ends_after_it_was_given_up_is_waited_for(town: Town) -> None:
@@ -224,14 +258,14 @@ def test_rows_of_erasures_are_changed_by_compare_and_set(metastore: Metastore) -
     erasures.request("t", ["aa", "bb"], deadline_ms=100, now_ms=5)
     first, second = erasures.open_of("t")
     assert erasures.open_topics(now_ms=5) == ["t"]
-    assert [erasures.advance(first, VALUES_LEFT, now_ms=7) for _ in range(2)] == [True, False]
-    erasures.wait(second, "something", until_ms=50)
-    erasures.wait(first, "what was before", until_ms=90)
+    assert [erasures.advance([(first, VALUES_LEFT)], now_ms=7) for _ in range(2)] == [1, 0]
+    erasures.wait([second], "something", until_ms=50)
+    erasures.wait([first], "what was before", until_ms=90)
     assert [(row.step, row.step_ms, row.not_before_ms, row.waits_for) for row in erasures.all()] == [
         (VALUES_LEFT, 7, 0, ""),
         (REQUESTED, 5, 50, "something"),
     ]
-    assert erasures.advance(erasures.all()[0], ERASED, now_ms=9)
+    assert erasures.advance([(erasures.all()[0], ERASED)], now_ms=9) == 1
     assert ([row.key_digest for row in erasures.open_of("t")], erasures.open_topics(now_ms=49)) == (["bb"], [])
     assert erasures.open_topics(now_ms=50) == ["t"]
     erasures.request("t", ["aa", "bb"], deadline_ms=80, now_ms=60)
@@ -240,7 +274,15 @@ def test_rows_of_erasures_are_changed_by_compare_and_set(metastore: Metastore) -
         (REQUESTED, 5, 80),
     ]
     metastore.register(1, now_ms=10)
-    assert [erasures.objects_since(moment_ms) for moment_ms in (9, 10)] == [0, 1]
+    assert [erasures.unused_objects().since(moment_ms) for moment_ms in (9, 10)] == [0, 1]
+
+
+def test_more_keys_than_a_statement_has_parameters(metastore: Metastore) -> None:
+    """PostgreSQL takes 65,535 of them."""
+    digests = [f"{number:032x}" for number in range(70_000)]
+    for _ in range(2):
+        Erasures(metastore).request("t", digests, deadline_ms=100, now_ms=5)
+    assert [erasure.key_digest for erasure in Erasures(metastore).open_of("t")] == digests
 
 
 def test_asking_again_keeps_the_earlier_deadline_and_what_was_done(town: Town) -> None:

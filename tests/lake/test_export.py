@@ -11,9 +11,10 @@ import pytest
 from headstone.cli.main import main
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent
-from headstone.lake.export import Exported, export, plan_export
-from headstone.lake.export_cluster import Broker, add_to_bootstrap, brokers_of, new_topics, placed
-from headstone.lake.export_places import export_place
+from headstone.lake.export import Exported, plan_export
+from headstone.lake.export_cluster import Broker, brokers_of, placed
+from headstone.lake.export_plan import PLAN_FILE
+from headstone.lake.export_run import requested, run_export
 from headstone.lake.lake import Lake
 from headstone.lake.leader_epochs import known_leader_epochs, merged, note_leader_epochs, within
 from headstone.lake.metastore import Append
@@ -38,8 +39,9 @@ FAR = 5 << 30
 
 
 def exported(lake: Lake, out: Place, *topics: str) -> list[Exported]:
-    planned = plan_export(lake, topics or ("t",), topic_ids={})
-    return export(lake, planned, export_place(out, clean=False), InProcess(2))
+    brokers = brokers_of([out])
+    request = requested(brokers, topics or ("t",), topic_ids={})
+    return run_export(lake, request, brokers, InProcess(2), reader="test").exported
 
 
 def listed(out: Place, name: str = "t-0") -> list[tuple[int, int, int]]:
@@ -140,7 +142,9 @@ def test_a_topic_of_several_segments_has_a_task_for_each(scene: Scene, tmp_path:
     assert listed(tmp_path) == [(number, number, 1) for number in range(4)]
 
 
-def test_what_is_there_is_not_overwritten_and_a_crash_leaves_nothing(scene: Scene, tmp_path: Path) -> None:
+def test_what_is_there_is_not_overwritten_and_an_error_leaves_nothing_but_the_plan(
+    scene: Scene, tmp_path: Path
+) -> None:
     scene.write("N[a]")
     scene.lake.metastore.create_topic("u", 1)
     out = tmp_path / "out"
@@ -149,7 +153,7 @@ def test_what_is_there_is_not_overwritten_and_a_crash_leaves_nothing(scene: Scen
     scene.lake.store.delete(scene.lake.store.list("objects"))
     with pytest.raises(MissingObject):
         exported(scene.lake, out)
-    assert sorted(out.rglob("*")) == before
+    assert sorted(out.rglob("*")) == sorted([*before, out / PLAN_FILE])
     with pytest.raises(UsageError, match="u-0 exists already: nothing is overwritten"):
         exported(scene.lake, out, "u")
 
@@ -187,10 +191,28 @@ def test_leader_epochs_are_kept_beside_those_that_batches_tell(scene: Scene, tmp
     assert exported(scene.lake, tmp_path)[0].leader_epochs == ((2, 0), (7, 1))
 
 
+@pytest.mark.parametrize("start", [3, 50])
+def test_an_epoch_that_begins_behind_the_records_of_the_lake_does_not_begin_earlier(
+    scene: Scene, tmp_path: Path, start: int
+) -> None:
+    """The batch without a record that ends the log is of the epoch before it."""
+    scene.history.leader_epoch = 2
+    scene.write("N[a]", "P1[b]", "A1")
+    note_leader_epochs(scene.lake.metastore, AT, [(7, start)])
+    (done,) = exported(scene.lake, tmp_path)
+    assert (listed(tmp_path), done.leader_epochs) == (
+        [(0, 0, 1), (0, 2, 0)],
+        ((2, 0), (7, 3))[: 2 if start == 3 else 1],
+    )
+    (directory,) = find_partitions([tmp_path])
+    batches = [one for file in list_segments(directory) for one in list_batches(file, with_records=False)]
+    assert [one.leader_epoch for one in batches] == [2, 2]
+
+
 BOOTSTRAP = Path(__file__).parent.parent / "captured" / "bootstrap-3.9.2.checkpoint"
 
 
-def test_the_topics_are_in_the_bootstrap_file_of_every_controller(scene: Scene, tmp_path: Path) -> None:
+def test_the_metadata_of_every_broker_begins_with_the_topics(scene: Scene, tmp_path: Path) -> None:
     scene.write("N[a]")
     dirs = [tmp_path / name for name in ("one", "two")]
     for number, log_dir in enumerate(dirs, start=1):
@@ -200,18 +222,38 @@ def test_the_topics_are_in_the_bootstrap_file_of_every_controller(scene: Scene, 
     brokers = brokers_of([*dirs])
     planned = plan_export(scene.lake, ["t"], topic_ids={"t": "AAAAAAAAQACAAAAAAAAAAQ"})
     assert placed(planned, brokers, copies=2) == [(planned[0], brokers)]
-    done = export(scene.lake, planned, export_place(dirs[0], clean=False), InProcess(1))
-    topics = new_topics(done, {"t": [[1, 2]]}, scene.lake.metastore.topics())
-    assert add_to_bootstrap(brokers, topics, producer_id_max=5) == [one / "bootstrap.checkpoint" for one in dirs]
-    assert len({(one / "bootstrap.checkpoint").read_bytes() for one in dirs}) == 1
-    log = tmp_path / "__cluster_metadata-0"
-    log.mkdir()
-    (log / "00000000000000000000-0000000000.checkpoint").write_bytes((dirs[0] / "bootstrap.checkpoint").read_bytes())
-    (log / "00000000000000000000.log").touch()
+    request = requested(brokers, ["t"], topic_ids={"t": "AAAAAAAAQACAAAAAAAAAAQ"}, copies=2)
+    ended = run_export(scene.lake, request, brokers, InProcess(1), reader="test")
+    name = "00000000000000000007-0000000001.checkpoint"
+    assert ended.metadata_snapshots == [one / "__cluster_metadata-0" / name for one in dirs]
+    assert len({file.read_bytes() for file in ended.metadata_snapshots}) == 1
+    assert (dirs[0] / "bootstrap.checkpoint").read_bytes() == BOOTSTRAP.read_bytes()
+    log = dirs[0] / "__cluster_metadata-0"
+    (log / "00000000000000000007.log").touch()
     metadata = read_cluster_metadata(PartitionDir(path=log, topic="__cluster_metadata", partition=0))
     assert metadata.topic_ids == {"t": "AAAAAAAAQACAAAAAAAAAAQ"}
     expected = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
     assert metadata.topic_settings("t", broker=None) == expected
+
+
+def test_the_metadata_of_brokers_that_have_run_is_left_alone(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\n")
+    (tmp_path / "bootstrap.checkpoint").write_bytes(BOOTSTRAP.read_bytes())
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    (tmp_path / "__cluster_metadata-0" / "00000000000000000000.log").touch()
+    brokers = brokers_of([tmp_path])
+    request = requested(brokers, ["t"], topic_ids={})
+    assert run_export(scene.lake, request, brokers, InProcess(1), reader="test").metadata_snapshots == []
+    assert [path.name for path in (tmp_path / "__cluster_metadata-0").iterdir()] == ["00000000000000000000.log"]
+
+
+def test_a_quorum_whose_voters_are_in_its_metadata_is_refused(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "bootstrap.checkpoint").write_bytes(BOOTSTRAP.read_bytes())
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    (tmp_path / "__cluster_metadata-0" / "00000000000000000000-0000000000.checkpoint").touch()
+    with pytest.raises(UsageError, match=r"format with controller\.quorum\.voters instead"):
+        exported(scene.lake, tmp_path)
+    assert not (tmp_path / "t-0").exists()
 
 
 def test_several_directories_are_those_of_different_brokers(tmp_path: Path) -> None:
@@ -231,7 +273,7 @@ def test_the_verb_plans_writes_and_refuses(scene: Scene, tmp_path: Path, capsys:
         False,
     )
     assert main([*command, "--all-topics"]) == 0
-    assert "no bootstrap file was there" in capsys.readouterr().out
+    assert "no new broker's metadata was there" in capsys.readouterr().out
     assert [record.offset for record in records(scene.lake, AT)] == [last for _, last, _ in listed(out)]
     for wrong in (["nothing"], [], ["t", "--all-topics"], ["t", "--topic-id", "u=x"]):
         assert main([*command, *wrong]) == 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from headstone.errors import Unfinished
 from headstone.lake.ingest import ingest
 from headstone.lake.ingest_tasks import IngestWork, ingest_object, objects_of, shares_of
 from headstone.lake.lake import Lake, create_lake
+from headstone.lake.leader_epochs import known_leader_epochs
 from headstone.lake.reading import records
 from headstone.lake.spans import Span
+from headstone.log.checkpoints import LEADER_EPOCHS, read_leader_epochs
 from headstone.log.directory import PartitionDir, find_partitions
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.planning import survey_all
 from headstone.pipeline.progress import Board, Meter
@@ -43,9 +47,9 @@ class Engine(InProcess):
         super().__init__(2)
         self._fails, self._ran = fails, ran
 
-    def outcomes(
-        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None
-    ) -> list[Any]:
+    def as_they_end(
+        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
+    ) -> Iterator[tuple[int, Any]]:
         def twice(task: Any, meter: Meter) -> Any:
             fails = isinstance(task, IngestWork) and self._fails(task)
             if not fails or self._ran:
@@ -54,7 +58,26 @@ class Engine(InProcess):
                 raise Unfinished("an executor was lost")
             return body(task, meter)
 
-        return super().outcomes(twice, tasks, board)
+        return super().as_they_end(twice, tasks, board, stop=stop)
+
+
+class Killed(BaseException):
+    """Nobody may catch it."""
+
+
+class EndsInOrder(InProcess):
+    """Tasks end in this order, by number, the last one is -1; then the driver is killed."""
+
+    def __init__(self, *order: int) -> None:
+        super().__init__(1)
+        self._order = order
+
+    def as_they_end(
+        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
+    ) -> Iterator[tuple[int, Any]]:
+        for number in self._order:
+            yield number % len(tasks), body(tasks[number], Meter())
+        raise Killed
 
 
 def shown(lake: Lake) -> dict[str, list[tuple[int, bytes | None]]]:
@@ -121,13 +144,76 @@ def test_a_run_that_ends_in_the_middle_has_kept_what_it_committed(
     assert (again.start, shown(lake), lake.metastore.check()) == (kept, expected, [])
 
 
-def test_waves_are_committed_one_after_the_other(lake: Lake, logs: list[PartitionDir]) -> None:
-    """What fails in the second wave leaves all of the first."""
+@pytest.mark.parametrize(
+    ("order", "objects"), [([0, 1], 2), ([0, 2, 3], 1), ([2, 1, 0], 3), ([4, 3, 1], 0)]
+)  # fmt: skip
+def test_a_killed_run_has_kept_all_that_lies_before_what_is_missing(
+    lake: Lake, logs: list[PartitionDir], expected: dict[str, list[tuple[int, bytes | None]]],
+    order: Sequence[int], objects: int,
+) -> None:  # fmt: skip
+    """In the middle of a wave; with the leader epochs."""
+    (large,) = [one for one in logs if one.topic == "large"]
+    at = TopicPartition("large", 0)
+    ((survey, _),) = survey_all([large])
+    ends = [0, *(share.span.end for share in shares_of(at, survey, 0, OBJECT_BYTES))]
+    with pytest.raises(Killed):
+        ingest(lake, logs, clock=lambda: 1, engine=EndsInOrder(*order), object_bytes=OBJECT_BYTES)
+    assert (lake.metastore.partition(at).next_offset, lake.metastore.check()) == (ends[objects], [])
+    epochs = read_leader_epochs(large.path / LEADER_EPOCHS)
+    assert epochs
+    assert known_leader_epochs(lake.metastore, at) == (tuple(epochs) if objects else ())
+    (again,) = [one for one in ingest(lake, logs, clock=lambda: 2, object_bytes=OBJECT_BYTES) if one.partition == at]
+    assert (again.start, shown(lake), lake.metastore.check()) == (ends[objects], expected, [])
+
+
+def test_small_partitions_do_not_wait_for_a_large_one(
+    lake: Lake, logs: list[PartitionDir], expected: dict[str, list[tuple[int, bytes | None]]]
+) -> None:
+    with pytest.raises(Killed):
+        ingest(lake, logs, clock=lambda: 1, engine=EndsInOrder(-1), object_bytes=OBJECT_BYTES)
+    assert shown(lake) == {**expected, "large-0": []}
+
+
+def test_a_wave_in_which_something_failed_is_followed_by_the_others(
+    lake: Lake, logs: list[PartitionDir], expected: dict[str, list[tuple[int, bytes | None]]]
+) -> None:
+    """Of the partition that failed no task is begun any more."""
+    begun: list[tuple[str, int]] = []
+
+    def fails(work: IngestWork) -> bool:
+        begun.append((work.shares[0].topic_partition.topic, work.shares[0].span.start))
+        return work.shares[0].topic_partition.topic == "large" and work.shares[0].span.start > 0
+
+    with pytest.raises(Unfinished, match="an executor was lost"):
+        ingest(lake, logs, clock=lambda: 1, engine=Engine(fails), object_bytes=OBJECT_BYTES, wave_objects=2)
+    kept = lake.metastore.partition(TopicPartition("large", 0)).next_offset
+    assert (sorted(begun), kept > 0) == ([("large", 0), ("large", kept), ("small0", 0)], True)
+    assert {name: rows for name, rows in shown(lake).items() if name != "large-0"} == {
+        name: rows for name, rows in expected.items() if name != "large-0"
+    }
+
+
+def test_a_wave_that_has_come_to_nothing_is_the_last(lake: Lake, logs: list[PartitionDir]) -> None:
+    """A store that is away is not asked object by object; what the wave before has made stays."""
     engine = Engine(lambda work: work.shares[0].span.start > 0)
     with pytest.raises(Unfinished):
         ingest(lake, logs, clock=lambda: 1, engine=engine, object_bytes=OBJECT_BYTES, wave_objects=1)
     assert lake.metastore.partition(TopicPartition("large", 0)).next_offset > 0
     assert len(lake.metastore.objects()) == 2
+
+
+def test_an_ingest_that_is_told_to_stop_keeps_what_is_made_and_the_next_goes_on_there(
+    lake: Lake, logs: list[PartitionDir], expected: dict[str, list[tuple[int, bytes | None]]]
+) -> None:
+    asked = itertools.count(1)  # once before the wave, then before each task
+    with pytest.raises(Unfinished, match=r"stopped: 2 of \d+ objects are in the lake; run the same command again"):
+        ingest(
+            lake, logs, clock=lambda: 1, engine=InProcess(1), object_bytes=OBJECT_BYTES, stop=lambda: next(asked) > 3
+        )  # fmt: skip
+    kept = lake.metastore.partition(TopicPartition("large", 0)).next_offset
+    done = {one.partition: one for one in ingest(lake, logs, clock=lambda: 2, object_bytes=OBJECT_BYTES)}
+    assert (done[TopicPartition("large", 0)].start, kept > 0) == (kept, True)
+    assert (shown(lake), lake.metastore.check()) == (expected, [])
 
 
 def test_a_task_is_told_nothing_of_the_metastore(lake: Lake, logs: list[PartitionDir]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from headstone.errors import CorruptLog, Unfinished
 from headstone.lake import extent_work, job_plan
 from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import Compacted, compact_partition, compact_partitions
+from headstone.lake.compaction import Compacted, Stopped, compact_partition, compact_partitions
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake, create_lake
@@ -21,6 +21,7 @@ from headstone.lake.objects import object_path
 from headstone.lake.reading import records
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.inprocess import Body, InProcess
 from headstone.pipeline.progress import Board
 from tests.oracle.notation import History
@@ -95,8 +96,10 @@ def test_whatever_path_keys_take_the_log_is_the_same(
 class Backwards(InProcess):
     """Tasks end in the wrong order."""
 
-    def as_they_end(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> Iterator[tuple[int, Any]]:
-        yield from reversed(list(super().as_they_end(body, tasks, board)))
+    def as_they_end(
+        self, body: Body, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
+    ) -> Iterator[tuple[int, Any]]:
+        yield from reversed(list(super().as_they_end(body, tasks, board, stop=stop)))
 
 
 def test_parts_are_committed_oldest_first_whichever_ends_first(
@@ -157,6 +160,59 @@ def test_of_a_job_that_dies_what_it_committed_stays_and_the_next_goes_on(two: di
     compact_partitions(two["many"], NAMES, InProcess(), now_ms=10)
     compact_partitions(two["one by one"], NAMES, InProcess(), now_ms=10)
     assert log_of(two["many"]) == log_of(two["one by one"])
+
+
+@pytest.mark.parametrize("path", ["whole", "shuffle", "shares"])
+def test_of_a_job_that_is_stopped_what_is_complete_is_committed_and_the_next_goes_on(
+    two: dict[str, Lake], tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped by its fourth commit: no task is begun after that, and no partition that is not complete is claimed."""
+    logs, lake = Logs(tmp_path, two, 3), two["many"]
+    for _ in range(5):
+        logs.grow()
+    monkeypatch.setattr(job_plan, "SPLIT_BYTES_MIN", 0)
+    monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
+    commits: list[int] = []
+    options = JobOptions(
+        commit_bytes=1, parallelism=100, dead_share_max=0.0, path="auto" if path == "shares" else path,
+        before_commit=lambda: commits.append(len(commits)), stop=lambda: len(commits) >= 4,
+    )  # fmt: skip
+    done = compact_partitions(lake, NAMES, InProcess(1), now_ms=10, options=options)
+    stopped = [name for name in NAMES if isinstance(done[name], Stopped)]
+    snapshot = lake.metastore.snapshot(NAMES)
+    assert (sorted(done), 0 < len(stopped) <= len(NAMES), lake.metastore.check()) == (NAMES, True, [])
+    assert [bool(snapshot[name].cleaned) for name in NAMES] == [name not in stopped for name in NAMES]
+    assert sum(partition.compaction_epoch for partition in snapshot.values()) == len(commits) >= 4
+    compact_partitions(lake, NAMES, InProcess(), now_ms=10)
+    compact_partitions(two["one by one"], NAMES, InProcess(), now_ms=10)
+    assert log_of(lake) == log_of(two["one by one"])
+
+
+def test_a_part_that_waited_for_the_claim_is_committed_when_the_job_is_stopped(
+    two: dict[str, Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, lake = Logs(tmp_path, two, 3), two["many"]
+    for _ in range(5):
+        logs.grow()
+    monkeypatch.setattr(job_plan, "SPLIT_BYTES_MIN", 0)
+    monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
+    reads: list[str] = []
+
+    class Counting(InProcess):
+        def as_they_end(
+            self, body: Body, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
+        ) -> Iterator[tuple[int, Any]]:
+            for number, answer in super().as_they_end(body, tasks, board, stop=stop):
+                reads.append(answer[0].object_id)
+                yield number, answer
+
+    options = JobOptions(commit_bytes=1, parallelism=100, dead_share_max=0.0, stop=lambda: len(reads) >= 1)
+    done = compact_partitions(lake, NAMES[:1], Counting(1), now_ms=10, options=options)
+    (outcome,) = done.values()
+    assert str(outcome) == "stopped: 1 of 5 parts are done; run it again, and it goes on there"
+    partition = lake.metastore.partition(NAMES[0])
+    assert (partition.compaction_epoch, partition.cleaned) == (1, ())
+    assert [extent.object_id for extent in partition.extents if extent.object_id in reads] == reads
 
 
 def test_one_that_is_given_up_or_overtaken_costs_the_others_nothing(two: dict[str, Lake], tmp_path: Path) -> None:

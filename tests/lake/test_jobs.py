@@ -172,10 +172,13 @@ def test_a_hold_that_is_taken_while_a_job_runs_is_kept(scene: Scene) -> None:
     scene.compact(now_ms=10)
     before, held = scene.lake.metastore.partition(AT), scene.held()
     holds = Holds(scene.lake.metastore)
+
+    def taken() -> None:
+        for reader, offset in (("ahead", 9), ("reader", 0)):
+            holds.hold(reader, AT, offset, expires_ms=10 + 2 * RETENTION_MS)
+
     with pytest.raises(CommitRefused, match="reader holds tombstones from offset 0 on"):
-        scene.compact(
-            now_ms=10 + RETENTION_MS, before_commit=lambda: holds.hold("reader", AT, 0, expires_ms=10 + 2 * RETENTION_MS)
-        )  # fmt: skip
+        scene.compact(now_ms=10 + RETENTION_MS, before_commit=taken)
     assert (scene.lake.metastore.partition(AT), scene.held()) == (before, held)
     assert not scene.compact(now_ms=10 + RETENTION_MS).committed
     scene.compact(now_ms=10 + 2 * RETENTION_MS)
@@ -218,7 +221,7 @@ def test_of_several_holds_the_one_farthest_behind_counts(scene: Scene) -> None:
     holds = Holds(scene.lake.metastore)
     for reader, offset in (("ahead", 4), ("behind", 2), ("beyond", 9)):
         holds.hold(reader, AT, offset, expires_ms=10**6)
-    assert holds.held_from(AT, now_ms=20) == 2
+    assert holds.lowest(now_ms=20) == {AT: 2}
     scene.compact(now_ms=10 + RETENTION_MS)
     assert [(offset, key) for offset, key, _ in scene.held()] == [(3, b"b"), (5, b"c")]
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from headstone.errors import UsageError
-from headstone.lake.live import expect_ids, facts_of
+from headstone.lake.lake import Lake
+from headstone.lake.leader_epochs import known_leader_epochs
+from headstone.lake.live import ReadTopics, expect_ids, facts_of, prepare
 from headstone.lake.topics import TopicFacts
+from headstone.log.topic_partition import TopicPartition
 from tests.lake.twin import TwinCluster, TwinTopic
 
 
@@ -41,3 +44,28 @@ def test_a_topic_that_was_created_again_while_it_was_read_is_refused() -> None:
     expect_ids(cluster, {"t": "new", "none": None})
     with pytest.raises(UsageError, match=r"t was deleted and created again .*its id was old, it is new"):
         expect_ids(cluster, {"t": "old", "none": None})
+
+
+def test_leader_epochs_are_noted_while_a_topic_is_read(lake: Lake) -> None:
+    """As they change, of partitions that the lake has, and only of the topic that is read."""
+    topic = TwinTopic(logs=[[], []], leader_epochs={0: ((0, 0), (2, 5)), 2: ((1, 0),)})
+    cluster = TwinCluster({"t": topic})
+    prepare(lake, facts_of(cluster, ["t"]))
+    names = [TopicPartition("t", number) for number in range(3)]
+    read = ReadTopics(lake, cluster, {"t": "id"})
+    read.confirm()
+    assert [known_leader_epochs(lake.metastore, name) for name in names[:2]] == [((0, 0), (2, 5)), ()]
+    assert read.untold() == [names[1]]
+    lake.metastore.add_partitions("t", 3)
+    topic.leader_epochs = {0: ((2, 6), (4, 9)), 1: ((3, 0),), 2: ((1, 0),)}
+    read.confirm()
+    assert [known_leader_epochs(lake.metastore, name) for name in names] == [
+        ((0, 0), (2, 5), (4, 9)),
+        ((3, 0),),
+        ((1, 0),),
+    ]
+    assert read.untold() == []
+    topic.kafka_id, topic.leader_epochs = "another", {0: ((9, 0),)}
+    with pytest.raises(UsageError, match="t was deleted and created again"):
+        read.confirm()
+    assert known_leader_epochs(lake.metastore, names[0]) == ((0, 0), (2, 5), (4, 9))

@@ -408,7 +408,7 @@ def test_a_hold_is_taken_under_the_lock_of_its_partition(metastore_url: str, sto
         assert connection.execute(select(schema.holds)).all() == []
         assert thread.is_alive()
     thread.join()
-    assert Holds(store).held_from(ORDERS, now_ms=5) == 4
+    assert Holds(store).lowest(now_ms=5) == {ORDERS: 4}
     other.close()
 
 

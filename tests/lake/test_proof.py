@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from headstone.cli.main import main
+from headstone.lake.erasure import request_erasure
+from headstone.lake.folding import fold
 from headstone.lake.ingest import ingest
-from headstone.lake.lake import Lake
+from headstone.lake.lake import MARKER, Lake
 from headstone.lake.objects import object_path
 from headstone.lake.proof import MENTIONS_MAX, Proof, prove_erased, sealed
 from headstone.log.directory import find_partitions
+from headstone.pipeline.progress import Board
 from tests.lake.scene import Scene
 from tests.oracle.notation import History, parse_term
 
@@ -74,6 +77,20 @@ def test_an_upload_that_is_on_its_way_proves_nothing(scene: Scene) -> None:
     assert prove_erased(scene.lake, "t", b"a").verdict == "not erased"
 
 
+def test_that_a_key_was_erased_is_remembered_by_its_digest_and_counted(scene: Scene) -> None:
+    scene.write("T[alice]", "N[bob]")
+    request_erasure(scene.lake, "t", [b"alice"], deadline_ms=10**6, clock=lambda: 5)
+    store = scene.lake.store
+    for folders in (["journal"], ["journal-base", "journal-base-parts"]):
+        objects = sum(len(store.list(folder)) for folder in folders)
+        proofs = [prove_erased(scene.lake, "t", key) for key in (b"alice", b"bob")]
+        assert [(proof.verdict, proof.journal_objects, proof.journal_digests) for proof in proofs] == [
+            ("erased", objects, 1),
+            ("not erased", objects, 0),
+        ]
+        fold(scene.lake)
+
+
 def test_a_document_that_was_edited_has_another_hash() -> None:
     document: dict[str, object] = {"verdict": "erased", "objects": [{"b": 1, "a": "\u00e4"}]}
     content = '{"objects":[{"a":"\u00e4","b":1}],"verdict":"erased"}'.encode()
@@ -108,6 +125,17 @@ def test_the_auditors_document_tells_what_was_looked_at(tmp_path: Path, capsys: 
         (0, 8, "live"),
         (2, 8, "live"),
     ]
+    journal = [path for path in (tmp_path / "lake" / "objects" / "journal").rglob("*") if path.is_file()]
+    assert (document["journal"], journal != []) == ({"objects": len(journal), "digests": 0}, True)
     assert sealed(document) == document
     assert main([*arguments, "--anywhere"]) == 1
     assert "the key's bytes in " in capsys.readouterr().out
+
+
+def test_how_far_a_proof_is_counts_every_object_once(scene: Scene) -> None:
+    scene.write("N[a]", "N[b]")
+    scene.write("N[c]")
+    board = Board()
+    proof = prove_erased(scene.lake, "t", b"nobody", board=board)
+    size = sum(entry.size for entry in scene.lake.store.entries() if entry.path != MARKER)
+    assert (board.expected, board.total(), len(proof.searched)) == (size, (size, 3), 2)

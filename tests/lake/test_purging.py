@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,17 @@ from headstone.lake.commits import CommitRefused
 from headstone.lake.compaction import compact_partition
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
+from headstone.lake.keeping import leased
 from headstone.lake.lake import Lake
 from headstone.lake.leveling import level_partition
+from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, read_extent, writing_object
 from headstone.lake.proof import prove_erased
 from headstone.lake.purging import evacuate, objects_to_leave, purge_aged
 from headstone.lake.reading import records
+from headstone.lake.spans import Span
+from headstone.lake.topics import drop_topic
+from headstone.lake.turns import Turn
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
@@ -99,6 +106,55 @@ def test_an_object_that_holds_only_what_is_in_use_stays(lake: Lake, tmp_path: Pa
     assert len(objects_to_leave(lake, ["users"])) == 1
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_metastore_explains_objects_without_their_indexes(lake: Lake, tmp_path: Path, seed: int) -> None:
+    """Of shared objects that were compacted, marked, leveled and partly collected: the answer of their indexes, unread."""
+    chance, histories = random.Random(seed), {topic: History() for topic in ("orders", "users")}
+    left: set[str] = set()
+    for step in range(8):
+        text = {
+            topic: " ".join(f"{chance.choice('NNT')}[{chance.choice('abcdefgh')}{step % 3}]" for _ in range(12))
+            for topic in histories
+        }
+        grow(lake, tmp_path, {topic: (history, text[topic]) for topic, history in histories.items()})
+        at, now_ms = chance.choice([ORDERS, USERS]), 10 * (step + 1)
+        compact_partition(
+            lake, at, InProcess(1), now_ms=now_ms, options=JobOptions(dead_share_max=chance.choice([0.0, 0.6, 1.0]))
+        )
+        if step % 3 == 2:
+            level_partition(lake, at, clock=partial(int, now_ms), purge=chance.random() < 0.5)
+            collect(lake, garbage(lake, now_ms=now_ms, grace_ms=15))
+        for topics in (["orders"], ["users"], ["orders", "users"]):
+            reads = lake.store.traffic.reads
+            by_rows = objects_to_leave(lake, topics, indexes=False)
+            assert lake.store.traffic.reads == reads
+            assert by_rows == objects_to_leave(lake, topics)
+            left |= by_rows
+    assert left != set()
+
+
+def test_an_object_that_holds_a_dropped_topic_is_asked_itself(lake: Lake, tmp_path: Path) -> None:
+    """The rows of the topic are gone, and its batches are not: whoever believed the rows would leave them for ever."""
+    shared(lake, tmp_path)
+    drop_topic(lake, "users", now_ms=lambda: 20)
+    assert objects_to_leave(lake, ["users"], indexes=False) == objects_to_leave(lake, ["users"]) != set()
+
+
+def test_an_empty_range_hides_nothing_that_begins_where_it_does(scene: Scene) -> None:
+    """Both begin at one place of the object; the log is made of the empty one alone."""
+    scene.write("N[a]", "N[b]")
+    lake, (extent,) = scene.lake, scene.lake.metastore.partition(AT).extents
+    (object_id,) = lake.metastore.register(1, now_ms=5)
+    with writing_object(lake.store, object_id) as writer:
+        for span, batches in ((Span(2, 3), []), (Span(3, 5), [read_extent(lake.store, extent)])):
+            writer.add("t", 0, span, batches, records=2 * len(batches), max_timestamp_ms=9)
+    empty, full = (listed.extent for listed in writer.ranges)
+    assert empty.position == full.position
+    append = Append(expected_next=2, extents=(empty,))
+    lake.metastore.append({AT: append}, {object_id: writer.size}, now_ms=lambda: 6)
+    assert objects_to_leave(lake, ["t"]) == objects_to_leave(lake, ["t"], indexes=False) == {object_id}
+
+
 def test_evacuation_moves_an_extent_as_it_is(lake: Lake, tmp_path: Path) -> None:
     """Span, records, timestamps and keys; its epoch and its clean ranges are those of its log."""
     shared(lake, tmp_path)
@@ -173,6 +229,50 @@ def test_records_that_are_dead_for_too_long_leave_the_store(lake: Lake, tmp_path
     assert holding(tmp_path, b"v3") == []
     assert (held(lake, USERS), held(lake, ORDERS), lake.metastore.check()) == (before, others, [])
     assert purge_aged(lake, clock=lambda: 10**9).extents == 0
+
+
+def aged(lake: Lake, root: Path) -> dict[TopicPartition, list[Any]]:
+    """Two topics, each with a record that is dead since 20, and one without, all in the same object; what they hold."""
+    histories = {"orders": History(), "users": History()}
+    calm = History()
+    many = {topic: " ".join(f"N[{topic}{i}]" for i in range(20)) for topic in histories}
+    grow(lake, root, {topic: (history, many[topic]) for topic, history in histories.items()} | {"calm": (calm, "N[x]")})
+    for name in (ORDERS, USERS):
+        compact_partition(lake, name, InProcess(1), now_ms=10)
+    grow(lake, root, {topic: (history, f"N[{topic}3]") for topic, history in histories.items()})
+    for name in (ORDERS, USERS):
+        assert compact_partition(lake, name, InProcess(1), now_ms=20).extents_marked == 1
+    return {name: held(lake, name) for name in (ORDERS, USERS, TopicPartition("calm", 0))}
+
+
+def dead(lake: Lake) -> dict[TopicPartition, int]:
+    return {name: sum(extent.dead for extent in lake.metastore.partition(name).extents) for name in (ORDERS, USERS)}
+
+
+def test_a_busy_partition_keeps_none_behind_it_from_being_purged(lake: Lake, tmp_path: Path) -> None:
+    before = aged(lake, tmp_path)
+    with leased(lake, ORDERS, "somebody"):
+        purged = purge_aged(
+            lake, clock=lambda: 120, age_ms_max=100, worker="me", working_on=partial(leased, lake, worker="me")
+        )
+    assert (dead(lake), purged.complete) == ({ORDERS: 1, USERS: 0}, False)
+    assert {text.split(";")[0] for text in purged.busy} == {"orders-0: somebody works on it"}
+    assert purge_aged(lake, clock=lambda: 120, age_ms_max=100).complete
+    assert (dead(lake), {name: held(lake, name) for name in before}) == ({ORDERS: 0, USERS: 0}, before)
+
+
+def test_purging_in_several_turns_leaves_what_one_leaves(lake: Lake, tmp_path: Path) -> None:
+    """A byte per turn: an extent each. Objects are evacuated when the last has left."""
+    before, emptied, turns = aged(lake, tmp_path), set[str](), list[int]()
+    while True:
+        purged = purge_aged(lake, clock=lambda: 120, age_ms_max=100, turn=Turn(bytes_left=1), emptied=emptied)
+        turns.append(purged.extents)
+        if purged.complete:
+            break
+    assert (turns, emptied) == ([1, 1, 1], set())
+    collected(lake)
+    assert [holding(tmp_path, value) for value in (b"v3",)] == [[]]
+    assert ({name: held(lake, name) for name in before}, lake.metastore.check()) == (before, [])
 
 
 def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None:

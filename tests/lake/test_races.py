@@ -1,9 +1,10 @@
-"""Races with kill -9: processes compact, level, erase and collect while we append, hold, follow and export.
+"""Races with kill -9: processes compact, level, erase, collect and fold the journal while we append, hold, follow and export.
 
     HEADSTONE_RACE_ROUNDS=1000 python -m pytest tests/lake/test_races.py -s
 
-Three worker processes (`racing.py`) with leases that are too short and uploads that break off; now and then one is killed. What
-every reader gets is compared with what was appended.
+Three worker processes (`racing.py`) with leases and a grace that are too short, and uploads that break off; now and then one is
+killed. What every reader gets is compared with what was appended, and what the journal tells in the end with the metastore.
+Readers pin what they read: with a grace of a moment nothing else keeps it.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headstone.lake.collection import collect, garbage
+from headstone.lake.commits import CommitRefused
 from headstone.lake.erasure import Tools, carry_on_erasures, request_erasure
 from headstone.lake.erasures import Erasures
-from headstone.lake.export import export, plan_export
-from headstone.lake.export_places import export_place
+from headstone.lake.export_cluster import brokers_of
+from headstone.lake.export_run import requested, run_export
 from headstone.lake.holds import Holds
+from headstone.lake.journal import base_number
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.leases import COMMITTED, Leases
 from headstone.lake.objects import object_path
+from headstone.lake.pins import Pins
 from headstone.lake.reading import records, records_in, snapshot, table
+from headstone.lake.rebuild import rebuild
 from headstone.log.directory import PartitionDir, find_partitions, list_segments
 from headstone.log.listing import list_batches
 from headstone.log.topic_partition import TopicPartition
@@ -40,9 +46,10 @@ from tests.lake.test_worker import put, worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RACE_ROUNDS = int(os.environ.get("HEADSTONE_RACE_ROUNDS", "60"))
-PARTITIONS = (TopicPartition("t", 0), TopicPartition("t", 1))
+PARTITIONS = tuple(TopicPartition("t", number) for number in range(6))
 HOUR_MS = 3_600_000
 COMMITS_MIN = 6
+APPENDS_MAX = 20
 READER = "follower"
 
 Table = dict[bytes, bytes | None]
@@ -90,6 +97,8 @@ class Race:
         self.appended: dict[TopicPartition, Table] = {partition: {} for partition in PARTITIONS}
         self.counts: Counter[str] = Counter()
         self.erased: list[bytes] = []
+        self.seen: set[str] = set()
+        """Objects that the log was made of at some time."""
         self._folder = folder
         self._followed: dict[TopicPartition, Table] = {partition: {} for partition in PARTITIONS}
         self._positions = dict.fromkeys(PARTITIONS, 0)
@@ -104,7 +113,14 @@ class Race:
         return None if self.chance.random() < 0.3 else b"%d" % self.chance.getrandbits(30)
 
     def _put(self, partition: TopicPartition, pairs: list[tuple[bytes, bytes | None]]) -> None:
-        put(self.lake, partition, pairs, now_ms=now_ms())
+        """An upload that took too long was collected before its commit, which is refused: it is made again."""
+        for _ in range(APPENDS_MAX):
+            try:
+                put(self.lake, partition, pairs, now_ms=now_ms())
+            except CommitRefused:
+                self.counts["appends refused"] += 1
+            else:
+                break
         self.appended[partition].update(pairs)
 
     def erase(self, partition: TopicPartition) -> None:
@@ -118,9 +134,10 @@ class Race:
 
     def follow(self, partition: TopicPartition) -> None:
         """Reads on where it was, and holds from there on."""
-        state = snapshot(self.lake, partition)
         followed, position = self._followed[partition], self._positions[partition]
-        followed.update({entry.key: entry.value for entry in records_in(self.lake.store, state.extents, position)})
+        with self._pinned():
+            state = snapshot(self.lake, partition)
+            followed.update({entry.key: entry.value for entry in records_in(self.lake.store, state.extents, position)})
         assert live(followed) == live(self.appended[partition])
         self._positions[partition] = state.next_offset
         Holds(self.lake.metastore).hold(READER, partition, state.next_offset, expires_ms=now_ms() + HOUR_MS)
@@ -128,15 +145,26 @@ class Race:
 
     def export(self) -> None:
         out = self._folder / f"export-{self.counts['exports']}"
-        export(self.lake, plan_export(self.lake, ["t"], topic_ids={}), export_place(out, clean=False), InProcess(1))
+        brokers = brokers_of([out])
+        with self._pinned():
+            run_export(self.lake, requested(brokers, ["t"], topic_ids={}), brokers, InProcess(1), reader="exporter")
         assert {directory.topic_partition: logged(directory) for directory in find_partitions([str(out)])} == {
             partition: live(expected) for partition, expected in self.appended.items()
         }
         self.counts["exports"] += 1
 
     def look(self, partition: TopicPartition) -> None:
-        shown = {key: entry.value for key, entry in table(self.lake, partition).items()}
+        with self._pinned():
+            self.seen |= {object_path(extent.object_id) for extent in snapshot(self.lake, partition).extents}
+            shown = {key: entry.value for key, entry in table(self.lake, partition).items()}
         assert shown == live(self.appended[partition])
+
+    @contextmanager
+    def _pinned(self) -> Iterator[None]:
+        pins = Pins(self.lake.metastore)
+        pin = pins.pin(READER, now_ms=now_ms)
+        yield
+        pins.release(pin)
 
     def step(self, number: int) -> None:
         partition = self.chance.choice(PARTITIONS)
@@ -190,6 +218,8 @@ def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[st
     finally:
         racers.stop()
     assert lake.metastore.check() == []
+    race.counts["collected"] = len(race.seen - set(lake.store.list("objects")))
+    assert race.counts["collected"], "nobody has collected garbage"
     race.export()
     for partition in PARTITIONS:
         race.follow(partition)
@@ -206,6 +236,8 @@ def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[st
     for object_id in used:
         path = object_path(object_id)
         assert b"secret of " not in lake.store.read(path, 0, lake.store.size(path))
+    assert base_number(lake.store) > 0, "nobody has folded the journal"
+    assert rebuild(lake).changed == ()
 
 
 def _rounds(lake: Lake) -> Iterator[int]:

@@ -16,13 +16,15 @@ from headstone.cli.main import main
 from headstone.errors import Unfinished, UsageError
 from headstone.lake.collection import collect, garbage
 from headstone.lake.journal import SetBack, object_of, record
-from headstone.lake.lake import Lake, create_lake, open_lake
+from headstone.lake.lake import Lake, create_lake, open_lake, rebuilt_place
 from headstone.lake.leader_epochs import known_leader_epochs
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import writing_object
 from headstone.lake.rebuild import Rebuilt, open_for_rebuild, rebuild
 from headstone.lake.spans import Span
 from headstone.lake.topics import drop_topic
+from headstone.pipeline.progress import Board
+from headstone.storage.redaction import without_secrets
 from headstone.storage.stores import Store
 from tests.lake.scene import AT, RETENTION_MS, Scene
 
@@ -186,7 +188,9 @@ def test_what_was_uploaded_and_never_committed_is_nobodys(local: Scene) -> None:
     with writing_object(local.lake.store, str(uuid.uuid4())) as writer:
         writer.add("t", 0, Span(0, 2), [], records=0, max_timestamp_ms=9)
     assert (rebuild(local.lake), known(local.lake)) == (
-        Rebuilt(topics=1, partitions=1, extents=1, changes=4, changed=(), unused=(writer.object_id,), missing=()), before,
+        Rebuilt(
+            topics=1, partitions=1, extents=1, changes=4, changed=(), erasures=0, unused=(writer.object_id,), missing=()
+        ), before,
     )  # fmt: skip
     assert local.lake.metastore.objects()[writer.object_id].state == "unreferenced"
 
@@ -221,3 +225,28 @@ def test_the_verb_rebuilds_a_lake_in_a_directory(tmp_path: Path, capsys: pytest.
     assert "say with --objects where" in capsys.readouterr().err
     with pytest.raises(UsageError, match="is missing there"):
         open_for_rebuild(f"sqlite:///{tmp_path}/none.db", f"file://{tmp_path / 'nothing'}")
+
+
+def test_a_lake_that_is_named_by_reference_is_rebuilt_and_its_password_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_lake(f"sqlite:///{tmp_path / 'metastore.db'}", f"file://{tmp_path / 'objects'}", now_ms=0).close()
+    (tmp_path / "metastore.db").unlink()
+    monkeypatch.setenv("LAKE", str(tmp_path))
+    assert main(["lake", "rebuild", "env:LAKE"]) == 0
+    assert main(["lake", "status", "env:LAKE", "--check"]) == 0
+    url = "postgresql://lake:never%2Dshown@db/lake"
+    assert rebuilt_place(url, None) == (url, None)
+    assert without_secrets("it is never-shown") == "it is ***"
+    monkeypatch.setenv("LAKE", str(tmp_path / "elsewhere"))
+    with pytest.raises(UsageError, match="no such directory; name the one that the lake was in"):
+        rebuilt_place("env:LAKE", None)
+
+
+def test_how_far_a_rebuild_is_counts_the_journal(scene: Scene) -> None:
+    scene.write("N[a]", "N[b]")
+    scene.compact(now_ms=1)
+    board = Board()
+    done = rebuild(scene.lake, board=board)
+    size = sum(entry.size for entry in scene.lake.store.entries("journal"))
+    assert (board.expected, board.total()) == (size, (size, done.changes))

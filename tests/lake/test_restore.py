@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from headstone.errors import Unfinished, UsageError
 from headstone.lake.group_offsets import committed_in
 from headstone.lake.offset_map import read_map
 from headstone.lake.reading import records
-from headstone.lake.restore import Restored, restore, translate_group
+from headstone.lake.restore import Restored, finished_map, restore, translate_group
 from headstone.log.listing import RecordEntry
+from headstone.log.topic_partition import TopicPartition
 from tests.lake.scene import AT, Scene
 from tests.lake.twin import TwinCluster, TwinTopic
 
@@ -47,10 +49,23 @@ def test_a_topic_that_is_there_is_used_if_it_is_empty_and_fits(scene: Scene) -> 
 
 def test_what_did_not_arrive_is_noticed_unless_nobody_looks(scene: Scene) -> None:
     scene.write("N[a]", "N[b]")
-    with pytest.raises(Unfinished, match="again-0: 1 keys are not as in the lake; do not use this topic"):
+    with pytest.raises(Unfinished, match="again-0: 1 keys are not as in the lake, such as b; do not use this topic"):
         restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))
     ((unverified,), _) = restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]), verify=False)
-    assert not unverified.verified
+    assert unverified == Restored(partition=AT, records=2, tombstones=0, keys=None, verified=False)
+
+
+def test_a_key_that_the_lake_does_not_have_is_named(scene: Scene) -> None:
+    """Somebody else has written into the topic meanwhile."""
+
+    class Written(TwinCluster):
+        def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
+            yield from super().consume(partition)
+            yield b"strange", b"1"
+
+    scene.write("N[a]", "N[b]")
+    with pytest.raises(Unfinished, match="again-0: 1 keys are not as in the lake, such as strange"):
+        restore(scene.lake, "t", "again", Written())
 
 
 def test_a_table_is_the_same_whatever_the_cluster_has_cleaned(scene: Scene) -> None:
@@ -143,6 +158,29 @@ def test_a_group_goes_on_at_the_first_record_that_it_has_not_seen(scene: Scene) 
     assert cluster.groups["readers", "again"] == {0: 1}
     with pytest.raises(UsageError, match="group others has committed no offset of t"):
         translate_group(scene.lake, cluster, "others", offsets)
+
+
+def test_groups_are_translated_again_by_the_map_of_a_restore_that_is_complete(scene: Scene, tmp_path: Path) -> None:
+    """Whoever was killed in between, or had a group with members, has not lost the translation; nor has a group its place."""
+    fill(scene)
+    cluster, file = TwinCluster(), tmp_path / "map.json"
+    assert finished_map(scene.lake, "t", "again", file) is None
+    cluster.taken_max = 1
+    with pytest.raises(Unfinished):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    assert finished_map(scene.lake, "t", "again", file) is None
+    cluster.taken_max = 100
+    _, offsets = restore(scene.lake, "t", "again", cluster, map_file=file)
+    assert finished_map(scene.lake, "t", "again", file) == offsets
+    with pytest.raises(UsageError, match="the offset map is that of t into again"):
+        finished_map(scene.lake, "t", "other", file)
+    cluster.groups["readers", "t"] = {0: 3}
+    for _ in range(2):
+        assert translate_group(scene.lake, cluster, "readers", offsets, again=True) == {0: (3, 1)}
+    cluster.groups["readers", "again"] = {0: 4}
+    with pytest.raises(UsageError, match="group readers has gone on in again: partition 0 is at 4, the map says 1"):
+        translate_group(scene.lake, cluster, "readers", offsets, again=True)
+    assert cluster.groups["readers", "again"] == {0: 4}
 
 
 def test_a_groups_offsets_are_read_from_the_lake_where_the_cluster_has_none() -> None:

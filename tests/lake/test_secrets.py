@@ -1,4 +1,4 @@
-"""A marker for the metastore's password and the store's secret key: no verb, error, log or Spark plan shows it."""
+"""A marker for the passwords of the metastore and of Kafka and for the secret key of the store: nothing shows it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from sqlalchemy import create_engine, text
 from headstone.cli.main import main
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
+from testbed.maven import KafkaUnavailable, spark_connector
 from testbed.s3 import BUCKET
+from tests.demanded import demanded
 
 MARKER = "hush-marker-7d1f"
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 SPARK = """
 import sys
+from headstone.cluster.connection import Connection, spark_source_options
 from headstone.lake.ingest import ingest
 from headstone.lake.lake import LakeAddress
 from headstone.log.directory import find_partitions
@@ -29,9 +32,10 @@ from headstone.spark.engine import OnSpark
 from headstone.spark.session import spark_session
 from headstone.storage.secrets import resolved
 
-logs, events, endpoint = sys.argv[1:]
+logs, events, endpoint, jars = sys.argv[1:]
 store = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "testing"}
 conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}", "spark.eventLog.compress": "false"}
+conf["spark.jars"] = jars
 with spark_session(app_name="secrets", master="local[1]", conf=conf) as spark:
     settings = {**store, "secret_access_key": resolved("env:MARKED_KEY")}
     lake = LakeAddress(metastore_url=resolved("env:MARKED_LAKE"), store_settings=settings).open()
@@ -49,7 +53,26 @@ with spark_session(app_name="secrets", master="local[1]", conf=conf) as spark:
     spark.read.format("headstone").option("topic", "again").option("store.endpoint", endpoint).option(
         "store.secret_access_key", "env:MARKED_KEY").option("store.region", "us-east-1").option(
         "store.access_key_id", "testing").load("env:MARKED_LAKE").count()
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "me"}
+    options = spark_source_options(Connection.parse("127.0.0.1:1", {**login, "sasl.password": resolved("env:MARKED_KEY")}))
+    options |= {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeout.ms": "500", "subscribe": "orders"}
+    print("login" if "env" not in str(options) and "PlainLoginModule" in str(options) else "no login")
+    frame = spark.readStream.format("kafka").options(**options).load()
+    frame.explain("extended")
+    query = frame.writeStream.format("noop").option("checkpointLocation", f"file://{events}-checkpoint").start()
+    try:
+        query.awaitTermination()
+    except Exception as error:
+        print("failed", error)
+    print(query.status, query.recentProgress, query.exception())
+    query.explain(True)
 """
+
+
+@pytest.fixture
+def connector() -> str:
+    with demanded(KafkaUnavailable):
+        return spark_connector()
 
 
 @pytest.fixture
@@ -67,7 +90,7 @@ def marked_lake(postgres_url: str) -> str:
 
 
 def test_no_verb_shows_a_secret(
-    marked_lake: str, s3_settings: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    marked_lake: str, s3_settings: Mapping[str, str], connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     write_sample(tmp_path / "logs", SampleSettings(topic="orders", records=300, keys=40, batch_bytes=2000))
@@ -81,17 +104,34 @@ def test_no_verb_shows_a_secret(
     store = [word for name, value in by_file.items() for word in ("--store-conf", f"{name}={value}")]
     objects = f"s3://{BUCKET}/{uuid.uuid4().hex}"
     lake = "env:MARKED_LAKE"
+    kafka = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": MARKER,
+    }
+    login = [word for name, value in kafka.items() for word in ("--kafka-conf", f"{name}={value}")]
+    login += ["--kafka-conf", "socket.connection.setup.timeout.ms=1000"]
     verbs = [
         (0, ["init", lake, "--objects", objects]), (2, ["init", lake, "--objects", objects + "x"]),
         (0, ["ingest", lake, str(tmp_path / "logs")]), (0, ["compact", lake, "--all"]), (0, ["status", lake, "--check"]),
         (0, ["read", lake, "orders", "--view", "table"]), (0, ["gc", lake]), (2, ["read", lake, "none"]),
         (3, ["status", marked_lake + "-nowhere"]), (2, ["ingest", lake, str(tmp_path / "nothing")]),
+        (0, ["topics", lake, "describe", "orders"]), (2, ["topics", lake, "describe", "none"]), (0, ["worker", lake]),
+        (3, ["erase", lake, "orders", "--key", "nobody"]), (2, ["erase", lake, "none", "--key", "nobody"]),
+        (0, ["prove-erased", lake, "orders", "--key", "nobody"]), (2, ["prove-erased", lake, "none", "--key", "nobody"]),
+        (0, ["export", lake, "orders", "--log-dirs", str(tmp_path / "out")]),
+        (2, ["export", lake, "orders", "--log-dirs", str(tmp_path / "out")]),
+        (3, ["restore", lake, "orders", "--bootstrap", "127.0.0.1:1", *login]),
+        (2, ["restore", lake, "none", "--bootstrap", "127.0.0.1:1", *login]),
+        (0, ["rebuild", lake]), (2, ["rebuild", lake, "--objects", objects + "x"]), (3, ["rebuild", marked_lake + "-nowhere"]),
     ]  # fmt: skip
     said = ""
     for number, (code, words) in enumerate(verbs):
         assert main(["lake", *words, *store, "--output", ("json", "text")[number % 2]]) == code, words
         shown = capfd.readouterr()
         said += shown.out + shown.err
+        assert MARKER not in said, words
     assert main(["lake", "status", marked_lake, "--store-conf", f"secret_access_key={MARKER}", *store]) == 0
     shown = capfd.readouterr()
     assert "the password of LAKE: every user of this machine can see it; say env:NAME or file:PATH" in shown.err
@@ -99,9 +139,10 @@ def test_no_verb_shows_a_secret(
     assert MARKER not in said + shown.out + shown.err
     events = tmp_path / "events"
     events.mkdir()
-    command = [sys.executable, "-c", SPARK, str(tmp_path / "more"), str(events), s3_settings["endpoint"]]
+    command = [sys.executable, "-c", SPARK, str(tmp_path / "more"), str(events), s3_settings["endpoint"], connector]
     run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=os.environ, timeout=500)
     assert (run.returncode, run.stdout.count("True"), "refused" in run.stdout) == (0, 2, True), run.stderr
+    assert ("login" in run.stdout.splitlines(), "failed" in run.stdout) == (True, True)
     logged = "".join(file.read_text(errors="replace") for file in events.rglob("*") if file.is_file())
     assert logged.count("SparkListenerJobEnd") > 2
     assert "headstone" in logged

@@ -1,6 +1,6 @@
 """Races of the lake, each replayed exactly by its seed: two workers and a loner compact, two append, one levels, one collects
-garbage, one erases keys, and readers who are slow, resume, or hold tombstones see the right table of every log end, whoever is
-killed when.
+garbage, one erases keys, one folds the journal, and readers who are slow, resume, or hold tombstones see the right table of
+every log end, whoever is killed when.
 
     python -m tests.lake.test_seeded_races --seeds 1000              # counts, and the seeds that fail
     python -m tests.lake.test_seeded_races --first 17 --seeds 1 --trace   # one of them, turn by turn
@@ -17,7 +17,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,9 +33,11 @@ from headstone.lake.commits import CommitRefused, Partition
 from headstone.lake.compaction import compact_partition
 from headstone.lake.erasure import Tools, carry_on_erasures, request_erasure
 from headstone.lake.erasures import RETRY_MS, Erasure, Erasures
+from headstone.lake.folding import fold
 from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
+from headstone.lake.journal import record
 from headstone.lake.keeping import KeptLeases
 from headstone.lake.key_search import digest_of
 from headstone.lake.lake import Lake
@@ -44,6 +46,7 @@ from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path
 from headstone.lake.proof import prove_erased
 from headstone.lake.reading import record_batches, snapshot
+from headstone.lake.rebuild import replayed
 from headstone.lake.table_view import table_batches
 from headstone.lake.worker import Worker
 from headstone.log.directory import find_partitions
@@ -59,6 +62,8 @@ ROUNDS, ROUND_STEPS = 5, 65
 KEYS = "abcdef"
 RETENTION_MS, GRACE_MS, UPLOAD_MS, LEASE_MS, HOLD_MS = 1300, 900, 700, 60, 2500
 JOB_MS = 600
+TOLD = 0.7
+"""Of the commits, those that tell the store themselves."""
 WAIT_MS = 5
 """After a failure, and twice as long after the next."""
 NIGHT_MS = 1400
@@ -67,7 +72,7 @@ LATER_MS = 100_000
 """Longer than all of them."""
 RARE = ("replace refused", "level refused", "append refused", "kills", "uploads broken off", "level committed",
         "objects collected", "tombstones removed", "follower resumed", "holder resumed", "extents marked",
-        "steps of erasures", "keys erased")  # fmt: skip
+        "steps of erasures", "keys erased", "journals folded")  # fmt: skip
 """What must have happened over the seeds together, or they were no races."""
 
 
@@ -156,7 +161,7 @@ class Race:
         roles = {
             "appender-1": (2, self.append), "appender-2": (1, self.append), "worker-1": (5, self.work),
             "worker-2": (5, self.work), "loner": (4, self.compact), "leveler": (2, self.level),
-            "collector": (2, self.collect), "eraser": (1, self.erase),
+            "collector": (2, self.collect), "eraser": (1, self.erase), "folder": (1, self.fold),
             "reader": (1, self.read), "follower": (2, self.follow), "holder": (2, self.hold),
         }  # fmt: skip
         self.baton = Baton(
@@ -165,6 +170,7 @@ class Race:
         self.chance, self.counts = self.baton.chance, self.baton.counts
         self.metastore = BatonMetastore(self.baton, root / "lake.db")
         self.lake = Lake(metastore=self.metastore, store=BatonStore(self.baton))
+        self.metastore.after_commit = self.tell_store
         with self.metastore.transaction() as connection:
             schema.metadata.create_all(connection)
             row = {"lake_id": "race", "version": schema.VERSION, "location": self.lake.store.url, "created_ms": 0}
@@ -222,6 +228,16 @@ class Race:
         with self._refusals():
             found = garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS)
             self.counts["objects collected"] += len(collect(self.lake, found))
+
+    def tell_store(self) -> None:
+        """Behind a commit; some are killed before they come to it."""
+        if self.baton.chance.random() < TOLD:
+            with suppress(Unfinished):
+                record(self.metastore, self.lake.store)
+
+    def fold(self) -> None:
+        with self._refusals():
+            self.counts["journals folded"] += fold(self.lake) > 0
 
     def erase(self) -> None:
         """One key, and those that were asked for before. Whoever is slow or killed leaves the rest to the next."""
@@ -376,6 +392,16 @@ class Race:
         assert set(self.metastore.objects()) == used
         self.check()
 
+    def check_journal(self) -> None:
+        """What the store alone tells is what the metastore knows."""
+        record(self.metastore, self.lake.store)
+        rebuilt = replayed(self.lake.store)
+        assert {at: log.partition() for at, log in rebuilt.logs.items()} == {
+            at: partition for at, partition in self.metastore.snapshot().items() if partition.next_offset
+        }
+        steps = {(one.topic, one.key_digest): one.step for one in Erasures(self.metastore).all()}
+        assert {name: change["step"] for name, change in rebuilt.erasures.items()} == steps
+
     def check_failures(self) -> None:
         """A worker says why it failed: an upload that we broke off, or it was too slow for the time of grace."""
         for row in Leases(self.metastore).history(limit=100_000):
@@ -452,6 +478,7 @@ def run(seed: int, root: Path, terms: Terms, *, trace: bool = False) -> Counter[
             race.baton.finish()
             race.settle()
             race.settle_erasures()
+            race.check_journal()
         finally:
             race.close()
             if trace:

@@ -1,56 +1,100 @@
-"""The table by lists of keys, in one bucket or in many: what a reader of all records would make of them."""
+"""The table by lists of keys, decided by one task or through buckets: what a reader of all records would make of them."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from headstone.cli.main import main
+from headstone.errors import CorruptLog
 from headstone.lake.commits import Partition
-from headstone.lake.lake import Lake
-from headstone.lake.reading import table
-from headstone.lake.table_view import BUCKET_KEYS_MAX, buckets_of, decided, rows_of_table, table_batches
+from headstone.lake.keyindex import section_bytes
+from headstone.lake.lake import Lake, create_lake, metastore_url
+from headstone.lake.reading import records_in, snapshot
+from headstone.lake.table_view import TASK_KEYS_MAX, decided, rows_of_table, table_batches
+from headstone.pipeline import progress, splitting
 from headstone.pipeline.inprocess import InProcess
-from tests.lake.scene import AT, Scene
+from headstone.pipeline.progress import Board
+from tests.lake.scene import AT, RETENTION_MS, Scene
+
+Rows = list[tuple[int, bytes, bytes | None]]
 
 
-def rows(lake: Lake, partition: Partition, keys_max: int) -> list[tuple[int, bytes, bytes]]:
+def rows(lake: Lake, partition: Partition, keys_max: int) -> Rows:
     found = table_batches(lake, AT, partition, keys_max=keys_max)
     return [(row["offset"], row["key"], row["value"]) for batch in found for row in batch.to_pylist()]
 
 
-def expected(lake: Lake) -> list[tuple[int, bytes, bytes | None]]:
-    return sorted((entry.offset, key, entry.value) for key, entry in table(lake, AT).items())
+def expected(lake: Lake, partition: Partition) -> Rows:
+    """Without lists of keys: every record is read, and the last of a key counts."""
+    every = records_in(lake.store, partition.extents, partition.start_offset)
+    newest = {entry.key: entry for entry in every if entry.key is not None}
+    return sorted((entry.offset, key, entry.value) for key, entry in newest.items() if entry.value is not None)
 
 
-def fill(scene: Scene, seed: int) -> None:
-    """Keys that come again, deletions, records without a key, codecs, in extents of their own."""
-    chance = random.Random(seed)
-    for moment in range(6):
+def fill(scene: Scene, chance: random.Random, now_ms: int) -> None:
+    """Keys that come again, deletions, codecs, in extents of their own."""
+    for _ in range(3):
         kinds = [
-            f"N[{','.join(chance.choices('abcdefghij', k=3))}]{chance.choice(['', '/zstd', '/lz4'])}" for _ in range(4)
+            f"N[{','.join(chance.choices('abcdefghijklmnop', k=3))}]{chance.choice(['', '/zstd', '/lz4'])}"
+            for _ in range(4)
         ]
-        scene.write(*kinds, f"T[{chance.choice('abcdefghij')}]", now_ms=moment)
+        scene.write(*kinds, f"T[{chance.choice('abcdefghijklmnop')}]", now_ms=now_ms)
 
 
-@pytest.mark.parametrize("keys_max", [1, 7, BUCKET_KEYS_MAX])
-def test_the_table_is_the_same_in_any_number_of_buckets(scene: Scene, keys_max: int) -> None:
-    fill(scene, seed=keys_max)
-    partition = scene.lake.metastore.partition(AT)
-    assert rows(scene.lake, partition, keys_max) == expected(scene.lake)
-    unlisted = replace(partition, extents=tuple(replace(one, keys=-1) for one in partition.extents))
-    assert rows(scene.lake, unlisted, keys_max) == expected(scene.lake)
-    scene.compact(now_ms=10)
-    compacted = scene.lake.metastore.partition(AT)
-    assert compacted != partition
-    assert rows(scene.lake, compacted, keys_max) == expected(scene.lake) == rows(scene.lake, partition, keys_max)
+def unlisted(partition: Partition) -> Partition:
+    return replace(partition, extents=tuple(replace(extent, keys=-1) for extent in partition.extents))
+
+
+@pytest.fixture(params=[24, splitting.BUCKET_BYTES], ids=["bucket per entry", "few buckets"])
+def bucket_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splitting, "BUCKET_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("bucket_bytes")
+@pytest.mark.parametrize("seed", range(2))
+def test_the_table_is_the_same_however_it_is_decided(scene: Scene, seed: int) -> None:
+    """Of a log that is compacted, marked and cut meanwhile: now, and as of every moment in between."""
+    chance = random.Random(seed)
+    for moment in range(10, 50, 10):
+        fill(scene, chance, moment)
+        if moment > 10:
+            scene.compact(now_ms=moment + 2, dead_share_max=chance.choice([0.0, 0.9, 1.0]))
+    scene.lake.metastore.start_at(AT, 7, now_ms=60)
+    now = snapshot(scene.lake, AT)
+    states = [now, *(snapshot(scene.lake, AT, moment_ms) for moment_ms in range(11, 60, 8))]
+    assert any(extent.dead for state in states for extent in state.extents)
+    for state in (*states, *(replace(now, start_offset=offset) for offset in range(7, now.next_offset, 37))):
+        wanted = expected(scene.lake, state)
+        for keys_max in (1, 20, TASK_KEYS_MAX):
+            assert rows(scene.lake, state, keys_max) == wanted
+    for keys_max in (1, 20, TASK_KEYS_MAX):
+        assert rows(scene.lake, unlisted(now), keys_max) == expected(scene.lake, now)
 
 
 def test_records_below_the_log_start_are_not_in_it(scene: Scene) -> None:
     scene.write("N[a,b,c]", "N[a]")
     partition = replace(scene.lake.metastore.partition(AT), start_offset=2)
     assert [offset for offset, _, _ in rows(scene.lake, partition, 2)] == [2, 3]
+
+
+@pytest.mark.parametrize("keys_max", [1, TASK_KEYS_MAX])
+def test_a_dead_value_does_not_come_back_when_its_tombstone_has_gone(scene: Scene, keys_max: int) -> None:
+    scene.write(*(f"N[k{i}]" for i in range(10)))
+    scene.compact(now_ms=10)
+    scene.write("T[k3]")
+    assert scene.compact(now_ms=20).extents_marked == 1
+    scene.compact(now_ms=20 + 2 * RETENTION_MS, dead_share_max=0.5)
+    assert (len(scene.held()), [extent.dead for extent in scene.lake.metastore.partition(AT).extents]) == (9, [1, 0])
+    table = rows(scene.lake, scene.lake.metastore.partition(AT), keys_max)
+    assert [key for _, key, _ in table] == [b"k%d" % i for i in range(10) if i != 3]
+
+
+def test_a_partition_without_records_has_no_table(scene: Scene) -> None:
+    assert rows(scene.lake, scene.lake.metastore.partition(AT), 1) == []
 
 
 def test_extents_that_hold_nothing_of_the_table_are_not_read(scene: Scene) -> None:
@@ -60,13 +104,51 @@ def test_extents_that_hold_nothing_of_the_table_are_not_read(scene: Scene) -> No
     lake, partition = scene.lake, scene.lake.metastore.partition(AT)
     hash_key = lake.metastore.hash_key
     live = decided(lake.store, hash_key, {AT: partition}, InProcess())[AT]
-    assert [found.extent for found in live] == [partition.extents[-1]]
+    assert [(found.extent, found.records) for found in live] == [(partition.extents[-1], 2)]
     before = lake.store.traffic.reads
     assert sum(batch.num_rows for batch in rows_of_table(lake.store, hash_key, AT, live)) == 2
     assert lake.store.traffic.reads - before == 3
 
 
-def test_a_partition_with_many_keys_is_decided_by_many_tasks(scene: Scene) -> None:
-    scene.write("N[a,b,c]", "T[a]")
-    extents = scene.lake.metastore.partition(AT).extents
-    assert (buckets_of(extents), buckets_of(extents, 2), buckets_of(()), buckets_of(extents, 3)) == (1, 2, 1, 2)
+def test_each_list_is_read_once_into_however_many_buckets(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two requests each; and who watches is told of their bytes, all of them."""
+    fill(scene, random.Random(1), 0)
+    fill(scene, random.Random(2), 0)
+    lake, partition = scene.lake, scene.lake.metastore.partition(AT)
+    traffic = lake.store.traffic
+    for bucket_bytes in (splitting.BUCKET_BYTES, 24):
+        monkeypatch.setattr(splitting, "BUCKET_BYTES", bucket_bytes)
+        for keys_max in (1, 20, TASK_KEYS_MAX):
+            board, reads, size = Board(), traffic.reads, traffic.bytes_read
+            decided(lake.store, lake.metastore.hash_key, {AT: partition}, InProcess(2), board, keys_max=keys_max)
+            assert traffic.reads - reads == 2 * len(partition.extents)
+            assert board.expected == board.total()[0] == traffic.bytes_read - size
+
+
+@pytest.mark.parametrize("keys_max", [1, TASK_KEYS_MAX])
+def test_a_list_that_is_damaged_ends_it(scene: Scene, keys_max: int) -> None:
+    """Whoever left it out would bring deleted keys back."""
+    scene.write("N[a,b,c]")
+    scene.write("T[a]")
+    partition = scene.lake.metastore.partition(AT)
+    last = partition.extents[-1]
+    moved = replace(partition, extents=(*partition.extents[:-1], replace(last, length=last.length - 1)))
+    with pytest.raises(CorruptLog, match="wrong CRC-32C of the list of keys"):
+        rows(scene.lake, moved, keys_max)
+
+
+def test_who_reads_the_table_sees_the_lists_and_then_the_extents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What superseded extents weigh is not waited for."""
+    where, board = tmp_path / "lake", Board()
+    lake = create_lake(metastore_url(str(where), make=True), f"file://{where}/objects", now_ms=0)
+    scene = Scene(lake, tmp_path)
+    scene.write("N[a,b]")
+    scene.write("N[a]", "N[b]")
+    superseded, live = lake.metastore.partition(AT).extents
+    lake.close()
+    monkeypatch.setattr(progress, "Board", lambda: board)
+    assert main(["lake", "read", str(where), "t", "--view", "table", "--to", str(tmp_path / "t.parquet")]) == 0
+    lists = section_bytes(superseded.keys) + section_bytes(live.keys)
+    assert (board.expected, board.total()) == (lists + live.length, (lists + live.length, 2))

@@ -14,6 +14,7 @@ from headstone.lake.collection import collect, garbage
 from headstone.lake.compaction import compact_partition
 from headstone.lake.erasure import Tools, carry_on_erasures, request_erasure
 from headstone.lake.erasures import ERASED, Erasures
+from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.leases import Leases
@@ -152,3 +153,50 @@ def test_keys_of_a_dropped_topic_are_erased_too(lake: Lake, tmp_path: Path) -> N
     assert [erasure.step for erasure in Erasures(lake.metastore).all()] == [ERASED]
     assert prove_erased(lake, "orders", b"b").verdict == "erased"
     assert [entry.key for entry in records(lake, USERS)] == [b"c", b"d"]
+
+
+def test_records_before_an_offset_are_deleted_when_somebody_says_yes(
+    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(lake, tmp_path)
+    command = ["lake", "topics", f"sqlite:///{tmp_path / 'lake.db'}", "delete-records", "users", "--partition", "0"]
+
+    def shown() -> list[bytes | None]:
+        return [entry.key for entry in records(lake, USERS)]
+
+    assert main([*command, "--before", "1", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "users-0: would begin at 1, it begins at 0; nothing was changed\n"
+    assert main([*command, "--before", "1"]) == 2
+    assert ("--yes goes on without the question" in capsys.readouterr().err, shown()) == (True, [b"c", b"d"])
+    assert main([*command, "--before", "1", "--yes"]) == 0
+    assert (capsys.readouterr().out, shown()) == ("users-0: begins at 1 now, it was 0\n", [b"d"])
+    assert main([*command, "--before", "0", "--yes", "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "partition": "users-0", "start_before": 1, "start_after": 1, "applied": False,
+    }  # fmt: skip
+    assert main([*command, "--before", "3", "--yes"]) == 2
+    assert "users-0 ends at 2: there is no offset 3 to begin at" in capsys.readouterr().err
+    assert main([*command[:-1], "7", "--before", "1", "--yes"]) == 2
+    assert "the lake has no users-7" in capsys.readouterr().err
+    assert main([*command, "--yes"]) == 2
+    assert ("--before OFFSET" in capsys.readouterr().err, shown()) == (True, [b"d"])
+
+
+def test_records_that_a_reader_holds_are_not_deleted(
+    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(lake, tmp_path)
+    Holds(lake.metastore).hold("reader", USERS, 1, expires_ms=10**9)
+    command = [
+        "lake",
+        "topics",
+        f"sqlite:///{tmp_path / 'lake.db'}",
+        "delete-records",
+        "users",
+        "--partition",
+        "0",
+        "--yes",
+    ]
+    assert main([*command, "--before", "2"]) == 3
+    assert "reader holds users-0 from offset 1" in capsys.readouterr().err
+    assert main([*command, "--before", "1"]) == 0

@@ -9,12 +9,22 @@ from typing import Any
 import pytest
 
 from headstone.cli.main import main
+from headstone.errors import Unfinished
+from headstone.lake import folding
+from headstone.lake.compaction import compact_partition
 from headstone.lake.erasure import Tools, request_erasure
 from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
+from headstone.lake.job_plan import JobOptions
+from headstone.lake.journal import BASE_PARTS
 from headstone.lake.lake import Lake
+from headstone.lake.leases import COMMITTED, LEVELED, Leases
 from headstone.lake.upkeep import Upkeep
+from headstone.lake.worker import SOFT, Worker
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
+from headstone.storage.stores import Store
 from tests.lake.scene import AT, Scene
+from tests.lake.test_worker import put
 from tests.oracle.notation import History
 
 
@@ -61,6 +71,54 @@ def test_erasures_retention_and_dead_records_have_their_turn(scene: Scene) -> No
     assert scene.lake.metastore.partition(AT).start_offset == scene.lake.metastore.partition(AT).next_offset
 
 
+def test_where_something_is_always_due_the_lake_is_looked_after_all_the_same(scene: Scene) -> None:
+    """As often as the clock says: every third job here. Each commit brings more to compact."""
+    lake, moment, jobs = scene.lake, [10_000], list[int]()
+    scene.write("N[a]")
+    lake.metastore.configure("t", {"min.cleanable.dirty.ratio": "0"})
+    worker = Worker(
+        name="w", lake=lake, engine=InProcess(1), clock=lambda: moment[0], tell=lambda text: None,
+        upkeep=upkeep(lake, moment, objects_at_once=2), upkeep_every_ms=300,
+    )  # fmt: skip
+    collected = []
+
+    def more() -> None:
+        moment[0] += 100
+        jobs.append(len(jobs))
+        scene.write("N[a]", now_ms=moment[0])
+        collected.append(worker.upkeep.collected_ms if worker.upkeep is not None else None)
+        if len(jobs) == 10:
+            worker.stop = SOFT
+
+    worker.options = JobOptions(before_commit=more)
+    objects = len(lake.metastore.objects())
+    assert worker.work() == 10
+    assert collected == [-1] * 3 + [10_300] * 3 + [10_600] * 3 + [10_900]
+    assert len(lake.metastore.objects()) < objects + 2 * 10
+    assert lake.metastore.check() == []
+
+
+def test_leveling_writes_so_many_bytes_and_then_looks_at_the_queue(scene: Scene) -> None:
+    """Two partitions to level, a byte per turn: one each. What has become due meanwhile comes before the second."""
+    lake, due = scene.lake, TopicPartition("due", 0)
+    for topic in ("u", "due"):
+        lake.metastore.create_topic(topic, 1, {})
+    for name in (AT, TopicPartition("u", 0)):
+        for keys in ("abcd", "abce", "f"):
+            put(lake, name, [(key.encode(), b"1") for key in keys])
+            if keys == "abce":
+                compact_partition(lake, name, InProcess(1), now_ms=10)
+
+    def tell(text: str) -> None:
+        if text.endswith(": leveled") and not lake.metastore.partition(due).next_offset:
+            put(lake, due, [(b"a", b"1"), (b"a", b"2")])
+
+    moments = iter(range(20, 1000))
+    worker = Worker(name="w", lake=lake, engine=InProcess(1), clock=lambda: next(moments), tell=tell, bytes_at_once=1)
+    assert worker.work() == 1
+    assert [row.outcome for row in Leases(lake.metastore).history()] == [LEVELED, COMMITTED, LEVELED]
+
+
 def test_what_fails_is_told_and_stops_no_other(scene: Scene, tmp_path: Path) -> None:
     """An erasure whose object is damaged, beside retention of a topic that is well."""
     scene.write("N[a]", "T[a]")
@@ -74,6 +132,27 @@ def test_what_fails_is_told_and_stops_no_other(scene: Scene, tmp_path: Path) -> 
     assert scene.lake.metastore.partition(AT).start_offset == 2
     (erasure,) = Erasures(scene.lake.metastore).all()
     assert (erasure.step, erasure.not_before_ms, "wrong CRC-32C" in erasure.waits_for) == (REQUESTED, 605_000, True)
+
+
+class Unfoldable(Store):
+    """Takes everything but a base of the journal."""
+
+    def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
+        if path.startswith(BASE_PARTS):
+            raise Unfinished("no space left for it")
+        return super().put(path, content, create=create)
+
+
+def test_garbage_goes_also_while_the_journal_cannot_be_folded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "OBJECTS_MIN", 1)
+    for _ in range(2):
+        scene.write("N[a]")
+        scene.compact(now_ms=10)
+    told: list[str] = []
+    store = Unfoldable(scene.lake.store.url, scene.lake.store._store)
+    done = upkeep(Lake(metastore=scene.lake.metastore, store=store), [200], told).look()
+    assert (done, told) == (1, ["journal: folding it again later: no space left for it"])
+    assert len(scene.lake.store.list("objects")) == len(scene.lake.metastore.objects())
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:

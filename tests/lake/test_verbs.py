@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, update
 
 from headstone.brokers.processes import wait_until
 from headstone.cli.main import main
-from headstone.lake import schema
+from headstone.lake import folding, schema
 from headstone.lake.leases import Leases
 from headstone.lake.metastore import Metastore
 from headstone.log.topic_partition import TopicPartition
@@ -84,6 +84,23 @@ def test_garbage_is_shown_first_and_then_deleted(
     left = {path.name for path in (tmp_path / "lake" / "objects" / "objects").rglob("*") if path.is_file()}
     assert objects - left == {row["object_id"] for row in planned["objects"]}
     assert told(capsys, "status", lake, "--check")["violations"] == []
+
+
+def test_that_the_journal_would_be_folded_is_shown_first(
+    tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake, "--now-ms", "0")
+    told(capsys, "ingest", lake, sample)
+    facts = ("journal_to_fold", "journal_folded")
+    assert [told(capsys, "gc", lake)[fact] for fact in facts] == [False, 0]
+    monkeypatch.setattr(folding, "OBJECTS_MIN", 1)
+    assert [told(capsys, "gc", lake)[fact] for fact in facts] == [True, 0]
+    assert main(["lake", "gc", lake]) == 0
+    assert "the journal is to be folded; --apply does it\n" in capsys.readouterr().out
+    done = told(capsys, "gc", lake, "--apply")
+    assert (done["journal_to_fold"], done["journal_folded"] > 0) == (True, True)
+    assert [told(capsys, "gc", lake)[fact] for fact in facts] == [False, 0]
 
 
 def test_workers_are_seen_asked_and_stopped(tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +179,27 @@ def test_holds_bounded_passes_leveling_and_the_past(
     then = len(capsys.readouterr().out.splitlines())
     assert main(["lake", "read", lake, "orders"]) == 0
     assert then > len(capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("flag", ["--level", "--purge"])
+def test_leveling_and_purging_pass_over_a_partition_that_somebody_else_works_on(
+    tmp_path: Path, sample: str, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    lake = str(tmp_path / "lake")
+    told(capsys, "init", lake)
+    told(capsys, "ingest", lake, sample)
+    told(capsys, "compact", lake)
+    metastore = Metastore.open(f"sqlite:///{lake}/metastore.db")
+    assert Leases(metastore).take(TopicPartition("orders", 0), "somebody", now_ms=metastore.clock())
+    assert main(["lake", "compact", lake, flag, "--output", "json"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert [one["partition"] for one in answer["leveled"]] == ["orders-1"]
+    assert [(one["partition"], one["why"].split(";")[0]) for one in answer["failed"]] == [
+        ("orders-0", "somebody works on it")
+    ]
+    Leases(metastore).release(TopicPartition("orders", 0), "somebody")
+    metastore.close()
+    assert [one["partition"] for one in told(capsys, "compact", lake, flag)["leveled"]] == ["orders-0", "orders-1"]
 
 
 def test_one_partition_that_fails_does_not_stop_the_others(

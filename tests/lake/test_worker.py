@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import Done
+from headstone.lake.compaction import Compacted, Done, Stopped
+from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leases import COMMITTED, IDLE, STOPPED, Due, Leases
+from headstone.lake.leased_jobs import compact_leased, jobs_of
+from headstone.lake.leases import COMMITTED, IDLE, STOPPED, Leases
 from headstone.lake.metastore import Append
 from headstone.lake.objects import writing_object
 from headstone.lake.reading import records
@@ -146,24 +148,29 @@ def test_a_paused_worker_takes_nothing(lake: Lake) -> None:
     assert [row.worker for row in leases.workers()] == ["w"]
 
 
-def test_a_soft_stop_finishes_the_job_and_a_hard_one_gives_it_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_soft_stop_finishes_what_is_in_hand_and_leaves_the_rest_to_others(lake: Lake) -> None:
+    """Told to stop when the first of two partitions is about to be committed."""
     for at in (FIRST, SECOND):
         put(lake, at, [(b"a", b"1"), (b"a", b"2")])
-    soft, hard = worker(lake, "soft"), worker(lake, "hard")
+    soft = worker(lake)
+    soft.options = JobOptions(before_commit=lambda: setattr(soft, "stop", SOFT))
+    assert soft.work() == 1
+    leases = Leases(lake.metastore)
+    assert sorted(lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)) == [0, 1]
+    assert sorted(row.outcome for row in leases.history()) == [COMMITTED, STOPPED]
+    assert (leases.held(now_ms=100), leases.waiting(now_ms=100)) == ({}, {})
+    assert worker(lake).work() == 1
 
-    def stop_during(self: Leases, *arguments: object, **options: object) -> list[Due]:
-        soft.stop, hard.stop = SOFT, HARD
-        return real(self, *arguments, **options)  # type: ignore[arg-type]
 
-    real = Leases.take_due
-    monkeypatch.setattr(Leases, "take_due", stop_during)
+def test_a_hard_stop_commits_nothing_more(lake: Lake) -> None:
+    for at in (FIRST, SECOND):
+        put(lake, at, [(b"a", b"1"), (b"a", b"2")])
+    hard = worker(lake)
+    hard.options = JobOptions(check=lambda: setattr(hard, "stop", HARD))
     assert hard.work() == 0
     assert [lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 0]
-    assert Leases(lake.metastore).history(limit=1)[0].outcome == STOPPED
-    soft.stop = "run"
-    soft.partitions_at_once = 1
-    assert soft.work() == 1
-    assert sorted(lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)) == [0, 1]
+    assert {row.outcome for row in Leases(lake.metastore).history()} == {STOPPED}
+    assert Leases(lake.metastore).held(now_ms=100) == {}
 
 
 def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,3 +183,35 @@ def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest
     monkeypatch.setattr(module, "compact_partitions", refused)
     assert worker(lake).work() == 0
     assert Leases(lake.metastore).history()[0].details == {"why": "somebody was faster", "partition": "t-0"}
+
+
+def test_many_leases_are_taken_at_once_and_those_of_others_are_left(lake: Lake) -> None:
+    lake.metastore.create_topic("many", 1200, {})
+    names = [TopicPartition("many", number) for number in range(1200)]
+    leases = Leases(lake.metastore)
+    assert leases.take_all(names[:3], "a", now_ms=10, lease_ms=100) == set(names[:3])
+    assert leases.take_all(names[1:3], "a", now_ms=20, lease_ms=100) == set(names[1:3])
+    assert leases.take_all(names, "b", now_ms=110, lease_ms=100) == {names[0], *names[3:]}
+    assert leases.held(now_ms=110) == dict.fromkeys(names, "b") | dict.fromkeys(names[1:3], "a")
+
+
+def test_a_lake_goes_in_jobs_of_so_many_extents(lake: Lake) -> None:
+    """By the order that was asked for. One that has more than a job may have is a job of its own."""
+    lake.metastore.create_topic("u", 2, {})
+    names = [SECOND, TopicPartition("u", 0), FIRST, TopicPartition("u", 1)]
+    for name, extents in zip(names, (1, 3, 1, 0), strict=True):
+        for _ in range(extents):
+            put(lake, name, [(b"a", b"1"), (b"a", b"2")])
+    assert list(jobs_of(lake, names, 2)) == [names[:1], names[1:2], names[2:]]
+    assert list(jobs_of(lake, [], 2)) == []
+    Leases(lake.metastore).take(FIRST, "somebody", now_ms=lake.metastore.clock())
+    done = compact_leased(lake, names, InProcess(1), worker="me", options=JobOptions(), extents_at_once=2)
+    assert [type(done[name]) for name in names] == [Compacted, Compacted, CommitRefused, Compacted]
+    assert Leases(lake.metastore).held(now_ms=0) == {FIRST: "somebody"}
+    commits: list[int] = []
+    options = JobOptions(before_commit=lambda: commits.append(1), stop=lambda: len(commits) >= 1)
+    for name in (FIRST, SECOND):
+        put(lake, name, [(b"a", b"1"), (b"a", b"2")])
+    Leases(lake.metastore).release(FIRST, "somebody")
+    stopped = compact_leased(lake, [SECOND, FIRST], InProcess(1), worker="me", options=options, extents_at_once=1)
+    assert [type(stopped[name]) for name in (SECOND, FIRST)] == [Compacted, Stopped]

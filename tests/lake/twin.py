@@ -19,6 +19,8 @@ class TwinTopic:
     settings_of_its_own: frozenset[str] = frozenset()
     first: int = 0
     """Where the log of each partition begins."""
+    leader_epochs: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """By partition."""
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -45,6 +47,16 @@ class TwinCluster:
 
     def topic_ids(self, names: Sequence[str]) -> Mapping[str, str | None]:
         return {name: self.topics[name].kafka_id for name in names}
+
+    def leader_epochs(
+        self, names: Sequence[str], newest: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, tuple[tuple[int, int], ...]]:
+        return {
+            TopicPartition(topic, number): epochs
+            for topic in names
+            for number, epochs in self.topics[topic].leader_epochs.items()
+            if epochs[-1][0] != newest.get(TopicPartition(topic, number))
+        }
 
     def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None:
         self.topics[topic] = TwinTopic(logs=[[] for _ in range(partitions)], settings=settings)

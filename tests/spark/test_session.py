@@ -266,6 +266,20 @@ def test_an_in_process_connect_server_runs_the_same_job() -> None:
     assert ended.stdout.splitlines() == ["pyspark.sql.connect.session [0, 1, 2]", "None"], ended.stderr
 
 
+@pytest.mark.parametrize("where", ["master", "remote"])
+def test_how_many_tasks_run_at_a_time_is_sparks_own_and_not_this_machines(where: str) -> None:
+    """On a classic session and over Spark Connect."""
+    body = textwrap.dedent(
+        """
+        from headstone.spark.engine import OnSpark
+        with spark_session(app_name="asked", **{sys.argv[1]: "local[7]"}) as spark:
+            print(OnSpark(lambda: spark).parallelism, OnSpark(lambda: spark, parallelism=2).parallelism)
+        """
+    )
+    ended = subprocess.run([sys.executable, "-c", PROGRAM + body, where], capture_output=True, text=True, check=False)
+    assert ended.stdout == "7 2\n", ended.stderr
+
+
 def test_a_standalone_cluster_runs_the_same_job(standalone: SparkCluster, tmp_path: Path) -> None:
     lines = run(
         """

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 from headstone.errors import Unfinished
 from headstone.log import codecs
@@ -24,6 +25,7 @@ from headstone.pipeline.work import PartitionWork, compact_whole
 from headstone.retention.keys import HashKey
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.synth import SampleSettings, write_sample
+from headstone.spark.engine import OnSpark
 from headstone.spark.stages import WORK_SENDER, Counted, answering, indexing, racing, rewriting
 
 BOARD = Counted(address=BoardAddress(host="127.0.0.1", port=9, token=bytes(16)), first=10**9)
@@ -142,3 +144,32 @@ def test_a_bucket_that_was_sent_no_work_is_missed_by_every_group(planned: Partit
     messages = lost(with_works(messages_of_units(works), works.buckets), WORK_SENDER, 0)
     answers = answered(run(rewriting(UNCOUNTED), with_works(run(racing, messages), works.groups)))
     assert [type(answer) for _, _, answer in answers] == [Unfinished] * len(works.groups)
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """Says stop when it was asked so many times."""
+    asked = iter(range(calls))
+    return lambda: next(asked, None) is None
+
+
+def test_no_job_begins_after_stop_and_those_that_run_are_finished(spark: SparkSession, tmp_path: Path) -> None:
+    """With jobs of one task: what is begun is seen by the files that tasks leave."""
+
+    def body(task: str, meter: Meter) -> str:
+        Path(task).touch()
+        return task
+
+    tasks = [str(tmp_path / f"{number:02}") for number in range(9)]
+    answers = sorted(OnSpark(lambda: spark, parallelism=1).as_they_end(body, tasks, stop=after(3)))
+    assert answers == list(enumerate(tasks))[:3]
+    assert sorted(map(str, tmp_path.iterdir())) == tasks[:3]
+
+
+def test_no_part_of_a_split_partition_begins_after_stop(spark: SparkSession, planned: PartitionWork) -> None:
+    on_spark, parts = OnSpark(lambda: spark, parallelism=1), len(planned.parts())
+    answers = [answer for _, answer in on_spark.split([planned], parts_at_once=1, stop=after(2))]
+    done = [(number, 0, answer) for number, answer in enumerate(answers)]
+    assert (parts > 2, outputs(done, planned)) == (
+        True,
+        outputs([(0, 0, compact_whole(planned, Meter()))], planned)[:2],
+    )

@@ -79,9 +79,11 @@ def engine_of(arguments: argparse.Namespace, *, verb: str, spark_by_default: boo
         return
     require_spark()
     from headstone.spark.engine import OnSpark
+    from headstone.spark.session import is_submitted
 
     with starting_session(arguments, verb=verb, conf=conf) as starting:
-        yield OnSpark(starting.get, parallelism=cores(), begin=starting.begin)
+        here = not (arguments.master or arguments.spark_remote or "spark.master" in conf or is_submitted())
+        yield OnSpark(starting.get, parallelism=cores() if here else None, begin=starting.begin)
 
 
 def starting_session(arguments: argparse.Namespace, *, verb: str, conf: Mapping[str, str]) -> StartingSession:

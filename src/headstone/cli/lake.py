@@ -2,9 +2,7 @@
 
 LAKE is a directory (an embedded lake: SQLite and local objects) or the URL of a metastore. What the actions do is in
 `lake_data.py` (records in, out and back), `lake_topics.py`, `lake_erasure.py`, `lake_jobs.py` (who compacts what),
-`lake_care.py` (status and garbage) and `lake_recovery.py` (log directories for new brokers).
-`lake_data.py` (records in, out, back and gone), `lake_jobs.py` (who compacts what), `lake_care.py` (status and garbage) and
-`lake_recovery.py` (when brokers, or the metastore, are lost).
+`lake_care.py` (status and garbage) and `lake_recovery.py` (when brokers, or the metastore, are lost).
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from headstone.cli.output import Output
 from headstone.cli.parsing import FINDINGS, UNFINISHED, add_output_arguments, explain
 
 POLICIES = ("compact", "delete", "compact,delete", "delete,compact")
-TOPIC_VERBS = ("list", "describe", "create", "alter", "drop")
+TOPIC_VERBS = ("list", "describe", "create", "alter", "drop", "delete-records")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -48,11 +46,10 @@ class Actions:
     ) -> argparse.ArgumentParser:
         """body: module and function, such as `lake_data.read`."""
         made = self._actions.add_parser(name, help=about, description=about + ".")
-        made.add_argument(
-            "lake",
-            metavar="LAKE",
-            help="a directory, or a metastore: sqlite:///PATH, postgresql://..., or where its URL is: env:NAME, file:PATH",
+        where = (
+            "a directory, or a metastore: sqlite:///PATH, postgresql://..., or where its URL is: env:NAME, file:PATH"
         )
+        made.add_argument("lake", metavar="LAKE", help=where)
         made.add_argument(
             "--now-ms", type=moment_ms, metavar="TIME",
             help=f"of a lake that was made with --now-ms: its time, {MOMENT} (default: the lake's clock)",
@@ -120,9 +117,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_topics(actions: Actions) -> None:
     topics = actions.add(
-        "topics", "list the lake's topics; describe, create, alter or drop one", "lake_topics.topics",
+        "topics", "list the lake's topics; describe, create, alter or drop one, delete its records", "lake_topics.topics",
         "/data/lake", "/data/lake describe orders", "/data/lake alter orders --conf delete.retention.ms=3600000",
-        "/data/lake drop orders --dry-run",
+        "/data/lake drop orders --dry-run", "/data/lake delete-records orders --partition 0 --before 1000 --dry-run",
     )  # fmt: skip
     topics.add_argument(
         "verb", nargs="?", metavar="VERB", choices=TOPIC_VERBS, default=TOPIC_VERBS[0], help=", ".join(TOPIC_VERBS)
@@ -132,8 +129,14 @@ def _add_topics(actions: Actions) -> None:
     topics.add_argument(
         "--conf", action="append", default=[], metavar="K=V", help="a setting by Kafka's name; may be repeated"
     )
-    topics.add_argument("--dry-run", action="store_true", help="only say what drop would do")
-    topics.add_argument("--yes", action="store_true", help="no question before a topic is dropped")
+    topics.add_argument("--partition", type=partition_number, metavar="N", help="of delete-records (default: none)")
+    topics.add_argument(
+        "--before", type=offset, metavar="OFFSET", help="of delete-records: where the log begins then (default: none)"
+    )
+    topics.add_argument("--dry-run", action="store_true", help="only say what drop or delete-records would do")
+    topics.add_argument(
+        "--yes", action="store_true", help="no question before a topic is dropped or records are deleted"
+    )
     retain = actions.add(
         "retain", "show what retention.ms and retention.bytes let go; with --apply, let it go", "lake_topics.retain",
         "/data/lake", "/data/lake --topic orders --apply",
@@ -370,6 +373,18 @@ def _add_worker(actions: Actions) -> None:
     worker.add_argument(
         "--no-gc", action="store_true", help="leave garbage to others (default: it is collected now and then)"
     )
+    worker.add_argument(
+        "--gc-every-ms", type=interval_ms, default=600_000, metavar="N",
+        help="between two collections of garbage (default 600000: ten minutes)",
+    )  # fmt: skip
+    worker.add_argument(
+        "--gc-objects", type=positive, default=1000, metavar="N", help="how many objects it deletes at a time"
+    )
+    worker.add_argument(
+        "--upkeep-bytes", type=positive, default=1 << 30, metavar="N",
+        help="of small extents to merge, and of extents with old dead records, that it writes again before it looks at the "
+        "queue (default 1073741824: 1 GiB)",
+    )  # fmt: skip
     worker.add_argument(
         "--partitions-at-once", type=positive, default=16, metavar="N",
         help="how many it takes into one job; on a cluster as many as it has cores, or more (default 16)",

@@ -155,6 +155,7 @@ def upgrade(arguments: argparse.Namespace, output: Output) -> int:
 
 def gc(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.collection import collect, garbage
+    from headstone.lake.folding import fold, is_worth_folding
     from headstone.lake.pins import Pins
 
     lake = open_named(arguments)
@@ -162,8 +163,10 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
     collectable = garbage(
         lake, now_ms=lake.metastore.clock(), grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms
     )
+    to_fold, folded = is_worth_folding(lake), 0
     if arguments.apply:
-        collect(lake, collectable)
+        collect(lake, collectable, output.tell)
+        folded = fold(lake) if to_fold else 0
     lake.close()
     rows = collectable.rows
     what = "deleted" if arguments.apply else "to delete; --apply does it"
@@ -173,6 +176,8 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
             "objects": [asdict(row) for row in rows],
             "orphans": collectable.orphans,
             "pins": [asdict(pin) for pin in pins],
+            "journal_to_fold": to_fold,
+            "journal_folded": folded,
         },
         [
             *(f"{row.object_id} {row.state} {row.size / 1e6:,.1f} MB" for row in rows),
@@ -181,6 +186,8 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
                 f"{pin.reader} reads what was there at {pin.as_of_ms} or since: it stays until {pin.expires_ms}"
                 for pin in pins
             ),
+            *([f"the journal is folded up to number {folded}"] if folded else []),
+            *(["the journal is to be folded; --apply does it"] if to_fold and not arguments.apply else []),
             f"{len(rows) + len(collectable.orphans)} objects, {sum(row.size for row in rows) / 1e6:,.1f} MB {what}",
         ],
     )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from headstone.cli.lake_opening import chosen_partitions, name_of_worker, open_n
 from headstone.cli.options import pairs
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE
+from headstone.cli.stopping import STOPPING, signals_heard, soft_stop
 from headstone.errors import UsageError
 from headstone.log.shown import shown_bytes
 from headstone.retention.settings import BY_NAME
@@ -63,12 +64,15 @@ def _ingest_logs(arguments: argparse.Namespace, output: Output) -> list[dict[str
     for topic in given.keys() - lake.metastore.topics().keys():
         topic_facts = replace(facts[topic], settings={**facts[topic].settings, **given[topic]})
         adopt(lake, topic, topic_facts, policy=arguments.cleanup_policy)
-    progress = ProgressLine(enabled=not output.quiet)
-    with engine_of(arguments, verb="lake ingest", spark_by_default=False) as engine, progress:
+    with (
+        engine_of(arguments, verb="lake ingest", spark_by_default=False) as engine,
+        ProgressLine(enabled=not output.quiet) as progress,
+        soft_stop(None if output.quiet else STOPPING) as stop,
+    ):
         engine.begin()
         done = ingest_logs(
             lake, directories, clock=lake.metastore.clock, engine=engine, board=progress.board, tell=output.tell,
-            policy=arguments.cleanup_policy,
+            policy=arguments.cleanup_policy, stop=stop,
         )  # fmt: skip
     lake.close()
     return [{**asdict(part), "partition": str(part.partition)} for part in done]
@@ -78,7 +82,7 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
     require_spark()
     from headstone.cluster.connection import spark_source_options
     from headstone.cluster.live import LiveCluster
-    from headstone.lake.live import expect_ids, facts_of, prepare
+    from headstone.lake.live import ReadTopics, facts_of, prepare
     from headstone.log import codecs
     from headstone.spark.lake_stream import StreamOptions, stream
     from headstone.spark.session import spark_session, with_package
@@ -98,21 +102,30 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
     given = _topic_settings(arguments.topic_conf, facts)
     facts = {topic: replace(fact, settings={**fact.settings, **given.get(topic, {})}) for topic, fact in facts.items()}
     prepare(lake, facts, policy=arguments.cleanup_policy, tell=output.tell)
+    topics = ReadTopics(lake, cluster, {topic: fact.kafka_id for topic, fact in facts.items()})
+    topics.confirm()
     before = lake.metastore.next_offsets()
+    stop = threading.Event()
     options = StreamOptions(
         source=source, continuous=arguments.continuous, every_ms=arguments.every_ms,
         age_ms_max=arguments.max_age_ms, object_bytes=arguments.object_bytes,
         offsets_per_batch=arguments.offsets_per_batch, offsets_per_task=arguments.offsets_per_task,
         codec=codecs.NAMES.index(arguments.codec),
-        stop=_stop_on_signal() if arguments.continuous else threading.Event(),
-        before_commit=lambda: expect_ids(cluster, {topic: fact.kafka_id for topic, fact in facts.items()}),
+        stop=stop,
+        before_commit=topics.confirm,
     )  # fmt: skip
-    with spark_session(
+    session = spark_session(
         app_name="headstone lake ingest", master=arguments.master, remote=arguments.spark_remote,
         conf=with_package(spark_conf(arguments), CONNECTOR),
-    ) as spark:  # fmt: skip
+    )  # fmt: skip
+    # The batch that is under way is finished or forgotten; either way nothing is lost.
+    with signals_heard(lambda count: stop.set()) if arguments.continuous else nullcontext(), session as spark:
         starts = {topic: fact.starts for topic, fact in facts.items()}
         added = stream(lake, spark, starts, options, clock=lake.metastore.clock, tell=output.tell)
+    if untold := topics.untold():
+        output.tell(
+            f"leader epochs of {len(untold)} partitions, such as {untold[0]}, were not told: an export makes them up"
+        )
     rows = [
         {
             "partition": str(name), "start": before.get(name, 0), "end": end, "records": added.get(name, 0),
@@ -121,14 +134,6 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
     ]  # fmt: skip
     lake.close()
     return rows
-
-
-def _stop_on_signal() -> threading.Event:
-    """The batch that is under way is finished or forgotten; either way nothing is lost."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 def _topic_settings(items: Sequence[str], topics: Collection[str]) -> dict[str, dict[str, object]]:
@@ -176,29 +181,40 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
 def _batches(arguments: argparse.Namespace, lake: Lake, engine: Engine, board: Board | None) -> Iterator[Any]:
     from headstone.lake.reading import record_batches, snapshots
     from headstone.lake.table_view import decided, rows_of_table
-    from headstone.pipeline.progress import Meter
 
     states = snapshots(lake, chosen_partitions(arguments, lake), arguments.as_of_ms)
-    meter = Meter()
-    if board is not None:
-        meter = board.meter(board.numbers(1)[0])
-        board.expect(sum(extent.length for state in states.values() for extent in state.extents))
     if arguments.view == "records":
+        everything = [extent for state in states.values() for extent in state.extents]
+        meter = _meter(board, everything)
         for name, state in states.items():
+            records = sum(extent.records for extent in state.extents)
             batches = record_batches(lake.store, name, state.extents, state.start_offset)
-            yield from _metered(batches, state.extents, meter)
+            yield from _metered(batches, state.extents, records, meter)
         return
     hash_key = lake.metastore.hash_key
-    for name, live in decided(lake.store, hash_key, states, engine).items():
-        yield from _metered(rows_of_table(lake.store, hash_key, name, live), states[name].extents, meter)
+    tables = decided(lake.store, hash_key, states, engine, board)
+    meter = _meter(board, [found.extent for live in tables.values() for found in live])
+    for name, live in tables.items():
+        batches = rows_of_table(lake.store, hash_key, name, live)
+        records = sum(found.records for found in live)
+        yield from _metered(batches, [found.extent for found in live], records, meter)
 
 
-def _metered(batches: Iterator[Any], extents: Sequence[Extent], meter: Meter) -> Iterator[Any]:
-    """Bytes by the share of the records: a batch does not tell how many it was made of."""
-    records = max(sum(extent.records for extent in extents), 1)
+def _meter(board: Board | None, extents: Sequence[Extent]) -> Meter:
+    """Of a reader of these extents."""
+    from headstone.pipeline.progress import Meter
+
+    if board is None:
+        return Meter()
+    board.expect(sum(extent.length for extent in extents))
+    return board.meter(board.numbers(1)[0])
+
+
+def _metered(batches: Iterator[Any], extents: Sequence[Extent], records: int, meter: Meter) -> Iterator[Any]:
+    """Bytes by the share of the records that come: a batch does not tell how many it was made of."""
     size = sum(extent.length for extent in extents)
     for batch in batches:
-        meter.add(size * batch.num_rows // records, batch.num_rows)
+        meter.add(size * batch.num_rows // max(records, 1), batch.num_rows)
         yield batch
 
 

@@ -24,15 +24,14 @@ from headstone.storage.redaction import address
 if TYPE_CHECKING:
     from headstone.lake.proof import Proof
 
-if TYPE_CHECKING:
-    pass
-
 
 def erase(arguments: argparse.Namespace, output: Output) -> int:
     """0: nothing is left; 1: a key is not deleted yet; 3: the rest has to wait."""
     from headstone.lake.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
     from headstone.lake.erasures import Erasures
+    from headstone.lake.job_plan import JobOptions
     from headstone.lake.keeping import leased
+    from headstone.lake.key_search import KeySearch
     from headstone.retention.settings import SOURCE, SOURCE_LAKE
 
     keys = _keys(arguments)
@@ -41,23 +40,28 @@ def erase(arguments: argparse.Namespace, output: Output) -> int:
     now_ms, settings = clock(), lake.metastore.topics().get(arguments.topic, {})
     deadline_ms = now_ms + arguments.deadline_ms
     write = arguments.write_tombstone or settings.get(SOURCE) == SOURCE_LAKE
-    digests = request_erasure(lake, arguments.topic, keys, deadline_ms=deadline_ms, clock=clock, write=write)
     end_ms = earliest_end_ms(settings, now_ms=now_ms, grace_ms=arguments.grace_ms)
-    if end_ms > deadline_ms:
-        output.warn(
-            f"headstone: the deadline can't be kept: tombstones of {arguments.topic} stay for delete.retention.ms, then "
-            f"for the grace, {end_ms - now_ms} ms in all; the deadline is in {arguments.deadline_ms} ms"
-        )
     worker = name_of_worker("erase")
     with engine_of(arguments, verb="lake", spark_by_default=False) as engine:
+        search = KeySearch(lake, engine, progress=not output.quiet)
+        digests = request_erasure(
+            lake, arguments.topic, keys, deadline_ms=deadline_ms, clock=clock, write=write, search=search
+        )
+        if end_ms > deadline_ms:
+            output.warn(
+                f"headstone: the deadline can't be kept: tombstones of {arguments.topic} stay for delete.retention.ms, then "
+                f"for the grace, {end_ms - now_ms} ms in all; the deadline is in {arguments.deadline_ms} ms"
+            )
         tools = Tools(
             lake=lake, engine=engine, clock=clock, worker=worker, working_on=partial(leased, lake, worker=worker),
-            grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms, tell=output.tell,
+            grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms, tell=output.tell, search=search,
+            options=JobOptions(progress=not output.quiet),
         )  # fmt: skip
         carry_on_erasures(tools, [arguments.topic])
+        live = undeleted_keys(search, arguments.topic, digests)
+    wanted = frozenset(digests)
     asked = [erasure for erasure in Erasures(lake.metastore).all() if erasure.topic == arguments.topic]
-    asked = [erasure for erasure in asked if erasure.key_digest in digests]
-    live = undeleted_keys(lake, arguments.topic, digests)
+    asked = [erasure for erasure in asked if erasure.key_digest in wanted]
     lake.close()
     output.answer(
         lambda: {"topic": arguments.topic, "erasures": [asdict(erasure) for erasure in asked]},
@@ -92,13 +96,15 @@ def prove(arguments: argparse.Namespace, output: Output) -> int:
     """0: erased; 1: not erased; 3: unproven."""
     from headstone.lake.erasures import Erasures
     from headstone.lake.proof import ERASED, FOUND, prove_erased, sealed
+    from headstone.pipeline.progress import ProgressLine
 
     lake = open_named(arguments)
     asked = {erasure.topic for erasure in Erasures(lake.metastore).all()}
     if arguments.topic not in lake.metastore.topics().keys() | asked:  # one that was dropped may still be erased
         raise UsageError(f"the lake has no topic {arguments.topic}")
     key = key_of_hex("--key-hex", arguments.key_hex) if arguments.key is None else str(arguments.key).encode()
-    proof = prove_erased(lake, arguments.topic, key, anywhere=arguments.anywhere)
+    with ProgressLine(enabled=not output.quiet) as progress:
+        proof = prove_erased(lake, arguments.topic, key, anywhere=arguments.anywhere, board=progress.board)
     about = {"lake": lake.metastore.lake_id, "objects_url": address(lake.metastore.location), "version": __version__}
     lake.close()
     output.answer(lambda: sealed(about | _proof_document(proof)), _proof_lines(proof, output))
@@ -120,6 +126,7 @@ def _proof_document(proof: Proof) -> dict[str, object]:
         "found": [asdict(sighting) for sighting in proof.sightings],
         "mentions_count": proof.mentions_count, "mentions": [asdict(mention) for mention in proof.mentions],
         "objects": [asdict(searched) for searched in proof.searched],
+        "journal": {"objects": proof.journal_objects, "digests": proof.journal_digests},
         "unread": [asdict(unread) for unread in proof.unread],
     }  # fmt: skip
 
@@ -138,6 +145,8 @@ def _proof_lines(proof: Proof, output: Output) -> Iterator[str]:
         yield f"and {proof.mentions_count - len(proof.mentions):,} times more"
     for unread in proof.unread:
         yield f"not read: {unread.path}: {unread.why}"
+    if proof.journal_digests:
+        yield f"{proof.journal_digests} lines of the journal remember the key's erasure, by its digest: not the key, no value"
     verdict = output.painted(proof.verdict, GOOD if proof.verdict == ERASED else BAD)
     total = sum(searched.bytes for searched in proof.searched)
     yield f"{verdict}: {len(proof.searched)} objects, {total:,} bytes were read"

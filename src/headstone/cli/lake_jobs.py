@@ -6,89 +6,145 @@ Calls and renders; what is due and in which order is decided in `lake/scheduling
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headstone.cli.engines import SPARK_FROM_BYTES, cores, engine_of
+from headstone.cli.engines import SPARK_FROM_BYTES, engine_of
 from headstone.cli.lake_opening import chosen_partitions, name_of_worker, open_named
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE, UNFINISHED
+from headstone.cli.stopping import STOPPING, signals_heard, soft_stop
 from headstone.errors import UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.compaction import Compacted
     from headstone.lake.job_plan import JobOptions
+    from headstone.lake.lake import Lake
     from headstone.lake.leveling import Leveled
     from headstone.lake.purging import Evacuated
     from headstone.lake.scheduling import Eligibility
     from headstone.log.topic_partition import TopicPartition
+    from headstone.pipeline.engine import Engine
 
 
 def compact(arguments: argparse.Namespace, output: Output) -> int:
-    """A partition that fails does not keep the others from their turn; the exit code is the first failure's."""
-    from headstone.lake.compaction import Compacted, compact_partitions
-    from headstone.lake.keeping import leased, leased_all
-    from headstone.lake.leveling import level_partition
-    from headstone.lake.purging import evacuate, purge_aged
+    """A partition that fails does not keep the others from their turn; the exit code is the first failure's.
+
+    3: stopped by a signal, and something is left; or somebody else works on what was to be leveled or purged."""
+    from headstone.lake.compaction import Compacted, Stopped
+    from headstone.lake.leased_jobs import compact_leased
     from headstone.lake.scheduling import queue
     from headstone.lake.worker import eligibilities
 
     chosen = _job_options(arguments, output)
     lake = open_named(arguments)
-    clock = lake.metastore.clock
-    now_ms = clock()
+    now_ms = lake.metastore.clock()
     states = _of_topics(arguments, eligibilities(lake, now_ms=now_ms))
     order = list(states) if arguments.all else [name for name, _ in queue(states.items(), now_ms=now_ms)]
     worker_name = name_of_worker("compact")
-    working_on = partial(leased, lake, worker=worker_name)
     large = sum(states[name].dirty_bytes for name in order) >= SPARK_FROM_BYTES
-    with engine_of(arguments, verb="lake", spark_by_default=large) as engine:
-        with leased_all(lake, order, worker_name) as kept:
-            output.tell(f"compacting {len(order)} partitions" if order else "nothing is due")
-            outcomes: dict[TopicPartition, Compacted | Exception] = dict(kept.refused)
-            options = replace(chosen, clock=clock, tell=output.tell)
-            free = [name for name in order if name not in outcomes]
-            outcomes |= compact_partitions(lake, free, engine, now_ms=now_ms, options=options, check=kept.check)
-        leveled = []
-        for name in states if arguments.level or arguments.purge else ():
-            with working_on(name):
-                leveled.append(
-                    level_partition(lake, name, clock=clock, purge=arguments.purge, engine=engine, worker=worker_name)
-                )
+    with (
+        engine_of(arguments, verb="lake", spark_by_default=large) as engine,
+        soft_stop(None if output.quiet else STOPPING) as stop,
+    ):
+        output.tell(f"compacting {len(order)} partitions" if order else "nothing is due")
+        options = replace(chosen, clock=lake.metastore.clock, tell=output.tell, stop=stop)
+        outcomes = compact_leased(lake, order, engine, worker=worker_name, options=options)
+        tidied = _tidied(arguments, output, _Tidying(lake, engine, worker_name, stop), list(states))
+    lake.close()
     ended = [(name, outcomes[name]) for name in order]
     done = [outcome for _, outcome in ended if isinstance(outcome, Compacted)]
-    failed = [(name, outcome) for name, outcome in ended if isinstance(outcome, Exception)]
-    for name, error in failed:
-        output.warn(f"headstone: {name}: {error}")
-    topics = {name.topic for name in states}
-    if arguments.purge:
-        evacuated = evacuate(lake, topics, clock=clock, worker=worker_name, working_on=working_on)
-    else:
-        evacuated = purge_aged(
-            lake, clock=clock, age_ms_max=arguments.dead_age_ms_max, topics=topics, worker=worker_name, working_on=working_on
-        )  # fmt: skip
-    lake.close()
+    failed = [(name, outcome) for name, outcome in ended if not isinstance(outcome, Compacted | Stopped)]
+    failed += tidied.refused
+    left = {name for name, outcome in ended if isinstance(outcome, Stopped)} | set(tidied.left)
+    evacuated = tidied.evacuated
+    for text in [*(f"{name}: {error}" for name, error in failed), *evacuated.busy]:
+        output.warn(f"headstone: {text}")
+    stopped = stop() and (left or not evacuated.complete)
+    if stopped:
+        output.warn(f"headstone: stopped by a signal, {len(left)} partitions are left; run the same command again")
     output.answer(
         lambda: {
             "partitions": [{**asdict(result), "partition": str(result.partition)} for result in done],
-            "leveled": [{**asdict(result), "partition": str(result.partition)} for result in leveled],
+            "leveled": [{**asdict(result), "partition": str(result.partition)} for result in tidied.leveled],
             "failed": [{"partition": str(name), "why": str(error)} for name, error in failed],
-            "evacuated": asdict(evacuated) if arguments.purge or evacuated.extents else None,
+            "left": [str(name) for name in sorted(left)],
+            "evacuated": asdict(evacuated) if arguments.purge or evacuated.extents or evacuated.busy else None,
         },
-        _compact_lines(done, leveled, evacuated, nothing_due=not order),
+        _compact_lines(done, tidied.leveled, evacuated, nothing_due=not order),
     )
-    return next((getattr(error, "exit_code", UNFINISHED) for _, error in failed), DONE)
+    unfinished = stopped or evacuated.busy
+    return next((getattr(error, "exit_code", UNFINISHED) for _, error in failed), UNFINISHED if unfinished else DONE)
+
+
+class _Tidying(NamedTuple):
+    """What leveling and purging are done with."""
+
+    lake: Lake
+    engine: Engine
+    worker: str
+    stop: Callable[[], bool]
+
+
+class _Tidied(NamedTuple):
+    leveled: list[Leveled]
+    refused: list[tuple[TopicPartition, Exception]]
+    left: Sequence[TopicPartition]
+    """Not leveled, because of a signal."""
+    evacuated: Evacuated
+
+
+def _tidied(
+    arguments: argparse.Namespace, output: Output, tidying: _Tidying, partitions: Sequence[TopicPartition]
+) -> _Tidied:
+    """Partitions that somebody else works on keep nobody from their turn."""
+    from headstone.lake.commits import CommitRefused
+    from headstone.lake.keeping import leased
+    from headstone.lake.leveling import level_partition
+    from headstone.lake.purging import evacuate_idle, purge_aged
+    from headstone.lake.turns import Turn
+    from headstone.pipeline.progress import ProgressLine
+
+    lake, engine, worker_name, stop = tidying
+    leveled: list[Leveled] = []
+    refused: list[tuple[TopicPartition, Exception]] = []
+    to_level = partitions if arguments.level or arguments.purge else []
+    turn = Turn(go_on=lambda: not stop())
+    with ProgressLine(enabled=not output.quiet) as line:
+        for name in to_level:
+            if stop():
+                break
+            try:
+                with leased(lake, name, worker_name):
+                    leveled.append(
+                        level_partition(
+                            lake, name, clock=lake.metastore.clock, purge=arguments.purge, engine=engine,
+                            worker=worker_name, turn=turn, board=line.board,
+                        )
+                    )  # fmt: skip
+            except CommitRefused as error:
+                refused.append((name, error))
+        topics = {name.topic for name in partitions}
+        moved_by: dict[str, Any] = {
+            "clock": lake.metastore.clock, "worker": worker_name, "turn": turn, "board": line.board,
+            "working_on": partial(leased, lake, worker=worker_name),
+        }  # fmt: skip
+        evacuated = (
+            evacuate_idle(lake, topics, **moved_by)
+            if arguments.purge
+            else purge_aged(lake, topics=topics, age_ms_max=arguments.dead_age_ms_max, **moved_by)
+        )
+    return _Tidied(leveled, refused, to_level[len(leveled) + len(refused) :], evacuated)
 
 
 def _job_options(arguments: argparse.Namespace, output: Output) -> JobOptions:
     from headstone.lake.job_plan import JobOptions
 
     return JobOptions(
-        map_bytes=arguments.map_bytes, dead_share_max=arguments.dead_share_max, progress=not output.quiet, parallelism=cores()
+        map_bytes=arguments.map_bytes, dead_share_max=arguments.dead_share_max, progress=not output.quiet
     )  # fmt: skip
 
 
@@ -155,20 +211,24 @@ def worker(arguments: argparse.Namespace, output: Output) -> int:
             name=name, lake=lake, engine=engine, clock=lake.metastore.clock, tell=output.tell,
             lease_ms=arguments.lease_ms, partitions_at_once=arguments.partitions_at_once,
             options=_job_options(arguments, output),
-            upkeep=Upkeep(tools=tools, dead_age_ms_max=arguments.dead_age_ms_max, gc=not arguments.no_gc),
+            upkeep=Upkeep(
+                tools=tools, dead_age_ms_max=arguments.dead_age_ms_max, gc=not arguments.no_gc,
+                gc_every_ms=arguments.gc_every_ms, objects_at_once=arguments.gc_objects,
+                bytes_at_once=arguments.upkeep_bytes,
+            ),
+            bytes_at_once=arguments.upkeep_bytes,
         )  # fmt: skip
 
-        def stop(*_: object) -> None:
-            """The first signal lets the job finish, the second gives it up before its commit."""
-            working.stop = SOFT if working.stop == RUN else HARD
+        def stop(count: int) -> None:
+            """The first signal lets it finish the parts in hand, the second gives them up before their commits."""
+            working.stop = SOFT if count == 1 else HARD
             woken.set()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-        committed += working.look() if arguments.every_ms else working.work()
-        while arguments.every_ms and working.stop == RUN:
-            woken.wait(arguments.every_ms / 1000)
-            committed += working.look()
+        with signals_heard(stop):
+            committed += working.look() if arguments.every_ms else working.work()
+            while arguments.every_ms and working.stop == RUN:
+                woken.wait(arguments.every_ms / 1000)
+                committed += working.look()
     Leases(lake.metastore).left(name)
     lake.close()
     output.answer(lambda: {"worker": name, "committed": committed}, [f"{name}: {committed} compactions"])

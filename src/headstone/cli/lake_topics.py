@@ -1,4 +1,4 @@
-"""`headstone lake topics|retain`: the topics of a lake are listed, made, altered and dropped; old records are let go.
+"""`headstone lake topics|retain`: topics of a lake are listed, made, altered and dropped; old records are let go.
 
 Calls and renders; settings are checked in `retention/settings.py`, what has expired is decided in `lake/expiry.py`.
 """
@@ -119,18 +119,44 @@ def _drop(arguments: argparse.Namespace, lake: Lake, output: Output) -> int:
     return DONE
 
 
+def _delete_records(arguments: argparse.Namespace, lake: Lake, output: Output) -> int:
+    from headstone.lake.topics import start_after_deletion
+    from headstone.log.topic_partition import TopicPartition
+
+    if arguments.partition is None or arguments.before is None:
+        raise UsageError("say which records to delete, with --partition N and --before OFFSET")
+    partition = TopicPartition(arguments.topic, arguments.partition)
+    start, after = start_after_deletion(lake, partition, arguments.before)
+    applied = after > start and not arguments.dry_run
+    if applied:
+        if not arguments.yes:
+            _confirm(f"the records of {partition} before {after} are deleted, and can't be had back. Go on? [y/N] ")
+        lake.metastore.start_at(partition, after, now_ms=lake.metastore.clock, unless_held=True)
+    line = f"{partition}: begins at {after} now, it was {start}"
+    if after == start:
+        line = f"{partition}: begins at {start} already; nothing was changed"
+    elif not applied:
+        line = f"{partition}: would begin at {after}, it begins at {start}; nothing was changed"
+    document = {"partition": str(partition), "start_before": start, "start_after": after, "applied": applied}
+    output.answer(lambda: document, [line])
+    return DONE
+
+
 def _confirm(question: str) -> None:
     """Whoever is not there to be asked has to say --yes."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "drop asks before it does it; --yes goes on without the question, --dry-run shows what it would do"
+            "this asks before it does it; --yes goes on without the question, --dry-run shows what it would do"
         )
     print(question, end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Unfinished("not confirmed: nothing was changed")
 
 
-_VERBS = {"list": _list, "describe": _describe, "create": _create, "alter": _alter, "drop": _drop}
+_VERBS = {
+    "list": _list, "describe": _describe, "create": _create, "alter": _alter, "drop": _drop,
+    "delete-records": _delete_records,
+}  # fmt: skip
 
 
 def retain(arguments: argparse.Namespace, output: Output) -> int:

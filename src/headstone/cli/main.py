@@ -19,6 +19,7 @@ from headstone.cli.configuration import apply_defaults, configuration_of
 from headstone.cli.connections import exposed_secrets
 from headstone.cli.output import Output
 from headstone.cli.parsing import FINDINGS, UNFINISHED, Parser, add_output_arguments, explain, what_to_do
+from headstone.cli.stopping import terminated_as_interrupted
 from headstone.errors import HeadstoneError, UsageError
 from headstone.storage.redaction import without_secrets
 
@@ -97,11 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     prog = " ".join(["headstone", *(word for word in words[:1] if word in VERBS)])
     try:
         arguments = parsed(words)
-        prog = " ".join(["headstone", arguments.verb, *filter(None, [getattr(arguments, "action", None)])])
+        # Not by the parsed verb: `lake topics` has a word of that name too.
+        prog = " ".join([prog, *filter(None, [getattr(arguments, "action", None)])])
         output = Output.of(arguments)
         for text in exposed_secrets(arguments):
             output.warn(text)
-        return int(arguments.run(arguments, output))
+        with terminated_as_interrupted():
+            return int(arguments.run(arguments, output))
     except UsageError as error:
         _say(f"{prog}: {error}\n{what_to_do(prog)}")
         return error.exit_code

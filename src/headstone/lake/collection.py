@@ -7,7 +7,7 @@ readers that take longer pin what they read (`pins`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import insert
@@ -52,8 +52,10 @@ def known_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_m
     return Garbage(rows=lake.metastore.collectable(**limits), orphans=[], **limits)
 
 
-def collect(lake: Lake, collectable: Garbage) -> list[str]:
-    """What was deleted. Condemned first, so that no commit uses what is about to go; an interrupted one is finished later."""
+def collect(lake: Lake, collectable: Garbage, tell: Callable[[str], None] = lambda text: None) -> list[str]:
+    """What was deleted. Condemned first, so that no commit uses what is about to go; an interrupted one is finished later.
+
+    `tell`: how far it is, as long as there is more to do."""
     gone: list[str] = []
     expect_current(lake.metastore, lake.store)
     _note_orphans(lake, collectable.orphans)
@@ -69,6 +71,8 @@ def collect(lake: Lake, collectable: Garbage) -> list[str]:
             lake.store.delete([object_path(object_id) for object_id in some])
             lake.metastore.forget(some)
             gone += some
+        if start + BATCH < len(collectable.rows):
+            tell(f"deleted {len(gone):,} of {len(collectable.rows):,} objects")
     return gone
 
 

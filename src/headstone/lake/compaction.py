@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from headstone.errors import HeadstoneError
+from headstone.errors import HeadstoneError, Unfinished
 from headstone.lake.commits import Claim, Extent, Partition
 from headstone.lake.extent_work import Lists, Pass, Run, RunResult, Share, SplitExtents, compact_share, refuse_keyless
 from headstone.lake.holds import Holds
@@ -24,9 +24,12 @@ from headstone.lake.spans import Span, Spans, overlap, without
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.progress import Board, ProgressLine
+from headstone.retention.policy import NO_LIMIT
 
 PARTS_AT_ONCE = 32
-"""Of a partition whose keys go through the buckets: so many runs are written, then committed, then the next."""
+"""Of a partition whose keys go through the buckets: so many runs are written, then committed, then the next.
+
+At least: on a cluster two for every core, so that none waits for the slowest part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,10 @@ class Compacted:
     """Batches, lists of keys and of dead records."""
     bytes_written: int
     """Whole objects."""
+
+
+class Stopped(Unfinished):
+    """Somebody said stop before all of it was done: what was committed stays, and the next compaction goes on there."""
 
 
 Check = Callable[[TopicPartition], None]
@@ -142,9 +149,15 @@ def _planned(job: _Job, wanted: Sequence[TopicPartition]) -> dict[TopicPartition
     metastore = job.lake.metastore
     settings = metastore.topics()
     states: dict[TopicPartition, _Partition | Compacted | Exception] = {}
-    for topic_partition, partition in metastore.snapshot(wanted).items():
+    snapshot = metastore.snapshot(wanted)
+    holds = Holds(metastore).lowest(now_ms=job.now_ms)  # one that is taken from now on is noticed by the commits
+    for topic_partition, partition in snapshot.items():
+        if job.options.stop():
+            states[topic_partition] = Stopped("stopped before it was begun; run it again")
+            continue
         try:
-            planned = _plan(job, topic_partition, partition, settings[topic_partition.topic])
+            held_from = min(job.options.held_from, holds.get(topic_partition, NO_LIMIT))
+            planned = _plan(job, topic_partition, partition, settings[topic_partition.topic], held_from)
         except HeadstoneError as error:
             states[topic_partition] = error
             continue
@@ -153,9 +166,8 @@ def _planned(job: _Job, wanted: Sequence[TopicPartition]) -> dict[TopicPartition
 
 
 def _plan(
-    job: _Job, topic_partition: TopicPartition, partition: Partition, settings: Mapping[str, object]
+    job: _Job, topic_partition: TopicPartition, partition: Partition, settings: Mapping[str, object], held_from: int
 ) -> _Partition | None:
-    held_from = min(job.options.held_from, Holds(job.lake.metastore).held_from(topic_partition, now_ms=job.now_ms))
     plan = plan_job(partition, settings, now_ms=job.now_ms, held_from=held_from)
     if plan is None:
         return None
@@ -180,13 +192,14 @@ def _common(job: _Job, topic_partition: TopicPartition, plan: Plan) -> Pass:
 def _run(job: _Job, board: Board | None) -> None:
     """Whole partitions and shares first, the largest first; then those whose keys go through the buckets."""
     _number_runs(job)
-    total = sum(state.plan.size for state in job.under_way.values())
+    parallelism = job.options.parallelism or job.engine.parallelism
+    bytes_per_task = sum(state.plan.size for state in job.under_way.values()) / parallelism
     shares: list[Share] = []
     split: dict[TopicPartition, SplitExtents] = {}
     for topic_partition, state in sorted(job.under_way.items(), key=lambda item: -item[1].plan.size):
         if not state.runs:
             continue
-        tasks = tasks_of(_common(job, topic_partition, state.plan), state.plan, state.runs, total, job.options)
+        tasks = tasks_of(_common(job, topic_partition, state.plan), state.plan, state.runs, bytes_per_task, job.options)
         if isinstance(tasks, SplitExtents):
             split[topic_partition] = tasks
         else:
@@ -194,11 +207,29 @@ def _run(job: _Job, board: Board | None) -> None:
     job.options.check()
     for topic_partition in [name for name, state in job.under_way.items() if not state.runs]:
         _take(job, topic_partition, [])  # without a record: it is clean all the same
-    for number, answer in job.engine.as_they_end(compact_share, shares, board):
+    for number, answer in job.engine.as_they_end(compact_share, shares, board, stop=job.options.stop):
         _take(job, shares[number].common.topic_partition, answer)
     for topic_partition, work in split.items():
-        for _, answer in job.engine.split([work], board, parts_at_once=PARTS_AT_ONCE):
+        if job.options.stop():
+            break
+        parts_at_once = max(PARTS_AT_ONCE, 2 * parallelism)
+        for _, answer in job.engine.split([work], board, parts_at_once=parts_at_once, stop=job.options.stop):
             _take(job, topic_partition, answer if isinstance(answer, Exception) else [answer])
+    if job.options.stop():
+        for topic_partition, state in list(job.under_way.items()):
+            _stop(job, topic_partition, state)
+
+
+def _stop(job: _Job, topic_partition: TopicPartition, state: _Partition) -> None:
+    """It is not complete. Parts that wait for one below them are given up; they are garbage that nobody has seen."""
+    try:
+        for result in state.held_back:
+            _commit(job, topic_partition, state, result, None)
+    except HeadstoneError as error:
+        job.end(topic_partition, error)
+        return
+    parts = f"{state.next_run} of {len(state.runs)} parts are done"
+    job.end(topic_partition, Stopped(f"stopped: {parts}; run it again, and it goes on there"))
 
 
 def _number_runs(job: _Job) -> None:

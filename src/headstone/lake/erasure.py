@@ -7,6 +7,7 @@ here removes anything by a way of its own. Which step is next, and what has to w
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from headstone.errors import HeadstoneError, UsageError
 from headstone.lake.collection import GRACE_MS, UPLOAD_MS, collect, garbage
+from headstone.lake.commits import TombstoneRange
 from headstone.lake.compaction import compact_partition
 from headstone.lake.erasures import (
     ERASED,
@@ -25,11 +27,12 @@ from headstone.lake.erasures import (
     VALUES_LEFT,
     Erasure,
     Erasures,
+    UnusedObjects,
     next_left,
     undeleted,
 )
 from headstone.lake.job_plan import JobOptions
-from headstone.lake.key_search import KeyRecord, digest_of, records_of
+from headstone.lake.key_search import KeyRecord, KeySearch, digest_of
 from headstone.lake.keyindex import keys_in
 from headstone.lake.lake import Lake
 from headstone.lake.leveling import rewrite_runs
@@ -37,13 +40,14 @@ from headstone.lake.metastore import Append
 from headstone.lake.objects import writing_object
 from headstone.lake.purging import evacuate
 from headstone.lake.scheduling import not_compacted
-from headstone.lake.spans import Span, covers
+from headstone.lake.spans import Span
 from headstone.lake.topics import make_lakes_own
 from headstone.log.arrow_batches import batches_of
 from headstone.log.columns import HEADER_TYPE
 from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
+from headstone.pipeline.inprocess import InProcess
 from headstone.retention.settings import setting_of
 
 GONE = {VALUES_LEFT: VALUES_GONE, KEY_LEFT: ERASED}
@@ -63,6 +67,8 @@ class Tools:
     grace_ms: int = GRACE_MS
     upload_ms: int = UPLOAD_MS
     tell: Callable[[str], None] = lambda text: None
+    search: KeySearch | None = None
+    """One that others have asked before; None: a new one for each topic."""
 
 
 def earliest_end_ms(settings: Mapping[str, object], *, now_ms: int, grace_ms: int = GRACE_MS) -> int:
@@ -72,8 +78,9 @@ def earliest_end_ms(settings: Mapping[str, object], *, now_ms: int, grace_ms: in
 
 
 def request_erasure(
-    lake: Lake, topic: str, keys: Collection[bytes], *, deadline_ms: int, clock: Callable[[], int], write: bool = False
-) -> list[str]:
+    lake: Lake, topic: str, keys: Collection[bytes], *, deadline_ms: int, clock: Callable[[], int], write: bool = False,
+    search: KeySearch | None = None,
+) -> list[str]:  # fmt: skip
     """Digests of the keys, which are on the list from now on. `write`: tombstones are written here where they are missing."""
     settings = lake.metastore.topics().get(topic)
     if settings is None:
@@ -83,14 +90,18 @@ def request_erasure(
     digests = {digest_of(key, lake.metastore.hash_key): key for key in keys}
     Erasures(lake.metastore).request(topic, digests, deadline_ms=deadline_ms, now_ms=clock())
     if write:
-        _write_tombstones(lake, topic, digests, clock)
+        _write_tombstones(lake, topic, digests, clock, search or KeySearch(lake, InProcess()))
     return sorted(digests)
 
 
-def _write_tombstones(lake: Lake, topic: str, keys: Mapping[str, bytes], clock: Callable[[], int]) -> None:
+def _write_tombstones(
+    lake: Lake, topic: str, keys: Mapping[str, bytes], clock: Callable[[], int], search: KeySearch
+) -> None:
     """At the end of every partition in which the newest record of a key is a value. No partition is guessed."""
     missing: dict[TopicPartition, list[bytes]] = {}
-    for record in undeleted_keys(lake, topic, keys):
+    under_way = {erasure.key_digest for erasure in Erasures(lake.metastore).open_of(topic)}
+    search.records(topic, under_way.union(keys))  # whoever carries on asks for all of them, and lists are read once
+    for record in undeleted_keys(search, topic, keys):
         missing.setdefault(record.partition, []).append(keys[record.digest])
     if missing:
         make_lakes_own(lake, topic)  # first: an offset that is given away here must not be taken for Kafka's
@@ -98,9 +109,9 @@ def _write_tombstones(lake: Lake, topic: str, keys: Mapping[str, bytes], clock: 
         _append(lake, topic_partition, some, clock)
 
 
-def undeleted_keys(lake: Lake, topic: str, digests: Collection[str]) -> list[KeyRecord]:
+def undeleted_keys(search: KeySearch, topic: str, digests: Collection[str]) -> list[KeyRecord]:
     """Of each key and partition the newest record, where it is a value."""
-    by_digest = _by_digest(records_of(lake, topic, digests))
+    by_digest = _by_digest(search.records(topic, digests))
     return [record for records in by_digest.values() for record in undeleted(records)]
 
 
@@ -137,21 +148,24 @@ def carry_on_erasures(tools: Tools, topics: Collection[str] | None = None) -> in
             done += _carry_on(tools, erasures, topic)
         except HeadstoneError as error:
             tools.tell(f"erasure in {topic}: looking again later: {error}")
-            for erasure in erasures.open_of(topic):
-                erasures.wait(erasure, str(error), until_ms=tools.clock() + RETRY_MS)
+            erasures.wait(erasures.open_of(topic), str(error), until_ms=tools.clock() + RETRY_MS)
     return done
 
 
 def _carry_on(tools: Tools, erasures: Erasures, topic: str) -> int:
     left, done = _brought_out(tools, topic, {erasure.key_digest for erasure in erasures.open_of(topic)}), 0
-    for erasure in erasures.open_of(topic):
-        if erasure.step == KEY_LEFT and left.get(erasure.key_digest):  # it has come again
-            erasures.advance(erasure, REQUESTED, now_ms=tools.clock())
+    come_again = [
+        erasure for erasure in erasures.open_of(topic) if erasure.step == KEY_LEFT and left.get(erasure.key_digest)
+    ]
+    erasures.advance([(erasure, REQUESTED) for erasure in come_again], now_ms=tools.clock())
     while steps := _leave(tools, erasures, topic, left) + _collected(tools, erasures, topic):
         done += steps
+    alike: dict[tuple[str, int], list[Erasure]] = {}
+    reasons = _Reasons(tools, erasures.unused_objects(), left)
     for erasure in erasures.open_of(topic):
-        waits_for, until_ms = _waiting(tools, erasures, erasure, left.get(erasure.key_digest, []))
-        erasures.wait(erasure, waits_for, until_ms=until_ms)
+        alike.setdefault(reasons.of(erasure), []).append(erasure)
+    for (waits_for, until_ms), some in alike.items():
+        erasures.wait(some, waits_for, until_ms=until_ms)
     return done
 
 
@@ -164,21 +178,24 @@ def _by_digest(records: Sequence[KeyRecord]) -> dict[str, list[KeyRecord]]:
 
 def _brought_out(tools: Tools, topic: str, digests: Collection[str]) -> dict[str, list[KeyRecord]]:
     """Compacts the partitions that show one of the keys, writes extents again that only hide one; what is left then."""
-    lake, records = tools.lake, records_of(tools.lake, topic, digests)
+    lake, search = tools.lake, tools.search or KeySearch(tools.lake, tools.engine)
+    records = search.records(topic, digests)
     for topic_partition in sorted({record.partition for record in records if record.shown}):
         with tools.working_on(topic_partition):
             options = replace(tools.options, clock=tools.clock)
             compact_partition(lake, topic_partition, tools.engine, now_ms=tools.clock(), options=options)
     hiding: dict[TopicPartition, set[Span]] = {}
-    for record in records_of(lake, topic, digests) if records else ():
+    for record in search.records(topic, digests) if records else ():
         if not record.shown:
             hiding.setdefault(record.partition, set()).add(record.extent.span)
     for topic_partition, spans in sorted(hiding.items()):
         with tools.working_on(topic_partition):
             partition = lake.metastore.partition(topic_partition)
             runs = [[extent] for extent in partition.extents if extent.span in spans]
-            rewrite_runs(lake, topic_partition, partition, runs, clock=tools.clock, worker=tools.worker)
-    return _by_digest(records_of(lake, topic, digests)) if records else {}
+            rewrite_runs(
+                lake, topic_partition, partition, runs, clock=tools.clock, engine=tools.engine, worker=tools.worker
+            )
+    return _by_digest(search.records(topic, digests)) if records else {}
 
 
 def _leave(tools: Tools, erasures: Erasures, topic: str, left: Mapping[str, Sequence[KeyRecord]]) -> int:
@@ -186,8 +203,11 @@ def _leave(tools: Tools, erasures: Erasures, topic: str, left: Mapping[str, Sequ
     steps = [(erasure, next_left(erasure, left.get(erasure.key_digest, []))) for erasure in erasures.open_of(topic)]
     ready = [(erasure, step) for erasure, step in steps if step is not None]
     if ready:
-        evacuate(tools.lake, [topic], clock=tools.clock, worker=tools.worker, working_on=tools.working_on)
-    return sum(erasures.advance(erasure, step, now_ms=tools.clock()) for erasure, step in ready)
+        evacuate(
+            tools.lake, [topic], clock=tools.clock, worker=tools.worker, working_on=tools.working_on, engine=tools.engine,
+            indexes=False,
+        )  # fmt: skip
+    return erasures.advance(ready, now_ms=tools.clock())
 
 
 def _collected(tools: Tools, erasures: Erasures, topic: str) -> int:
@@ -196,39 +216,50 @@ def _collected(tools: Tools, erasures: Erasures, topic: str) -> int:
     if waiting:
         limits = {"grace_ms": tools.grace_ms, "upload_ms": tools.upload_ms}
         collect(tools.lake, garbage(tools.lake, now_ms=tools.clock(), **limits))
-    gone = [erasure for erasure in waiting if not erasures.objects_since(erasure.step_ms)]
-    return sum(erasures.advance(erasure, GONE[erasure.step], now_ms=tools.clock()) for erasure in gone)
+    unused = erasures.unused_objects()
+    gone = [erasure for erasure in waiting if not unused.since(erasure.step_ms)]
+    return erasures.advance([(erasure, GONE[erasure.step]) for erasure in gone], now_ms=tools.clock())
 
 
-def _waiting(
-    tools: Tools, erasures: Erasures, erasure: Erasure, left: Sequence[KeyRecord]
-) -> tuple[str, int]:  # fmt: skip
-    """For what, and until when."""
-    now_ms = tools.clock()
-    if newest := undeleted(left):
-        where = ", ".join(f"{record.partition} at offset {record.offset}" for record in newest)
-        return f"a value in {where}: delete it in Kafka first, ingest, run again", now_ms + RETRY_MS
-    if erasure.step in GONE:
-        objects = erasures.objects_since(erasure.step_ms)
-        ends = (erasure.step_ms + wait_ms + 1 for wait_ms in (tools.grace_ms, tools.upload_ms))
-        until_ms = min((end for end in ends if end > now_ms), default=now_ms + RETRY_MS)
-        return (
-            f"the time of grace, or readers' pins, of {objects} objects that are unreferenced or on their way",
-            until_ms,
-        )
-    if any(not record.tombstone for record in left):
-        return "compaction of a superseded value: min.compaction.lag.ms is not over", now_ms + RETRY_MS
-    ends_ms = [_tombstone_end_ms(tools.lake, record) for record in left]
-    until_ms = max((end for end in ends_ms if end is not None), default=now_ms + RETRY_MS)
-    if until_ms > now_ms:
-        return "the tombstone, which stays for delete.retention.ms", until_ms
-    return "the tombstone, which a reader holds or which has dirty data below it", now_ms + RETRY_MS
+class _Reasons:
+    """Why erasures wait, and until when. What many of them ask for is looked up once."""
 
+    def __init__(self, tools: Tools, unused: UnusedObjects, left: Mapping[str, Sequence[KeyRecord]]) -> None:
+        self._tools, self._unused, self._left = tools, unused, left
+        self._now_ms = tools.clock()
+        self._retention_ms: dict[str, int] = {}
+        self._tombstones: dict[TopicPartition, tuple[TombstoneRange, ...]] = {}
 
-def _tombstone_end_ms(lake: Lake, record: KeyRecord) -> int | None:
-    """None: its time has not begun, since it was not cleaned yet."""
-    retention_ms = int(setting_of(lake.metastore.topics()[record.partition.topic], "delete.retention.ms"))
-    for tombstones in lake.metastore.partition(record.partition).tombstones:
-        if covers([tombstones.span], Span(record.offset, record.offset + 1)):
-            return tombstones.cleaned_at_ms + retention_ms
-    return None
+    def of(self, erasure: Erasure) -> tuple[str, int]:
+        now_ms, left = self._now_ms, self._left.get(erasure.key_digest, [])
+        if newest := undeleted(left):
+            where = ", ".join(f"{record.partition} at offset {record.offset}" for record in newest)
+            return f"a value in {where}: delete it in Kafka first, ingest, run again", now_ms + RETRY_MS
+        if erasure.step in GONE:
+            objects = self._unused.since(erasure.step_ms)
+            ends = (erasure.step_ms + wait_ms + 1 for wait_ms in (self._tools.grace_ms, self._tools.upload_ms))
+            until_ms = min((end for end in ends if end > now_ms), default=now_ms + RETRY_MS)
+            return (
+                f"the time of grace, or readers' pins, of {objects} objects that are unreferenced or on their way",
+                until_ms,
+            )
+        if any(not record.tombstone for record in left):
+            return "compaction of a superseded value: min.compaction.lag.ms is not over", now_ms + RETRY_MS
+        ends_ms = [self._tombstone_end_ms(record) for record in left]
+        until_ms = max((end for end in ends_ms if end is not None), default=now_ms + RETRY_MS)
+        if until_ms > now_ms:
+            return "the tombstone, which stays for delete.retention.ms", until_ms
+        return "the tombstone, which a reader holds or which has dirty data below it", now_ms + RETRY_MS
+
+    def _tombstone_end_ms(self, record: KeyRecord) -> int | None:
+        """None: its time has not begun, since it was not cleaned yet."""
+        name, metastore = record.partition, self._tools.lake.metastore
+        if name not in self._tombstones:
+            settings = metastore.topics()[name.topic]
+            self._retention_ms[name.topic] = int(setting_of(settings, "delete.retention.ms"))
+            self._tombstones[name] = metastore.partition(name).tombstones
+        ranges = self._tombstones[name]
+        place = bisect_right(ranges, record.offset, key=lambda tombstones: tombstones.span.start) - 1
+        if place < 0 or record.offset >= ranges[place].span.end:
+            return None
+        return ranges[place].cleaned_at_ms + self._retention_ms[name.topic]

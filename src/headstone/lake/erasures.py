@@ -1,20 +1,25 @@
 """Erasures that somebody asked for: which key, by when, how far each one is. Rows of the metastore, and the order of the steps.
 
 A key is remembered as its digest under the lake's secret. What is done for a step is in `erasure`; here is which one comes
-next, decided by what is left of the key, and why it has to wait.
+next, decided by what is left of the key, and why it has to wait. What is asked for, and each step, is told to the journal: a
+metastore that is rebuilt knows of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from headstone.lake import schema
 from headstone.lake.changes import CONDEMNED, REGISTERED, UNREFERENCED
+from headstone.lake.journal import erasure_change, note
 from headstone.lake.key_search import KeyRecord
 from headstone.lake.metastore import Metastore
+from headstone.lake.rows import chunks
 
 REQUESTED = "requested"
 VALUES_LEFT = "values have left the log"
@@ -54,21 +59,18 @@ class Erasures:
 
     def request(self, topic: str, digests: Collection[str], *, deadline_ms: int, now_ms: int) -> None:
         """One that is under way stays so, and the earlier deadline counts; one that is done begins anew."""
-        table = schema.erasures
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
-            chosen = (table.c.topic == topic) & table.c.key_digest.in_(digests)
-            connection.execute(delete(table).where(chosen, table.c.step == ERASED))
-            under_way = set(connection.scalars(select(table.c.key_digest).where(chosen).with_for_update()))
-            later = chosen & (table.c.deadline_ms > deadline_ms)
-            connection.execute(update(table).where(later).values(deadline_ms=deadline_ms))
             fresh = {
                 "topic": topic, "requested_ms": moment_ms, "deadline_ms": deadline_ms, "step": REQUESTED,
                 "step_ms": moment_ms, "not_before_ms": 0, "waits_for": "",
             }  # fmt: skip
-            rows = [{**fresh, "key_digest": digest} for digest in sorted(set(digests) - under_way)]
-            if rows:
-                connection.execute(insert(table), rows)
+            changes = [
+                erasure_change(row)
+                for some in chunks(sorted(set(digests)))
+                for row in _requested(connection, fresh, some)
+            ]
+            note(connection, changes)
 
     def all(self) -> list[Erasure]:
         table = schema.erasures
@@ -87,34 +89,79 @@ class Erasures:
     def open_of(self, topic: str) -> list[Erasure]:
         return [erasure for erasure in self.all() if erasure.topic == topic and erasure.is_open]
 
-    def advance(self, erasure: Erasure, step: str, *, now_ms: int) -> bool:
-        """False if another worker was faster; nothing is changed then."""
+    def advance(self, steps: Sequence[tuple[Erasure, str]], *, now_ms: int) -> int:
+        """How many were done; of the others another worker was faster, and nothing of them is changed.
+
+        All in one transaction, with one entry of the journal: a thousand keys are not a thousand objects."""
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
-            values = {"step": step, "step_ms": moment_ms, "not_before_ms": 0, "waits_for": ""}
-            return connection.execute(update(schema.erasures).where(_same(erasure)).values(**values)).rowcount == 1
+            done: list[Erasure] = []
+            for step in sorted({step for _, step in steps}):
+                values = {"step": step, "step_ms": moment_ms, "not_before_ms": 0, "waits_for": ""}
+                for same in _same([erasure for erasure, next_step in steps if next_step == step]):
+                    rows = connection.execute(select(schema.erasures).where(same).with_for_update()).all()
+                    locked = schema.erasures.c.key_digest.in_([row.key_digest for row in rows])
+                    connection.execute(update(schema.erasures).where(same, locked).values(**values))
+                    done += [Erasure(**{**row._mapping, **values}) for row in rows]
+            note(connection, [erasure_change(erasure) for erasure in done])
+        return len(done)
 
-    def wait(self, erasure: Erasure, waits_for: str, *, until_ms: int) -> None:
+    def wait(self, erasures: Sequence[Erasure], waits_for: str, *, until_ms: int) -> None:
         values = {"waits_for": waits_for, "not_before_ms": until_ms}
         with self._metastore.transaction() as connection:
-            connection.execute(update(schema.erasures).where(_same(erasure)).values(**values))
+            for same in _same(erasures):
+                connection.execute(update(schema.erasures).where(same).values(**values))
 
-    def objects_since(self, moment_ms: int) -> int:
-        """Objects that nobody pointed at by then, and uploads that were on their way: what is left of those."""
+    def unused_objects(self) -> UnusedObjects:
         columns = schema.objects.c
         # One that was never committed has no size: an orphan, which is known since it was found, and may hold what is older.
         orphan = (columns.state == UNREFERENCED) & (columns.size == 0)
-        old = columns.state.in_([UNREFERENCED, REGISTERED]) & (columns.changed_ms <= moment_ms) | orphan
+        old = columns.state.in_([UNREFERENCED, REGISTERED]) & ~orphan
         with self._metastore.transaction() as connection:
-            query = select(func.count()).select_from(schema.objects).where(old | (columns.state == CONDEMNED))
-            return int(connection.execute(query).scalar_one())
+            always = select(func.count()).select_from(schema.objects).where(orphan | (columns.state == CONDEMNED))
+            return UnusedObjects(
+                always=int(connection.execute(always).scalar_one()),
+                changed_ms=tuple(
+                    connection.scalars(select(columns.changed_ms).where(old).order_by(columns.changed_ms))
+                ),
+            )
 
 
-def _same(erasure: Erasure) -> ColumnElement[bool]:
-    columns = schema.erasures.c
-    return and_(
-        columns.topic == erasure.topic, columns.key_digest == erasure.key_digest, columns.step == erasure.step
-    )  # fmt: skip
+def _requested(connection: Connection, fresh: Mapping[str, object], digests: Sequence[str]) -> list[Any]:
+    """The rows of these keys as they are now. `fresh`: of one that was not under way."""
+    table = schema.erasures
+    chosen = (table.c.topic == fresh["topic"]) & table.c.key_digest.in_(digests)
+    connection.execute(delete(table).where(chosen, table.c.step == ERASED))
+    under_way = set(connection.scalars(select(table.c.key_digest).where(chosen).with_for_update()))
+    later = chosen & (table.c.deadline_ms > fresh["deadline_ms"])
+    connection.execute(update(table).where(later).values(deadline_ms=fresh["deadline_ms"]))
+    rows = [{**fresh, "key_digest": digest} for digest in digests if digest not in under_way]
+    if rows:
+        connection.execute(insert(table), rows)
+    return list(connection.execute(select(table).where(chosen)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedObjects:
+    """Objects that nobody points at, and uploads that are on their way: since when, and how many of which nobody knows."""
+
+    always: int
+    changed_ms: tuple[int, ...]
+    """In order."""
+
+    def since(self, moment_ms: int) -> int:
+        """Those that were so by then: what is left of them."""
+        return self.always + bisect_right(self.changed_ms, moment_ms)
+
+
+def _same(erasures: Sequence[Erasure]) -> Iterator[ColumnElement[bool]]:
+    """Their rows, as long as they are at the same step; in chunks, each of which locks its rows in one order."""
+    columns, by_step = schema.erasures.c, dict[tuple[str, str], list[str]]()
+    for erasure in erasures:
+        by_step.setdefault((erasure.topic, erasure.step), []).append(erasure.key_digest)
+    for (topic, step), digests in sorted(by_step.items()):
+        for some in chunks(sorted(digests)):
+            yield and_(columns.topic == topic, columns.step == step, columns.key_digest.in_(some))
 
 
 def undeleted(records: Sequence[KeyRecord]) -> list[KeyRecord]:

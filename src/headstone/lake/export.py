@@ -20,7 +20,7 @@ from headstone.lake.export_places import ExportPlace, NewPartition
 from headstone.lake.lake import Lake
 from headstone.lake.leader_epochs import Epochs, known_leader_epochs, merged, within
 from headstone.lake.objects import object_path, read_live
-from headstone.lake.reading import snapshot
+from headstone.lake.reading import snapshots
 from headstone.lake.scheduling import dirty_spans, not_compacted
 from headstone.lake.spans import SPREAD_MAX
 from headstone.log.encoding import BatchHead, batch_bytes
@@ -61,6 +61,12 @@ class PartitionExport:
     @property
     def bytes(self) -> int:
         return sum(extent.length for extent in self.state.extents)
+
+    @property
+    def extents_read(self) -> tuple[Extent, ...]:
+        return tuple(
+            extent for extent in self.state.extents if extent.length and extent.span.end > self.state.start_offset
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,17 +110,17 @@ class Exported:
 def plan_export(
     lake: Lake, topics: Sequence[str], *, topic_ids: Mapping[str, str], as_of_ms: int | None = None
 ) -> list[PartitionExport]:
-    """Of every partition. A topic that Kafka has given no id gets one, the same for all its partitions."""
+    """Of every partition, at one moment. A topic that Kafka has given no id gets one, the same for all its partitions."""
     settings = lake.metastore.topics()
     for topic in (*topics, *topic_ids):
         if topic not in settings:
             raise UsageError(f"the lake has no topic {topic}; it has {', '.join(sorted(settings)) or 'none'}")
     planned = []
     kept = lake.metastore.kafka_ids()
+    states = snapshots(lake, [one for one in lake.metastore.partitions() if one.topic in topics], as_of_ms)
     for topic in topics:
         topic_id = topic_ids.get(topic) or kept[topic] or fresh_topic_id()
-        for partition in (one for one in lake.metastore.partitions() if one.topic == topic):
-            state = snapshot(lake, partition, as_of_ms)
+        for partition, state in ((one, states[one]) for one in sorted(states) if one.topic == topic):
             dirty = dirty_spans(state) if as_of_ms is None else ()
             planned.append(
                 PartitionExport(
@@ -140,19 +146,17 @@ def fresh_topic_id() -> str:
 def export(
     lake: Lake, planned: Sequence[PartitionExport], place: ExportPlace, engine: Engine, *,
     board: Board | None = None, tell: Tell = lambda text: None,
-) -> list[Exported]:  # fmt: skip
-    """Each partition whole or not at all; those that were finished before an error stay."""
-    done = []
-    if board is not None:
-        board.expect(sum(one.bytes for one in planned))
-    with place.held([one.partition for one in planned], tell):
-        for wave in _waves(planned):
-            with place.work_dirs([one.partition for one in wave]) as work_dirs:
-                done += _export_wave(wave, lake.store, place, work_dirs, engine, board)
-            place.settle()
-            tell(f"{len(done)} of {len(planned)} partitions are written, the last is {wave[-1].partition}")
-        place.complete()
-    return done
+) -> Iterator[list[Exported]]:  # fmt: skip
+    """Into a place that is held. Wave after wave, each when it is there for good: all its files and all checkpoints."""
+    count = 0
+    for wave in _waves(planned):
+        with place.work_dirs([one.partition for one in wave]) as work_dirs:
+            done = _export_wave(wave, lake.store, place, work_dirs, engine, board)
+        place.settle()
+        count += len(done)
+        tell(f"{count} of {len(planned)} partitions are written, the last is {wave[-1].partition}")
+        yield done
+    place.complete()
 
 
 def _waves(exports: Sequence[PartitionExport]) -> Iterator[list[PartitionExport]]:
@@ -211,7 +215,8 @@ def segment_works(planned: PartitionExport, store: Store, directory: Place) -> l
     works = [
         SegmentWork(
             store=store, directory=directory, extents=group, start_offset=state.start_offset,
-            pinned_start=None, next_offset=None, closing_epoch=max((epoch for epoch, _ in planned.leader_epochs), default=-1),
+            pinned_start=None, next_offset=None,
+            closing_epoch=max((epoch for epoch, start in planned.leader_epochs if start < state.next_offset), default=-1),
             index_interval_bytes=planned.index_interval_bytes,
         )
         for group in _groups(state.extents, planned.segment_bytes)

@@ -1,22 +1,23 @@
 """Which brokers get which partitions of an export, and what their controllers have to know of the topics beforehand.
 
-A log directory that `kafka-storage format` has made tells its broker's number; where it has a bootstrap file, the topics are
-added to that, with their ids, settings and leader epochs, so that a new cluster starts with them.
+A log directory that `kafka-storage format` has made tells its broker's number; where it has a bootstrap file, a snapshot of
+that and of the topics, with their ids, settings and leader epochs, is what the metadata of a new cluster begins with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from headstone.errors import UsageError
 from headstone.lake.export import Exported, PartitionExport
+from headstone.lake.export_places import ANEW
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
-from headstone.log.bootstrap import NewTopic, bootstrap_file, with_topics
-from headstone.log.cluster_metadata import node_id
+from headstone.log.bootstrap import NewTopic, bootstrap_file, snapshot_place, with_topics
+from headstone.log.checkpoints import replace_whole
+from headstone.log.cluster_metadata import node_id, topic_ids_in
 from headstone.retention.settings import kafka_settings
 from headstone.storage.places import Place
-from headstone.storage.uploads import write_whole
 
 EPOCHS_AHEAD = 1000
 """Leaders that there may have been since the lake was last filled: what consumers have committed names their epochs, and a
@@ -83,17 +84,30 @@ def new_topics(
     return topics
 
 
-def add_to_bootstrap(brokers: Sequence[Broker], topics: Sequence[NewTopic], *, producer_id_max: int) -> list[Place]:
-    """The files that were extended: all controllers must begin with the same."""
+def refuse_known_topics(brokers: Sequence[Broker], topics: Collection[str]) -> None:
+    """A controller that is told of a topic twice does not start."""
+    for broker in brokers:
+        file = bootstrap_file(broker.log_dir)
+        for topic in sorted(topic_ids_in(file).keys() & topics) if file is not None else ():
+            raise UsageError(f"{file} has topic {topic} already: an export ran here before; {ANEW}")
+
+
+def write_metadata(brokers: Sequence[Broker], topics: Sequence[NewTopic], *, producer_id_max: int) -> list[Place]:
+    """The snapshots with which the metadata of new brokers begins: all must begin with the same. Where an interrupted export
+    has written one, it stays."""
     blocks = (producer_id_max + PRODUCER_IDS_PER_BLOCK) // PRODUCER_IDS_PER_BLOCK
-    changed = []
+    snapshots = []
     for broker in brokers:
         file = bootstrap_file(broker.log_dir)
         if file is None:
             continue
+        present = topic_ids_in(file)
+        if all(present.get(topic.name) == topic.topic_id for topic in topics):
+            snapshots.append(file)
+            continue
         content = with_topics(
             file.read_bytes(), topics, next_producer_id=blocks * PRODUCER_IDS_PER_BLOCK, name=str(file)
         )
-        write_whole(file, content)
-        changed.append(file)
-    return changed
+        snapshots.append(snapshot_place(broker.log_dir, content))
+        replace_whole(snapshots[-1], content)
+    return snapshots

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,18 @@ from typing import Protocol
 from headstone.errors import UsageError
 from headstone.lake.leader_epochs import Epochs
 from headstone.log import checkpoints
-from headstone.log.checkpoints import leader_epochs_text, sync_directory, topic_id_text
-from headstone.log.directory import INDEX, LOG, METADATA_TOPIC, TIME_INDEX, exclusive, numbered, was_stopped_cleanly
+from headstone.log.checkpoints import leader_epochs_text, sync_directory, topic_id_text, write_atomically
+from headstone.log.directory import (
+    INDEX,
+    LOG,
+    METADATA_TOPIC,
+    TIME_INDEX,
+    UNFINISHED,
+    exclusive,
+    numbered,
+    was_stopped_cleanly,
+)
+from headstone.log.failpoint import reach
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.commit import WORK_PREFIX, CheckpointBook, remove_work_dir, remove_work_dirs
 from headstone.pipeline.new_objects import NewObjects
@@ -27,6 +37,8 @@ from headstone.storage.places import ObjectPlace, Place, local
 from headstone.storage.uploads import write_whole
 
 Tell = Callable[[str], None]
+TopicIds = Mapping[TopicPartition, str]
+ANEW = "to begin anew, empty the log directories, format them as new ones and export again"
 CLEAN = b'{"version":0,"brokerEpoch":-2}'
 """Of `.kafka_cleanshutdown`: every file of these logs is on the disk. A controller takes a broker out of the replicas in sync
 (KIP-966) unless it names the epoch of its last registration; -2 is that of a broker which has none."""
@@ -45,9 +57,26 @@ class NewPartition:
 
 
 class ExportPlace(Protocol):
-    def held(self, partitions: Sequence[TopicPartition], tell: Tell) -> AbstractContextManager[None]:
-        """Nobody else writes there meanwhile; none of the partitions is there already."""
+    def held(self, tell: Tell) -> AbstractContextManager[None]:
+        """Nobody else writes there meanwhile. What a killed run has left half is removed."""
         ...
+
+    def prepare(self, topic_ids: TopicIds, finished: Collection[TopicPartition] | None) -> None:
+        """Before the first partition. `finished`: those of an interrupted export that are there for good; the others it may
+        have left are removed. None: there was none, and nothing of these names may be there."""
+        ...
+
+    def has_any(self, partitions: Collection[TopicPartition]) -> bool: ...
+
+    def read_file(self, name: str) -> bytes | None:
+        """None if there is none."""
+        ...
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Whole, or as it was."""
+        ...
+
+    def remove_file(self, name: str) -> None: ...
 
     def work_dirs(
         self, partitions: Sequence[TopicPartition]
@@ -69,18 +98,28 @@ def export_place(place: Place, *, clean: bool) -> ExportPlace:
     return ObjectDirectory(place, clean=clean) if isinstance(place, ObjectPlace) else LogDirectory(place)
 
 
-def _is_clean(out: Place) -> bool:
-    """Whether a broker need not go over what is there already: it stopped cleanly, or there is nothing."""
-    folders = [child.name for child in out.iterdir() if child.is_dir()]
+def _is_clean(out: Place, exported: Collection[TopicPartition]) -> bool:
+    """Whether a broker need not go over what is there beside the export: it stopped cleanly, or there is nothing."""
+    own = {str(partition) for partition in exported}
+    folders = [child.name for child in out.iterdir() if child.is_dir() and child.name not in own]
     return was_stopped_cleanly(out) or not any(not name.startswith(METADATA_TOPIC) for name in folders)
 
 
-def _refuse_existing(out: Place, partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:
-        if (out / str(partition)).exists():
-            raise UsageError(
-                f"{out / str(partition)} exists already: nothing is overwritten; move it away, or name another place"
-            )
+def _leftovers(out: Place, topic_ids: TopicIds, finished: Collection[TopicPartition] | None) -> list[Place]:
+    """Folders that an interrupted export has left and not finished; whatever else is in the way is refused."""
+    leftovers = []
+    for partition, topic_id in topic_ids.items():
+        folder = out / str(partition)
+        exists = folder.exists()
+        foreign = exists and checkpoints.read_topic_id(folder / checkpoints.PARTITION_METADATA) != topic_id
+        if exists and (finished is None or foreign):
+            raise UsageError(f"{folder} exists already: nothing is overwritten; move it away, or name another place")
+        if finished is not None and partition in finished:
+            if not exists:
+                raise UsageError(f"{folder} was written by the export that was interrupted, and is gone; {ANEW}")
+        elif exists:
+            leftovers.append(folder)
+    return leftovers
 
 
 def _note(book: CheckpointBook, new: NewPartition) -> None:
@@ -109,7 +148,7 @@ def _moves(new: NewPartition, work_dir: Place) -> Iterator[tuple[Place, str]]:
 
 
 class LogDirectory:
-    """On a disk: a partition's folder appears by one rename."""
+    """On a disk: a partition's folder appears by one rename, and goes by one."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -117,14 +156,34 @@ class LogDirectory:
         self._clean = False
 
     @contextmanager
-    def held(self, partitions: Sequence[TopicPartition], tell: Tell) -> Iterator[None]:
+    def held(self, tell: Tell) -> Iterator[None]:
         del tell
-        _refuse_existing(self._out, partitions)
         self._out.mkdir(parents=True, exist_ok=True)
         with exclusive(self._out):
             remove_work_dirs(self._out)
-            self._clean = _is_clean(self._out)
             yield
+
+    def prepare(self, topic_ids: TopicIds, finished: Collection[TopicPartition] | None) -> None:
+        for folder in _leftovers(self._out, topic_ids, finished):
+            doomed = self._out / (WORK_PREFIX + secrets.token_hex(6))
+            reach(f"rename {folder.name} to {doomed.name}")
+            os.rename(local(folder), doomed)
+            remove_work_dir(doomed)
+        self._clean = _is_clean(self._out, topic_ids)
+
+    def has_any(self, partitions: Collection[TopicPartition]) -> bool:
+        return any((self._out / str(partition)).exists() for partition in partitions)
+
+    def read_file(self, name: str) -> bytes | None:
+        return (self._out / name).read_bytes() if (self._out / name).exists() else None
+
+    def write_file(self, name: str, content: bytes) -> None:
+        write_atomically(self._out / name, content)
+
+    def remove_file(self, name: str) -> None:
+        reach(f"remove {name}")
+        (self._out / name).unlink()
+        sync_directory(self._out)
 
     @contextmanager
     def work_dirs(self, partitions: Sequence[TopicPartition]) -> Iterator[Mapping[TopicPartition, Place]]:
@@ -141,6 +200,7 @@ class LogDirectory:
         folder = local(work_dir)
         kept = set(_small_files(new))
         for source, name in _moves(new, folder):
+            reach(f"rename {source.name} to {name}")
             os.replace(local(source), folder / name)
             kept.add(name)
         for name, content in _small_files(new).items():
@@ -148,6 +208,7 @@ class LogDirectory:
         for stray in [path for path in folder.iterdir() if path.name not in kept]:
             stray.unlink()
         sync_directory(folder)
+        reach(f"rename {folder.name} into its place")
         os.rename(folder, self._out / str(new.partition))
         sync_directory(self._out)
         _note(self._book, new)
@@ -158,6 +219,7 @@ class LogDirectory:
     def complete(self) -> None:
         """A broker that finds this sign neither goes over the logs once more nor looks for producers in them."""
         if self._clean and not was_stopped_cleanly(self._out):
+            reach("sign of a clean stop")
             write_whole(self._out / checkpoints.CLEAN_SHUTDOWN, CLEAN)
             sync_directory(self._out)
 
@@ -172,15 +234,36 @@ class ObjectDirectory:
         self._clean = False
 
     @contextmanager
-    def held(self, partitions: Sequence[TopicPartition], tell: Tell) -> Iterator[None]:
+    def held(self, tell: Tell) -> Iterator[None]:
         with self._objects.locked(tell):
-            there = self._objects.listed()
-            self._objects.remove_leftovers(there, tell)
-            there = self._objects.listed()
-            _refuse_existing(there, partitions)
-            self._clean = _is_clean(there)
-            self._book = CheckpointBook(there)
+            self._objects.remove_leftovers(self._objects.listed(), tell)
             yield
+
+    def prepare(self, topic_ids: TopicIds, finished: Collection[TopicPartition] | None) -> None:
+        there = self._objects.listed()
+        for folder in _leftovers(there, topic_ids, finished):
+            assert isinstance(folder, ObjectPlace)
+            write_whole(folder / UNFINISHED, b"")
+            reach(f"remove {folder.name}")
+            self._objects.remove(folder)
+        self._clean = _is_clean(there, topic_ids)
+        self._book = CheckpointBook(there)
+
+    def has_any(self, partitions: Collection[TopicPartition]) -> bool:
+        there = self._objects.listed()
+        return any((there / str(partition)).exists() for partition in partitions)
+
+    def read_file(self, name: str) -> bytes | None:
+        file = self._objects.listed() / name
+        return file.read_bytes() if file.exists() else None
+
+    def write_file(self, name: str, content: bytes) -> None:
+        reach(f"write {name}")
+        write_whole(self._out / name, content)
+
+    def remove_file(self, name: str) -> None:
+        reach(f"remove {name}")
+        self._objects.remove_file(self._out / name)
 
     @contextmanager
     def work_dirs(self, partitions: Sequence[TopicPartition]) -> Iterator[Mapping[TopicPartition, Place]]:
@@ -192,15 +275,20 @@ class ObjectDirectory:
 
     def commit(self, new: NewPartition, work_dir: Place) -> None:
         folder = self._out / str(new.partition)
+        reach(f"begin {folder.name}")
         with self._objects.unfinished(folder):
+            reach(f"copy {folder.name}")
             self._objects.copy_all([(source, folder / name) for source, name in _moves(new, work_dir)])
             for name, content in _small_files(new).items():
                 write_whole(folder / name, content)
+            reach(f"finish {folder.name}")
         _note(self._book, new)
 
     def settle(self) -> None:
+        reach("write checkpoints")
         self._book.write()
 
     def complete(self) -> None:
         if self._clean:
+            reach("sign of a clean stop")
             write_whole(self._out / checkpoints.CLEAN_SHUTDOWN, CLEAN)

@@ -12,9 +12,8 @@ from sqlalchemy import delete, insert, select
 
 from headstone.lake import schema
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import located, lowest_hold, partition_id_of
+from headstone.lake.rows import located
 from headstone.log.topic_partition import TopicPartition
-from headstone.retention.policy import NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +44,12 @@ class Holds:
         with self._metastore.transaction() as connection:
             return connection.execute(delete(schema.holds).where(schema.holds.c.reader == reader)).rowcount
 
-    def held_from(self, topic_partition: TopicPartition, *, now_ms: int) -> int:
-        """Tombstones from this offset on stay; NO_LIMIT if nobody holds any."""
-        with self._metastore.transaction() as connection:
-            lowest = lowest_hold(
-                connection, partition_id_of(connection, topic_partition), self._metastore.moment(connection, now_ms)
-            )
-        return NO_LIMIT if lowest is None else lowest.held_from
+    def lowest(self, *, now_ms: int) -> dict[TopicPartition, int]:
+        """Of each partition on which there is a hold: tombstones from this offset on stay."""
+        lowest: dict[TopicPartition, int] = {}
+        for hold in self.all(now_ms=now_ms):
+            lowest[hold.partition] = min(hold.held_from, lowest.get(hold.partition, hold.held_from))
+        return lowest
 
     def all(self, *, now_ms: int) -> list[Hold]:
         joined = (

@@ -3,16 +3,17 @@
 What is in the lake already is not read again: next_offset says where to go on, and a commit that comes second is refused, so
 running it twice, or killing it anywhere, loses nothing and doubles nothing. Keeps offsets, timestamps, keys, headers, codecs.
 
-The driver: it surveys by tasks, registers objects, hands out one task per object (`ingest_tasks`), and appends what they made,
-the oldest of each partition first. Tasks never see the metastore.
+The driver: it surveys by tasks, registers objects, hands out one task per object (`ingest_tasks`), and appends what each has
+made as soon as what lies before it of the same partitions is in the lake. Tasks never see the metastore.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headstone.errors import UsageError
+from headstone.errors import Unfinished, UsageError
 from headstone.lake.commits import CommitRefused, Extent
 from headstone.lake.ingest_tasks import IngestWork, Share, ingest_object, objects_of, shares_of
 from headstone.lake.lake import Lake
@@ -23,7 +24,7 @@ from headstone.lake.topics import adopt, in_directories
 from headstone.log import checkpoints
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.engine import Engine
+from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.inprocess import NEAR_THREADS, InProcess
 from headstone.pipeline.planning import survey_all
 from headstone.pipeline.progress import Board
@@ -32,7 +33,7 @@ from headstone.retention.survey import PartitionSurvey
 EXTENT_BYTES = 16 << 20
 OBJECT_BYTES = 64 << 20
 WAVE_OBJECTS = 256
-"""Objects that are on their way at once. What a killed run has uploaded of them, and not committed, is garbage."""
+"""Objects that are registered together. What a killed run has uploaded of them, and not committed, is garbage."""
 
 Tell = Callable[[str], None]
 
@@ -52,12 +53,16 @@ def ingest(
     lake: Lake, directories: Sequence[PartitionDir], *, clock: Callable[[], int], engine: Engine | None = None,
     board: Board | None = None, tell: Tell = lambda text: None, policy: str | None = None,
     extent_bytes: int = EXTENT_BYTES, object_bytes: int = OBJECT_BYTES, wave_objects: int = WAVE_OBJECTS,
+    stop: Stop = never,
 ) -> list[Ingested]:  # fmt: skip
     """All partitions found; topics that the lake does not have are created. One commit per object.
 
-    Without an engine by threads of this process. `policy` is these topics' cleanup.policy; None: what their log directories
-    tell of it. The log start of the first log is the lake's. Later ones do not move it: a shorter log must not take away what
-    is there."""
+    Unfinished: somebody said stop; what was committed stays, and the next run goes on there.
+
+    A partition that can't be read, or that somebody else appends to, ends where it is; the first such error is raised when all
+    others are in the lake. Without an engine by threads of this process. `policy` is these topics' cleanup.policy; None: what
+    their log directories tell of it. The log start of the first log is the lake's. Later ones do not move it: a shorter log
+    must not take away what is there."""
     engine = engine or InProcess(NEAR_THREADS)
     wanted = [directory for directory in directories if directory.topic != METADATA_TOPIC]
     for topic, facts in in_directories(wanted).items():
@@ -76,9 +81,13 @@ def ingest(
     objects = list(objects_of(shares, object_bytes))
     if board is not None:
         board.expect(sum(share.size for some in objects for share in some))
-    run = _Run(lake, surveys, starts, clock, tell)
+    run = _Run(lake, {directory.topic_partition: directory for directory in wanted}, surveys, starts, clock, tell)
+    for topic_partition in (name for name, own in shares.items() if not own):
+        run.note_epochs(topic_partition)
     for first in range(0, len(objects), wave_objects):
-        wave = objects[first : first + wave_objects]
+        if stop():
+            break
+        wave = [some for some in objects[first : first + wave_objects] if run.follows(some)]
         works = [
             IngestWork(
                 store=lake.store, object_id=object_id, hash_key=lake.metastore.hash_key, shares=some,
@@ -86,10 +95,14 @@ def ingest(
             )
             for object_id, some in zip(lake.metastore.register(len(wave), now_ms=clock), wave, strict=True)
         ]  # fmt: skip
-        run.commit(works, engine.outcomes(ingest_object, works, board))
-    for directory in wanted:
-        epochs = checkpoints.read_leader_epochs(directory.path / checkpoints.LEADER_EPOCHS)
-        note_leader_epochs(lake.metastore, directory.topic_partition, epochs)
+        if works and not run.take(works, engine.as_they_end(ingest_object, works, board, stop=stop)):
+            break  # it is not the logs: the next wave would end as this one did
+    if run.error is not None:
+        raise run.error
+    if run.appended < len(objects):
+        raise Unfinished(
+            f"stopped: {run.appended} of {len(objects)} objects are in the lake; run the same command again, it goes on there"
+        )
     return [run.added[topic_partition] for topic_partition in sorted(run.added)]
 
 
@@ -107,34 +120,70 @@ class _Run:
     """What was committed so far, partition by partition."""
 
     def __init__(
-        self, lake: Lake, surveys: Mapping[TopicPartition, PartitionSurvey], starts: Mapping[TopicPartition, int],
+        self, lake: Lake, directories: Mapping[TopicPartition, PartitionDir],
+        surveys: Mapping[TopicPartition, PartitionSurvey], starts: Mapping[TopicPartition, int],
         clock: Callable[[], int], tell: Tell,
     ) -> None:  # fmt: skip
-        self._lake, self._surveys, self._clock, self._tell = lake, surveys, clock, tell
+        self._lake, self._directories, self._surveys = lake, directories, surveys
+        self._clock, self._tell = clock, tell
         self.added = {
             topic_partition: Ingested(partition=topic_partition, start=start, end=start, records=0, bytes=0)
             for topic_partition, start in starts.items()
         }
+        self.appended = 0
+        """Objects."""
+        self._failed: set[TopicPartition] = set()
+        self.error: Exception | None = None
+        """The first, in the order of the objects."""
 
-    def commit(self, works: Sequence[IngestWork], outcomes: Sequence[Stored | Exception]) -> None:
-        """Appends what follows on what is there; of a partition with a share that failed, nothing behind that.
+    def follows(self, shares: Sequence[Share]) -> bool:
+        """Nothing is missing before these; else they can't be appended."""
+        return self._failed.isdisjoint(share.topic_partition for share in shares)
 
-        The first error is raised when all that can be kept is kept."""
-        errors: list[Exception] = []
-        failed: set[TopicPartition] = set()
-        for work, outcome in zip(works, outcomes, strict=True):
-            own = {share.topic_partition for share in work.shares}
-            if isinstance(outcome, Stored) and not own & failed:
-                try:
-                    self._append(outcome, work.shares)
-                except CommitRefused as error:
-                    outcome = error
-            if isinstance(outcome, Exception):
-                errors.append(outcome)
-            if isinstance(outcome, Exception) or own & failed:
-                failed |= own
-        if errors:
-            raise errors[0]
+    def take(self, works: Sequence[IngestWork], ended: Iterable[tuple[int, Stored | Exception]]) -> bool:
+        """Of one wave. Appends each object as soon as it is the next one of each of its partitions. False: all have failed."""
+        queues: dict[TopicPartition, deque[int]] = {}
+        for number, work in enumerate(works):
+            for share in work.shares:
+                queues.setdefault(share.topic_partition, deque()).append(number)
+        outcomes: dict[int, Stored | Exception] = {}
+        errors: dict[int, Exception] = {}
+        stored = False
+        for ended_number, answer in ended:
+            outcomes[ended_number] = answer
+            stored |= isinstance(answer, Stored)
+            ready = [ended_number]
+            while ready:
+                number = ready.pop()
+                own = [queues[share.topic_partition] for share in works[number].shares]
+                if number not in outcomes or any(queue[0] != number for queue in own):
+                    continue
+                error = self._kept(works[number], outcomes.pop(number))
+                if error is not None:
+                    errors[number] = error
+                for queue in own:
+                    queue.popleft()
+                ready += [queue[0] for queue in own if queue]
+        if errors and self.error is None:
+            self.error = errors[min(errors)]
+        return stored
+
+    def _kept(self, work: IngestWork, outcome: Stored | Exception) -> Exception | None:
+        """Appends what follows on what is there. None: it did, or an error before it has told already why it could not."""
+        follows = self.follows(work.shares)
+        if isinstance(outcome, Stored) and follows:
+            try:
+                self._append(outcome, work.shares)
+            except CommitRefused as error:
+                outcome = error
+        if isinstance(outcome, Exception) or not follows:
+            self._failed.update(share.topic_partition for share in work.shares)
+        return outcome if isinstance(outcome, Exception) else None
+
+    def note_epochs(self, topic_partition: TopicPartition) -> None:
+        """As the log directory tells them. Those that begin behind what the lake has so far are of no use to anybody yet."""
+        epochs = checkpoints.read_leader_epochs(self._directories[topic_partition].path / checkpoints.LEADER_EPOCHS)
+        note_leader_epochs(self._lake.metastore, topic_partition, epochs)
 
     def _append(self, uploaded: Stored, shares: Sequence[Share]) -> None:
         by_partition: dict[TopicPartition, list[Extent]] = {share.topic_partition: [] for share in shares}
@@ -144,7 +193,11 @@ class _Run:
             topic_partition: Append(expected_next=self.added[topic_partition].end, extents=tuple(extents))
             for topic_partition, extents in by_partition.items()
         }
+        for topic_partition in by_partition:
+            if self.added[topic_partition].end == self.added[topic_partition].start:
+                self.note_epochs(topic_partition)
         self._lake.metastore.append(appends, {uploaded.object_id: uploaded.size}, now_ms=self._clock)
+        self.appended += 1
         for topic_partition, extents in by_partition.items():
             self._note(topic_partition, extents)
 

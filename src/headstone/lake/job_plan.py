@@ -19,6 +19,7 @@ from headstone.lake.extent_work import Lists, Pass, Run, Share, SplitExtents, re
 from headstone.lake.keyindex import NO_HALVES, section_bytes, union
 from headstone.lake.scheduling import compactable, due_tombstones, not_compacted
 from headstone.lake.spans import Span, Spans, normal, touching
+from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.memory import TASK_MEMORY_BYTES
 from headstone.retention.keys import table_bytes
 from headstone.retention.policy import NO_LIMIT
@@ -53,7 +54,8 @@ class JobOptions:
     dead_share_max: float = DEAD_SHARE_MAX
     """An extent of which more is dead is rewritten; 0: nothing is marked."""
     commit_bytes: int = COMMIT_BYTES
-    parallelism: int = 2
+    parallelism: int | None = None
+    """Tasks that run at a time; None: as many as the engine says."""
     task_memory_bytes: int = TASK_MEMORY_BYTES
     path: str = "auto"
     """auto; whole: a task has all the keys that decide in memory; shuffle: they go through buckets."""
@@ -65,6 +67,8 @@ class JobOptions:
     """Called at every step; what it raises gives the job up."""
     before_commit: Callable[[], None] = lambda: None
     """Called when only a commit is left to do; what it raises gives the job up."""
+    stop: Stop = never
+    """Once it is true no part is begun any more; what is complete then is committed."""
     tell: Callable[[str], None] = lambda text: None
     progress: bool = False
     """Whether somebody watches."""
@@ -174,15 +178,15 @@ def numbered(runs: Sequence[tuple[Extent, ...]], object_ids: Sequence[str]) -> t
 
 
 def tasks_of(
-    shared: Pass, plan: Plan, runs: tuple[Run, ...], bytes_total: int, options: JobOptions
+    shared: Pass, plan: Plan, runs: tuple[Run, ...], bytes_per_task: float, options: JobOptions
 ) -> list[Share] | SplitExtents:
     """One task for all of it, several that read the same index, or a task per run behind the buckets.
 
-    `bytes_total`: of the whole job. A partition that is most of it would hold up the others as one task."""
+    `bytes_per_task`: if the whole job were cut evenly. A partition that is much more would hold up the others as one task."""
     indexed = plan.indexed
     memory = table_bytes(sum(map(records_of, indexed))) + LIST_BYTES * sum(map(records_of, plan.extents))
     fits = memory <= options.task_memory_bytes
-    fair = plan.size <= max(1.5 * bytes_total / options.parallelism, SPLIT_BYTES_MIN)
+    fair = plan.size <= max(1.5 * bytes_per_task, SPLIT_BYTES_MIN)
     if options.path == "whole" or (options.path == "auto" and fits and fair):
         return [Share(common=shared, runs=runs, indexed=indexed)]
     list_bytes = sum(section_bytes(extent.keys) for extent in indexed)

@@ -9,6 +9,9 @@ with a metastore that was set back in time. Nothing here decides what may change
 Of one partition the entries are in the order of its commits: they are noted under its lock, and all that wait are written, the
 oldest first. A crash between commit and store leaves them waiting for the next who commits, or for `gc`, which deletes nothing
 before all is written.
+
+What many entries come to is a base (`folding`): a number, and parts that hold what all entries up to it have made. Entries up
+to the number of the newest base may be gone, so whoever is at an older number is refused by the base instead.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from headstone.lake.commits import Extent, Partition
 from headstone.lake.rows import chunks
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.progress import Board
 from headstone.storage.stores import MissingObject, Store
 
 if TYPE_CHECKING:
@@ -40,8 +44,11 @@ ENTRIES_PER_OBJECT = 1000
 READS_AT_ONCE = 16
 READS_AHEAD = 1000
 """Objects that are in memory before they are used."""
-KINDS = {"partition", "topic", "epochs"}
+KINDS = {"partition", "topic", "epochs", "erasure"}
 """Of changes: each has one of these names."""
+BASES = "journal-base"
+BASE_PARTS = "journal-base-parts"
+"""A base is the list of its parts, which are all there before it is."""
 
 
 class SetBack(UsageError):
@@ -72,27 +79,41 @@ def commit_change(
     return change
 
 
-def note_topic(connection: Connection, name: str) -> None:
+def topic_change(connection: Connection, name: str) -> dict[str, Any]:
     """As it is now: its settings, its id, how many partitions it has; or that it is gone."""
     topics, partitions = schema.topics, schema.partitions
     row = connection.execute(select(topics).where(topics.c.name == name)).first()
     if row is None:
-        note(connection, [{"topic": name, "dropped": True}])
-        return
+        return {"topic": name, "dropped": True}
     counted = select(func.count()).select_from(partitions).where(partitions.c.topic_id == row.topic_id)
     change = {"topic": name, "settings": json.loads(row.settings), "kafka_id": row.kafka_id}
-    note(connection, [{**change, "partitions": connection.execute(counted).scalar_one()}])
+    return {**change, "partitions": connection.execute(counted).scalar_one()}
+
+
+def epochs_change(topic_partition: TopicPartition, epochs: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    return {"epochs": [topic_partition.topic, topic_partition.number], "starts": list(map(list, epochs))}
+
+
+def note_topic(connection: Connection, name: str) -> None:
+    note(connection, [topic_change(connection, name)])
 
 
 def note_epochs(connection: Connection, topic_partition: TopicPartition, epochs: Sequence[tuple[int, int]]) -> None:
-    note(connection, [{"epochs": [topic_partition.topic, topic_partition.number], "starts": list(map(list, epochs))}])
+    note(connection, [epochs_change(topic_partition, epochs)])
+
+
+def erasure_change(row: Any) -> dict[str, Any]:
+    """Of a row of the erasures: that it is asked for, and how far it is; not what it waits for."""
+    names = ("requested_ms", "deadline_ms", "step", "step_ms")
+    return {"erasure": [row.topic, row.key_digest], **{name: getattr(row, name) for name in names}}
 
 
 def note(connection: Connection, changes: Sequence[Mapping[str, Any]]) -> None:
     """In one statement, however many there are."""
     rows = [{"token": secrets.token_hex(8), "change": json.dumps(change, separators=(",", ":"))} for change in changes]
-    connection.execute(insert(schema.journal), rows)
-    connection.info[NOTED] = True
+    if rows:
+        connection.execute(insert(schema.journal), rows)
+        connection.info[NOTED] = True
 
 
 def extent_of_entry(fields: Mapping[str, Any]) -> Extent:
@@ -109,30 +130,51 @@ def record(metastore: Metastore, store: Store) -> None:
         number, waiting = _waiting(metastore)
         if not waiting:
             return
-        if store.put(object_of(number + 1), _content(waiting), create=True):
+        if store.put(object_of(number + 1), content_of(waiting), create=True):
+            if base_number(store) > number:  # what stood there was folded: this one counts for nobody
+                _refuse_older(metastore, store, number)
+                continue
             _cross_out(metastore, number + 1, [entry.token for entry in waiting])
         else:
             _take_over(metastore, store, number)
 
 
 def expect_current(metastore: Metastore, store: Store) -> None:
-    """One small question: nobody has written the next number, or it was one of us who has not crossed it out."""
+    """Two small questions: nobody has written the next number, or it was one of us who has not crossed it out."""
     number, _ = _waiting(metastore)
-    if store.has(object_of(number + 1)):
+    # In this order: the next number may be folded and deleted in between, and the base is there before that.
+    is_taken = store.has(object_of(number + 1))
+    if base_number(store) > number:
+        _refuse_older(metastore, store, number)
+    elif is_taken:
         _take_over(metastore, store, number)
+
+
+def _refuse_older(metastore: Metastore, store: Store, number: int) -> None:
+    """The store is ahead of the number that we had: is the metastore, too, by now?"""
+    if _waiting(metastore, limit=1)[0] <= number:
+        raise _set_back(store)
+
+
+def _set_back(store: Store) -> SetBack:
+    return SetBack(
+        f"{store.url} knows of commits that the metastore does not: it was set back in time, or another copy of it is at "
+        "work; stop all workers, then `headstone lake rebuild` brings it up to date"
+    )
 
 
 def _take_over(metastore: Metastore, store: Store, number: int) -> None:
     """Whoever wrote the next number may be about to cross it out, or was killed: then we do. Else it is another history."""
-    written = [entry.token for entry in read(store, number + 1)]
+    try:
+        written = [entry.token for entry in read(store, number + 1)]
+    except MissingObject:  # folded since: whoever folds has a newer number, and so have we, or it is another copy
+        _refuse_older(metastore, store, number)
+        return
     now, waiting = _waiting(metastore, limit=None)
     if now > number:
         return
     if not set(written) <= {entry.token for entry in waiting}:
-        raise SetBack(
-            f"{store.url} knows of commits that the metastore does not: it was set back in time, or another copy of it is at "
-            "work; stop all workers, then `headstone lake rebuild` brings it up to date"
-        )
+        raise _set_back(store)
     _cross_out(metastore, number + 1, written)
 
 
@@ -153,38 +195,85 @@ def _cross_out(metastore: Metastore, number: int, tokens: Sequence[str]) -> None
             connection.execute(delete(schema.journal).where(schema.journal.c.token.in_(some)))
 
 
-def _content(entries: Sequence[Entry]) -> bytes:
+def content_of(entries: Sequence[Entry]) -> bytes:
     lines = (json.dumps({"token": entry.token, **entry.change}, separators=(",", ":")) for entry in entries)
     return "".join(line + "\n" for line in lines).encode()
 
 
 def read(store: Store, number: int) -> list[Entry]:
-    path = object_of(number)
+    return _entries(store, object_of(number))
+
+
+def _entries(store: Store, path: str) -> list[Entry]:
     content = store.read(path, 0, store.size(path))
     lines = (json.loads(line) for line in content.splitlines())
     return [Entry(token=line.pop("token"), change=line) for line in lines]
 
 
+def base_of(number: int) -> str:
+    return f"{BASES}/{number:020d}"
+
+
+def base_number(store: Store) -> int:
+    """Of the newest base; 0 if there is none."""
+    return max((numbered(path) for path in store.list(BASES)), default=0)
+
+
+def numbered(path: str) -> int:
+    """The number that an object of the journal, or a base, has by its name."""
+    return int(path.rpartition("/")[2])
+
+
+def base_parts(store: Store, number: int) -> list[str]:
+    path = base_of(number)
+    return list(json.loads(store.read(path, 0, store.size(path)))["parts"])
+
+
 def is_journal(store: Store, path: str) -> bool:
-    """Whether an object is a part of the journal, by its name and by every line of it."""
+    """Whether an object is a part of the journal, by its name and by every line of it; or was, and is gone."""
     folder, _, name = path.rpartition("/")
-    if folder != FOLDER or not name.isdecimal():
-        return False
     try:
-        return all(KINDS & entry.change.keys() for entry in read(store, int(name)))
-    except (ValueError, KeyError):
+        if folder == BASES and name.isdecimal():
+            return all(part.startswith(f"{BASE_PARTS}/") for part in base_parts(store, int(name)))
+        if not name.isdecimal() or (folder != FOLDER and not folder.startswith(f"{BASE_PARTS}/")):
+            return False
+        return all(KINDS & entry.change.keys() for entry in _entries(store, path))
+    except MissingObject:
+        return True
+    except (ValueError, KeyError, TypeError):
         return False
 
 
-def read_all(store: Store) -> Iterator[tuple[int, list[Entry]]]:
-    """From the first on. A number that is missing is an error: what it told cannot be guessed."""
-    numbers = [int(path.rpartition("/")[2]) for path in store.list(FOLDER)]
-    for expected, number in enumerate(numbers, start=1):
+def read_all(store: Store, board: Board | None = None) -> Iterator[tuple[int, list[Entry]]]:
+    """The newest base, and the entries behind it. A number that is missing is an error: what it told cannot be guessed."""
+    first = base_number(store)
+    numbers = sorted(number for number in map(numbered, store.list(FOLDER)) if number > first)
+    for expected, number in enumerate(numbers, start=first + 1):
         if number != expected:
             raise MissingObject(
                 f"{store.url}/{object_of(expected)}: no such object; restore it from a backup or a version"
             )
+    if first:
+        yield first, []
+    paths = [(first, part) for part in (base_parts(store, first) if first else ())]
+    paths += [(number, object_of(number)) for number in numbers]
+    sizes = _sizes(store, [path for _, path in paths], board)
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        for first in range(0, len(numbers), READS_AHEAD):
-            some = numbers[first : first + READS_AHEAD]
-            yield from zip(some, pool.map(lambda number: read(store, number), some), strict=True)
+        for start in range(0, len(paths), READS_AHEAD):
+            some = paths[start : start + READS_AHEAD]
+            read_ahead = pool.map(lambda place: _entries(store, place[1]), some)
+            for (number, path), entries in zip(some, read_ahead, strict=True):
+                if board is not None:
+                    board.note(board.numbers(1)[0], sizes[path], len(entries))
+                yield number, entries
+
+
+def _sizes(store: Store, paths: Sequence[str], board: Board | None) -> Mapping[str, int]:
+    """Of these objects, for whoever shows how far it is."""
+    if board is None:
+        return {}
+    sizes = dict.fromkeys(paths, 0)
+    listed = (entry for folder in (FOLDER, BASE_PARTS) for entry in store.entries(folder))
+    sizes |= {entry.path: entry.size for entry in listed if entry.path in sizes}
+    board.expect(sum(sizes.values()))
+    return sizes

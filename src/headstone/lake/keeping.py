@@ -98,11 +98,11 @@ def leased_all(
 ) -> Iterator[KeptLeases]:
     """Has the leases of those that nobody else works on while the block runs."""
     leases, clock = Leases(lake.metastore), lake.metastore.clock
-    taken = [name for name in partitions if leases.take(name, worker, now_ms=clock(), lease_ms=lease_ms)]
+    taken = leases.take_all(partitions, worker, now_ms=clock(), lease_ms=lease_ms)
     holders = leases.held(now_ms=clock()) if len(taken) < len(partitions) else {}
     try:
         with kept_alive(leases, taken, worker, clock, lease_ms=lease_ms) as kept:
-            for name in set(partitions) - set(taken):
+            for name in set(partitions) - taken:
                 holder = holders.get(name, "another worker")
                 kept.refused[name] = CommitRefused(
                     f"{holder} works on it; look again when that has ended, or in {lease_ms / 1000:g} s if it was killed"

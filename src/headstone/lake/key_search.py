@@ -1,7 +1,7 @@
 """Where the records of some keys are: in which extents of a topic, at which offsets, shown to readers or not.
 
-Asks the lists of keys, and decodes only extents that have none. Keys are told by their digest under the lake's
-secret, so that whoever remembers what to look for need not remember the key.
+Asks the lists of keys, as tasks that know the store and no SQL, and decodes only extents that have none. Keys are told by their
+digest under the lake's secret, so that whoever remembers what to look for need not remember the key.
 """
 
 from __future__ import annotations
@@ -10,24 +10,34 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
 from headstone.lake.commits import Extent
+from headstone.lake.keyindex import Halves, any_common, common, union
 from headstone.lake.lake import Lake
-from headstone.lake.objects import object_path, read_dead, read_extent, read_keys
+from headstone.lake.objects import list_bytes, object_path, read_dead, read_extent, read_halves, read_keys
 from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
 from headstone.log.reading import Chunk, Payloads, chunk_of
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.progress import Meter, ProgressLine
 from headstone.retention.keys import HashKey, siphash_spans
+from headstone.storage.stores import Store
 
 LISTS_AT_ONCE = 8
+"""Of one task: a list is waited for longer than it is looked through."""
+SHARE_BYTES = 64 << 20
+"""Of lists, per task."""
 
 Digests = npt.NDArray[np.uint64]
 """Two halves per row."""
 Match = tuple[int, int, bool]
 """The row of the digest that was looked for, the offset, and whether it is a tombstone."""
+Hit = tuple[str, int, bool, bool]
+"""The digest, the offset, whether it is a tombstone, and whether it is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,49 +66,113 @@ def digest_rows(digests: Collection[str]) -> Digests:
 def among(digests: Digests, wanted: Digests) -> npt.NDArray[np.int64]:
     """For each digest the row of `wanted` that it is; -1 if it is none of them."""
     rows = np.full(len(digests), -1, dtype=np.int64)
-    for i in np.flatnonzero(np.isin(digests[:, 0], wanted[:, 0])):
-        same = np.flatnonzero((wanted == digests[i]).all(axis=1))
-        rows[i] = same[0] if same.size else -1
+    halves = union([wanted[:, 0]])
+    alike = np.flatnonzero(common(digests[:, 0], halves))
+    if alike.size:
+        by_digest = {(low, high): row for row, (low, high) in enumerate(wanted.tolist())}
+        rows[alike] = [by_digest.get((low, high), -1) for low, high in digests[alike].tolist()]
     return rows
 
 
-def records_of(lake: Lake, topic: str, digests: Collection[str]) -> list[KeyRecord]:
-    """All of them in the extents of a topic, in order; a topic that is gone has none."""
-    names = sorted(digests)
-    hits: list[KeyRecord] = []
-    for topic_partition in lake.metastore.partitions():
-        if topic_partition.topic == topic:
-            partition = lake.metastore.partition(topic_partition)
-            extents = [extent for extent in partition.extents if extent.length]
-            search = partial(_in_extent, lake, topic_partition, partition.start_offset, names)
-            with ThreadPoolExecutor(LISTS_AT_ONCE) as pool:
-                hits += [record for records in pool.map(search, extents) for record in records]
-    return hits
+class KeySearch:
+    """Finds the records of keys in the extents of a topic, by tasks of the engine.
+
+    Remembers what it has read: whoever asks again, for some of the same keys, has only those lists read that came since."""
+
+    def __init__(self, lake: Lake, engine: Engine, *, progress: bool = False) -> None:
+        self._lake, self._engine, self._progress = lake, engine, progress
+        self._topic = ""
+        self._digests: frozenset[str] = frozenset()
+        self._hits: dict[Extent, list[Hit]] = {}
+
+    def records(self, topic: str, digests: Collection[str]) -> list[KeyRecord]:
+        """All of them, in order; a topic that is gone has none."""
+        if not digests:
+            return []
+        if topic != self._topic or not self._digests.issuperset(digests):
+            self._topic, self._digests, self._hits = topic, frozenset(digests), {}
+        metastore = self._lake.metastore
+        partitions = metastore.snapshot([name for name in metastore.partitions() if name.topic == topic])
+        extents = [extent for partition in partitions.values() for extent in partition.extents if extent.length]
+        self._search([extent for extent in extents if extent not in self._hits])
+        self._hits = {extent: self._hits[extent] for extent in extents}
+        wanted = frozenset(digests)
+        return [
+            KeyRecord(
+                digest=digest, partition=topic_partition, extent=extent, offset=offset, tombstone=tombstone,
+                shown=offset >= partition.start_offset and not dead,
+            )
+            for topic_partition, partition in sorted(partitions.items())
+            for extent in partition.extents
+            for digest, offset, tombstone, dead in self._hits.get(extent, ())
+            if digest in wanted
+        ]  # fmt: skip
+
+    def _search(self, extents: Sequence[Extent]) -> None:
+        names = sorted(self._digests)
+        works = [
+            SearchWork(
+                store=self._lake.store, hash_key=self._lake.metastore.hash_key, wanted=digest_rows(names), extents=share
+            )
+            for share in _shares(extents)
+        ]  # fmt: skip
+        with ProgressLine(enabled=self._progress) as line:
+            line.expect(sum(map(list_bytes, extents)))
+            answers = self._engine.each(search, works, line.board)
+        for work, matches_of_work in zip(works, answers, strict=True):
+            for extent, matches in zip(work.extents, matches_of_work, strict=True):
+                self._hits[extent] = [(names[row], offset, tombstone, dead) for row, offset, tombstone, dead in matches]
 
 
-def _in_extent(
-    lake: Lake, topic_partition: TopicPartition, start_offset: int, names: Sequence[str], extent: Extent
-) -> list[KeyRecord]:
-    matches = list(_matching_in(lake, digest_rows(names), extent))
-    dead = set(read_dead(lake.store, extent).tolist()) if matches else set()
-    return [
-        KeyRecord(
-            digest=names[row], partition=topic_partition, extent=extent, offset=offset, tombstone=tombstone,
-            shown=offset >= start_offset and offset not in dead,
-        )
-        for row, offset, tombstone in matches
-    ]  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SearchWork:
+    """Lists that one task looks through, and for what."""
+
+    store: Store
+    hash_key: HashKey
+    wanted: Digests
+    extents: tuple[Extent, ...]
 
 
-def _matching_in(lake: Lake, wanted: Digests, extent: Extent) -> Iterator[Match]:
+def search(work: SearchWork, meter: Meter) -> list[list[tuple[int, int, bool, bool]]]:
+    """The body of a task: of each extent the matches, and whether they are dead."""
+    halves = union([work.wanted[:, 0]])
+    answer = []
+    with ThreadPoolExecutor(LISTS_AT_ONCE) as pool:
+        for extent, matches in zip(
+            work.extents, pool.map(partial(_in_extent, work, halves), work.extents), strict=True
+        ):
+            answer.append(matches)
+            meter.add(list_bytes(extent), len(matches))
+    return answer
+
+
+def _in_extent(work: SearchWork, halves: Halves, extent: Extent) -> list[tuple[int, int, bool, bool]]:
+    matches = list(_matching_in(work, halves, extent))
+    dead = set(read_dead(work.store, extent).tolist()) if matches else set()
+    return [(*match, match[1] in dead) for match in matches]
+
+
+def _matching_in(work: SearchWork, halves: Halves, extent: Extent) -> Iterator[Match]:
+    """Most lists hold none of the keys, which their first halves tell: the rest of them is not read."""
     if extent.keys < 0:
-        chunk = chunk_of(object_path(extent.object_id), read_extent(lake.store, extent))
-        yield from matching(chunk, wanted, lake.metastore.hash_key)
+        chunk = chunk_of(object_path(extent.object_id), read_extent(work.store, extent))
+        yield from matching(chunk, work.wanted, work.hash_key)
         return
-    keys = read_keys(lake.store, extent)
-    rows = among(keys.digests, wanted)
+    own = read_halves(work.store, extent)
+    if not any_common(own, halves):
+        return
+    keys = read_keys(work.store, extent, own)
+    rows = among(keys.digests, work.wanted)
     for i in np.flatnonzero(rows >= 0):
         yield int(rows[i]), int(keys.offsets[i]), bool(keys.tombstones[i])
+
+
+def _shares(extents: Sequence[Extent]) -> Iterator[tuple[Extent, ...]]:
+    """What one task looks through."""
+    ends = np.cumsum([list_bytes(extent) for extent in extents])
+    for _, share in groupby(zip(extents, ends.tolist(), strict=True), key=lambda pair: pair[1] // SHARE_BYTES):
+        yield tuple(extent for extent, _ in share)
 
 
 def matching(chunk: Chunk, wanted: Digests, hash_key: HashKey) -> Iterator[Match]:

@@ -148,10 +148,15 @@ def union(lists: Iterable[Halves]) -> Halves:
 
 def any_common(halves: Halves, wanted: Halves) -> bool:
     """`wanted` is a union. If not, no key is in both."""
+    return bool(common(halves, wanted).any())
+
+
+def common(halves: Halves, wanted: Halves) -> npt.NDArray[np.bool_]:
+    """Which of them are in `wanted`, a union."""
     if wanted.size == 0:
-        return False
+        return np.zeros(halves.size, dtype=np.bool_)
     places = np.minimum(np.searchsorted(wanted, halves), wanted.size - 1)
-    return bool((wanted[places] == halves).any())
+    return np.asarray(wanted[places] == halves)
 
 
 class NewerKeys:

@@ -41,8 +41,7 @@ class Lake:
 
 def metastore_url(given: str, *, make: bool = False) -> str:
     """Of a lake that is named by its directory, by the URL itself, or by a reference to it (`env:NAME`, `file:PATH`)."""
-    given = resolved(given)
-    hide(unquote(password_of(given) or ""))
+    given = _resolved(given)
     if "://" in given:
         return given
     if make:
@@ -52,18 +51,28 @@ def metastore_url(given: str, *, make: bool = False) -> str:
     return directory_url(given)
 
 
+def _resolved(given: str) -> str:
+    """Its password is not shown by this process, however it was given."""
+    given = resolved(given)
+    hide(unquote(password_of(given) or ""))
+    return given
+
+
 def directory_url(path: str) -> str:
     """The metastore of a lake in a directory."""
     return f"sqlite:///{Path(path).absolute() / EMBEDDED}"
 
 
 def rebuilt_place(given: str, objects: str | None) -> tuple[str, str | None]:
-    """The metastore's URL, and where the objects are, of a lake whose metastore may be gone; None: it has to tell."""
+    """The metastore's URL, and where the objects are, of a lake whose metastore may be gone; None: it has to tell.
+
+    Named as for `metastore_url`."""
+    given = _resolved(given)
     if "://" in given:
         return given, objects
     if not Path(given).is_dir():
         raise UsageError(f"{given}: no such directory; name the one that the lake was in")
-    return f"sqlite:///{Path(given).absolute() / EMBEDDED}", objects or f"file://{Path(given).absolute() / 'objects'}"
+    return directory_url(given), objects or f"file://{Path(given).absolute() / 'objects'}"
 
 
 def create_lake(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, Table, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, delete, insert, select, update
 
 from headstone.lake import schema
 from headstone.lake.due import most_urgent
@@ -63,15 +63,20 @@ class Leases:
 
     def take(self, topic_partition: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
         """True if the partition is ours until now + lease_ms: it was free, expired, or ours already."""
+        return bool(self.take_all([topic_partition], worker, now_ms=now_ms, lease_ms=lease_ms))
+
+    def take_all(
+        self, partitions: Collection[TopicPartition], worker: str, *, now_ms: int, lease_ms: int = LEASE_MS
+    ) -> set[TopicPartition]:
+        """Those of them that are ours until now + lease_ms, as with `take`; few statements, however many there are."""
         columns = schema.leases.c
         with self._metastore.transaction() as connection:
-            partition_id = partition_id_of(connection, topic_partition)
             moment_ms = self._metastore.moment(connection, now_ms)
-            free_or_ours = (columns.partition_id == partition_id) & (
-                (columns.expires_ms <= moment_ms) | (columns.worker == worker)
-            )
-            taken = update(schema.leases).where(free_or_ours).values(worker=worker, expires_ms=moment_ms + lease_ms)
-            return connection.execute(taken).rowcount == 1
+            free_or_ours = (columns.expires_ms <= moment_ms) | (columns.worker == worker)
+            names = {row.partition_id: name for name, row in located_all(connection, partitions).items()}
+            taken = _locked(connection, names, free_or_ours)
+            self._lease(connection, taken, worker, moment_ms + lease_ms)
+        return {names[partition_id] for partition_id in taken}
 
     def take_due(self, worker: str, limit: int, *, now_ms: int, lease_ms: int = LEASE_MS) -> list[Due]:
         """At most `limit` partitions that are due and that nobody works on, most urgent first; ours until now + lease_ms.
@@ -92,15 +97,10 @@ class Leases:
         self, partitions: Collection[TopicPartition], worker: str, *, now_ms: int, lease_ms: int = LEASE_MS
     ) -> set[TopicPartition]:
         """Those of our partitions that are ours for lease_ms more; the others somebody else has taken over meanwhile."""
-        columns = schema.leases.c
         with self._metastore.transaction() as connection:
             expires_ms = self._metastore.moment(connection, now_ms) + lease_ms
             names = {row.partition_id: name for name, row in located_all(connection, partitions).items()}
-            renewed: list[int] = []
-            for some in chunks(sorted(names)):
-                held = columns.partition_id.in_(some) & (columns.worker == worker)
-                rows = select(columns.partition_id).where(held).order_by(columns.partition_id).with_for_update()
-                renewed += connection.scalars(rows).all()
+            renewed = _locked(connection, names, schema.leases.c.worker == worker)
             self._lease(connection, renewed, worker, expires_ms)
         return {names[partition_id] for partition_id in renewed}
 
@@ -215,6 +215,17 @@ class Leases:
                 WorkerRow(worker=row.worker, seen_ms=row.seen_ms, paused=bool(row.paused), doing=row.doing)
                 for row in rows
             ]
+
+
+def _locked(connection: Connection, partition_ids: Collection[int], condition: ColumnElement[bool]) -> list[int]:
+    """Those of the leases to which the condition applies, which nobody else changes until the transaction ends.
+
+    Locked in the order of row ids: two who take some of the same do not wait for each other."""
+    columns, locked = schema.leases.c, list[int]()
+    for some in chunks(sorted(partition_ids)):
+        chosen = select(columns.partition_id).where(columns.partition_id.in_(some) & condition)
+        locked += connection.scalars(chosen.order_by(columns.partition_id).with_for_update()).all()
+    return locked
 
 
 def _with_names(table: Table) -> Select[Any]:

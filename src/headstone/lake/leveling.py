@@ -19,11 +19,12 @@ from headstone.lake.lake import Lake
 from headstone.lake.objects import ObjectWriter, Stored, object_path, read_dead, read_extent, read_keys, write_once
 from headstone.lake.scheduling import dirty_spans
 from headstone.lake.spans import SPREAD_MAX, Span, touching
+from headstone.lake.turns import Turn
 from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.progress import Meter
+from headstone.pipeline.progress import Board, Meter
 from headstone.storage.stores import Store
 
 SMALL = 0.5
@@ -38,6 +39,8 @@ class Leveled:
     extents_purged: int
     """Rewritten only because some of their records are dead, or below the log start."""
     bytes_written: int
+    runs_left: int = 0
+    """For another turn."""
 
 
 def runs_to_merge(partition: Partition, *, extent_bytes: int = EXTENT_BYTES) -> list[list[Extent]]:
@@ -71,7 +74,7 @@ def _size(extents: Sequence[Extent]) -> int:
 def level_partition(
     lake: Lake, topic_partition: TopicPartition, *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES,
     purge: bool = False, engine: Engine | None = None,
-    worker: str | None = None,
+    worker: str | None = None, turn: Turn | None = None, board: Board | None = None,
 ) -> Leveled:  # fmt: skip
     """One commit for each new extent; CommitRefused if a compaction came in between, and what was done before stays.
 
@@ -85,13 +88,18 @@ def level_partition(
         for extent in partition.extents
         if purge and extent.span not in merged and _purgeable(lake, partition, extent)
     ]
+    everything = [*runs, *purged]
+    chosen = (turn or Turn()).spend(everything)
+    if board is not None:
+        board.expect(sum(map(_size, chosen)))
     rewritten = rewrite_runs(
-        lake, topic_partition, partition, [*runs, *purged], clock=clock, engine=engine, worker=worker
+        lake, topic_partition, partition, chosen, clock=clock, engine=engine, worker=worker, board=board
     )
-    before, merged_away = len(partition.extents), sum(len(run) - 1 for run in runs)
+    before, merged_away = len(partition.extents), sum(len(run) - 1 for run in chosen)
     return Leveled(
-        partition=topic_partition, extents_before=before, extents_after=before - merged_away, extents_purged=len(purged),
-        bytes_written=rewritten.bytes_written,
+        partition=topic_partition, extents_before=before, extents_after=before - merged_away,
+        extents_purged=len(chosen[len(runs) :]), bytes_written=rewritten.bytes_written,
+        runs_left=len(everything) - len(chosen),
     )  # fmt: skip
 
 
@@ -109,7 +117,7 @@ class Rewritten:
 def rewrite_runs(
     lake: Lake, topic_partition: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *,
     clock: Callable[[], int], engine: Engine | None = None,
-    worker: str | None = None,
+    worker: str | None = None, board: Board | None = None,
 ) -> Rewritten:  # fmt: skip
     """Each run becomes one extent in an object of its own, without what nobody is shown; a commit each, as they get done.
 
@@ -123,7 +131,7 @@ def rewrite_runs(
         for run, object_id in zip(runs, object_ids, strict=True)
     ]  # fmt: skip
     written = 0
-    for _, stored in (engine or InProcess()).as_they_end(rewrite, works):
+    for _, stored in (engine or InProcess()).as_they_end(rewrite, works, board):
         if isinstance(stored, Exception):
             raise stored
         sizes = {stored.object_id: stored.size}

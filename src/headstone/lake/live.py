@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headstone.errors import UsageError
 from headstone.lake.lake import Lake
+from headstone.lake.leader_epochs import Epochs, note_leader_epochs
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.lake.topics import Tell, TopicFacts, adopt
 from headstone.log.listing import RecordEntry
@@ -54,6 +55,11 @@ class LiveCluster(Protocol):
         """Those of them that are there."""
 
     def topic_ids(self, names: Sequence[str]) -> Mapping[str, str | None]: ...
+    def leader_epochs(
+        self, names: Sequence[str], newest: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, Epochs]:
+        """Of partitions whose newest epoch is another one than `newest` says. Who can't tell now is asked another time."""
+
     def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None: ...
     def send(self, partition: TopicPartition, entries: Iterable[RecordEntry]) -> None:
         """In this order, with their keys, values, headers and timestamps; returns when all are acknowledged."""
@@ -94,9 +100,10 @@ def prepare(
     """Topics and partitions that the lake does not have yet are made; what does not go on where the lake ends is refused."""
     for topic, live in facts.items():
         adopt(lake, topic, live, policy=policy, tell=tell)
+        nexts = lake.metastore.next_offsets([TopicPartition(topic, number) for number in range(len(live.starts))])
         for number, (start, end) in enumerate(zip(live.starts, live.ends, strict=True)):
             partition = TopicPartition(topic, number)
-            next_offset = lake.metastore.partition(partition).next_offset
+            next_offset = nexts[partition]
             if 0 < next_offset < start:
                 raise UsageError(
                     f"{partition}: the lake ends at {next_offset}, Kafka's log begins at {start}: what lies between is "
@@ -108,6 +115,30 @@ def prepare(
                     "or it is another topic of the same name; make a new lake, or restore this one's into a new topic"
                 )
     return {topic: live.partitions for topic, live in facts.items()}
+
+
+class ReadTopics:
+    """Topics of a cluster while they are read; `ids` are those of the topics that were described."""
+
+    def __init__(self, lake: Lake, cluster: LiveCluster, ids: Mapping[str, str | None]) -> None:
+        self._lake, self._cluster, self._ids = lake, cluster, ids
+        self._newest: dict[TopicPartition, int] = {}
+
+    def confirm(self) -> None:
+        """What was read up to now is of these topics; their leader epochs, with those of all that was read, are noted."""
+        changed = self._cluster.leader_epochs(sorted(self._ids), self._newest)
+        expect_ids(self._cluster, self._ids)  # after the other question, so that its answer is of these topics, too
+        partitions = self._lake.metastore.next_offsets() if changed else {}
+        for partition, epochs in changed.items():
+            if partition in partitions:
+                note_leader_epochs(self._lake.metastore, partition, epochs)
+                self._newest[partition] = epochs[-1][0]
+
+    def untold(self) -> list[TopicPartition]:
+        """Partitions in the lake whose leader epochs nobody has told."""
+        return [
+            name for name in self._lake.metastore.next_offsets() if name.topic in self._ids and name not in self._newest
+        ]
 
 
 def expect_ids(cluster: LiveCluster, ids: Mapping[str, str | None]) -> None:

@@ -361,10 +361,16 @@ class Metastore:
         with self.transaction() as connection:
             looked_for_small(connection, partition_id_of(connection, topic_partition), unleveled_bytes)
 
-    def start_at(self, topic_partition: TopicPartition, start_offset: int, *, now_ms: Moment | None = None) -> None:
+    def start_at(
+        self, topic_partition: TopicPartition, start_offset: int, *, now_ms: Moment | None = None, unless_held: bool = False
+    ) -> None:  # fmt: skip
+        """`unless_held`: refused if a reader holds what lies below, by a hold that was taken meanwhile."""
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             partition = locked(connection, topic_partition, clock, lambda log: (Span(0, start_offset),))
+            hold = lowest_hold(connection, partition.partition_id, partition.moment_ms) if unless_held else None
+            if hold is not None and hold.held_from < start_offset:
+                raise CommitRefused(f"{hold.reader} holds {topic_partition} from offset {hold.held_from}")
             release(connection, write(connection, partition, commits.started_at(partition.before, start_offset)), clock)
 
     def collectable(

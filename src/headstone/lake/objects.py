@@ -112,7 +112,7 @@ class ObjectWriter:
         return marked
 
     def finish(self) -> None:
-        index = json.dumps([_entry(found) for found in self.ranges], separators=(",", ":")).encode()
+        index = _index(self.ranges)
         self._write(index)
         self._write(FOOTER.pack(len(index), google_crc32c.value(index), MAGIC))
 
@@ -223,6 +223,11 @@ def keys_of_extent(store: Store, extent: Extent, hash_key: HashKey) -> KeyList:
     return keys_in([chunk_of(f"{store.url}/{object_path(extent.object_id)}", read_extent(store, extent))], hash_key)
 
 
+def list_bytes(extent: Extent) -> int:
+    """What `keys_of_extent` reads."""
+    return section_bytes(extent.keys) if extent.keys >= 0 else extent.length
+
+
 def read_dead(store: Store, extent: Extent) -> Offsets:
     """Offsets of the dead records of an extent, in order, their checksum verified."""
     if extent.dead_object is None:
@@ -262,6 +267,15 @@ def read_index(store: Store, object_id: str) -> list[Range]:
 
 def _strange(store: Store, path: str, position: int, problem: str) -> CorruptLog:
     return CorruptLog(file=f"{store.url}/{path}", position=position, offset=-1, problem=problem)
+
+
+def size_of(ranges: Iterable[Range], ranges_end: int) -> int:
+    """Of an object with these ranges and no other."""
+    return ranges_end + len(_index(ranges)) + FOOTER.size
+
+
+def _index(ranges: Iterable[Range]) -> bytes:
+    return json.dumps([_entry(listed) for listed in ranges], separators=(",", ":")).encode()
 
 
 def _entry(listed: Range) -> list[object]:

@@ -1,15 +1,17 @@
 """The proof that a key's values are erased: every object that is in the store is read, whoever points at it, and searched.
 
 Reads only. What can't be read proves nothing: an answer is "erased", "not erased" or "unproven". Lists of keys hold digests
-under the lake's secret and lists of dead records hold offsets; both are read, but no value is in them. Versions that a bucket
-keeps of deleted objects, and parts of uploads that were given up, are the store's own and not seen from here.
+under the lake's secret and lists of dead records hold offsets; both are read, but no value is in them. The journal remembers
+an erasure by the key's digest, which is counted: that is no value either, and what shows that the erasure was asked for.
+Versions that a bucket keeps of deleted objects, and parts of uploads that were given up, are the store's own and not seen
+from here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +28,7 @@ from headstone.lake.objects import FOOTER, MAGIC, Range, object_path, place_of, 
 from headstone.log.columns import HEADERS_END, OFFSET, decode
 from headstone.log.reading import Chunk, Payloads, chunk_of
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.progress import Board
 from headstone.storage.stores import MissingObject
 
 LISTINGS_MAX = 5
@@ -96,6 +99,10 @@ class Proof:
     sightings: list[Sighting] = field(default_factory=list)
     mentions: list[Mention] = field(default_factory=list)
     mentions_count: int = 0
+    journal_objects: int = 0
+    """Of the journal of commits: offsets, sizes, settings, and erasures by the digest of their key."""
+    journal_digests: int = 0
+    """Lines of these that are of this key's erasure: that it was asked for, and its steps."""
     unread: list[Unread] = field(default_factory=list)
 
     @property
@@ -118,7 +125,7 @@ def sealed(document: Mapping[str, object]) -> dict[str, object]:
     return {**rest, "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def prove_erased(lake: Lake, topic: str, key: bytes, *, anywhere: bool = False) -> Proof:
+def prove_erased(lake: Lake, topic: str, key: bytes, *, anywhere: bool = False, board: Board | None = None) -> Proof:
     """Every object of the store, read whole, and those that come meanwhile. `anywhere`: not only records of the topic."""
     own = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
     proof = Proof(
@@ -129,8 +136,13 @@ def prove_erased(lake: Lake, topic: str, key: bytes, *, anywhere: bool = False) 
     for _ in range(LISTINGS_MAX):
         fresh = [path for path in lake.store.list() if path not in seen]
         states = {row.object_id: row.state for row in lake.metastore.objects().values()} if fresh else {}
+        sizes = _sizes(lake, fresh, board)
         for path in fresh:
+            count = len(proof.searched)
             _search(lake, path, states, proof)
+            if board is not None:
+                records = sum(searched.records for searched in proof.searched[count:])
+                board.note(board.numbers(1)[0], sizes[path], records)
         seen.update(fresh)
         if not fresh:
             break
@@ -148,6 +160,16 @@ def prove_erased(lake: Lake, topic: str, key: bytes, *, anywhere: bool = False) 
     return proof
 
 
+def _sizes(lake: Lake, paths: Collection[str], board: Board | None) -> Mapping[str, int]:
+    """Of these objects, for whoever shows how far it is; 0 for one that is gone already."""
+    if board is None or not paths:
+        return {}
+    sizes = dict.fromkeys(paths, 0)
+    sizes |= {entry.path: entry.size for entry in lake.store.entries() if entry.path in sizes}
+    board.expect(sum(sizes.values()))
+    return sizes
+
+
 def _uploads(lake: Lake) -> set[str]:
     return {row.object_id for row in lake.metastore.objects().values() if row.state == REGISTERED}
 
@@ -155,9 +177,12 @@ def _uploads(lake: Lake) -> set[str]:
 def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> None:
     object_id = path.rpartition("/")[2]
     looking = _Looking(lake, path, object_id, proof)
-    if is_journal(lake.store, path):  # offsets, sizes and settings, line by line, and nothing of a record
-        return
     try:
+        if is_journal(lake.store, path):
+            content = lake.store.read(path, 0, lake.store.size(path))
+            proof.journal_objects += 1
+            proof.journal_digests += content.count(f'"{proof.key_digest}"'.encode())
+            return
         if path != object_path(object_id):
             raise CorruptLog(file=path, position=0, offset=-1, problem="not an object of the lake")
         size = looking.look()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from sqlalchemy import select
@@ -18,12 +18,16 @@ from sqlalchemy import select
 from headstone.errors import CorruptLog
 from headstone.lake import schema
 from headstone.lake.changes import COMMITTED
-from headstone.lake.commits import Extent, Partition
+from headstone.lake.commits import CommitRefused, Extent, Partition
 from headstone.lake.lake import Lake
 from headstone.lake.leveling import rewrite_runs
-from headstone.lake.objects import read_index
+from headstone.lake.object_accounts import Account, accounts_of
+from headstone.lake.objects import Range, read_index
 from headstone.lake.rows import chunks
+from headstone.lake.turns import Turn
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Engine
+from headstone.pipeline.progress import Board
 from headstone.retention.settings import DEAD_AGE_MAX, setting_of
 from headstone.storage.stores import MissingObject
 
@@ -37,27 +41,111 @@ WorkingOn = Callable[[TopicPartition], AbstractContextManager[object]]
 class Evacuated:
     """Objects that held records which are no part of a log any more, and what had to move out of them."""
 
-    objects: tuple[str, ...]
-    extents: int
-    bytes_written: int
+    objects: tuple[str, ...] = ()
+    extents: int = 0
+    bytes_written: int = 0
+    busy: tuple[str, ...] = ()
+    """Partitions that somebody else works on or was faster with, and what they say; the others had their turn."""
+    complete: bool = True
+    """False: the turn was over before all of it was done, or some were busy."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Mover:
+    """Writes extents anew, partition after partition, and adds up."""
+
+    lake: Lake
+    clock: Callable[[], int]
+    worker: str | None
+    working_on: WorkingOn
+    turn: Turn
+    board: Board | None = None
+    engine: Engine | None = None
+    indexes: bool = False
+    """Whether the index of every object in use is read."""
+    objects: set[str] = field(default_factory=set)
+    extents: int = 0
+    bytes_written: int = 0
+    busy: list[str] = field(default_factory=list)
+    complete: bool = True
+
+    def move(self, topic_partition: TopicPartition, chosen: Callable[[Partition], list[Extent]]) -> None:
+        """One that is busy is noted: those behind it have their turn all the same."""
+        if self.turn.is_over:
+            self.complete = False
+            return
+        try:
+            self._move(topic_partition, chosen)
+        except CommitRefused as refusal:
+            self.busy.append(f"{topic_partition}: {refusal}")
+            self.complete = False
+
+    def _move(self, topic_partition: TopicPartition, chosen: Callable[[Partition], list[Extent]]) -> None:
+        with self.working_on(topic_partition):
+            partition = self.lake.metastore.partition(topic_partition)
+            runs = [[extent] for extent in chosen(partition)]
+            some = self.turn.spend(runs)
+            if self.board is not None:
+                self.board.expect(sum(extent.length for run in some for extent in run))
+            rewritten = rewrite_runs(
+                self.lake, topic_partition, partition, some, clock=self.clock, engine=self.engine, worker=self.worker,
+                board=self.board,
+            )  # fmt: skip
+        self.extents += rewritten.extents
+        self.bytes_written += rewritten.bytes_written
+        self.complete = self.complete and len(some) == len(runs)
+
+    def evacuate(self, topics: Collection[str]) -> None:
+        if self.turn.is_over:
+            self.complete = False
+            return
+        left = objects_to_leave(self.lake, topics, indexes=self.indexes)
+        for topic_partition in _pointing_at(self.lake, left):
+            self.move(
+                topic_partition,
+                lambda partition: [
+                    extent for extent in partition.extents if {extent.object_id, extent.dead_object} & left
+                ],
+            )
+        self.objects |= left
+
+    def summary(self) -> Evacuated:
+        return Evacuated(
+            objects=tuple(sorted(self.objects)), extents=self.extents, bytes_written=self.bytes_written,
+            busy=tuple(self.busy), complete=self.complete,
+        )  # fmt: skip
 
 
 def evacuate(
     lake: Lake, topics: Collection[str], *, clock: Callable[[], int], worker: str | None = None,
     working_on: WorkingOn = nullcontext,
+    engine: Engine | None = None,
+    indexes: bool = True,
 ) -> Evacuated:  # fmt: skip
     """Of these topics nothing is left in objects that are in use but what is in their logs. CommitRefused: run it again.
 
-    `working_on`: has the lease of a partition for `worker` while it is changed."""
-    left = objects_to_leave(lake, topics)
-    extents = written = 0
-    for topic_partition in _pointing_at(lake, left):
-        with working_on(topic_partition):
-            partition = lake.metastore.partition(topic_partition)
-            runs = [[extent] for extent in partition.extents if {extent.object_id, extent.dead_object} & left]
-            rewritten = rewrite_runs(lake, topic_partition, partition, runs, clock=clock, worker=worker)
-        extents, written = extents + rewritten.extents, written + rewritten.bytes_written
-    return Evacuated(objects=tuple(sorted(left)), extents=extents, bytes_written=written)
+    `working_on`: has the lease of a partition for `worker` while it is changed. `indexes` False: of objects that the metastore
+    can explain the index is not read, so that one which is damaged is not noticed."""
+    moved = evacuate_idle(
+        lake, topics, clock=clock, worker=worker, working_on=working_on, engine=engine, indexes=indexes
+    )
+    if moved.busy:
+        raise CommitRefused("; ".join(moved.busy))
+    return moved
+
+
+def evacuate_idle(
+    lake: Lake, topics: Collection[str], *, clock: Callable[[], int], worker: str | None = None,
+    working_on: WorkingOn = nullcontext, turn: Turn | None = None, board: Board | None = None,
+    engine: Engine | None = None, indexes: bool = True,
+) -> Evacuated:  # fmt: skip
+    """As `evacuate`, but of partitions that nobody else works on; the others are told of."""
+    mover = _Mover(
+        lake=lake, clock=clock, worker=worker, working_on=working_on, turn=turn or Turn(), board=board, engine=engine,
+        indexes=indexes,
+    )  # fmt: skip
+    mover.evacuate(topics)
+    return mover.summary()
 
 
 def _pointing_at(lake: Lake, object_ids: Collection[str]) -> list[TopicPartition]:
@@ -73,45 +161,49 @@ def _pointing_at(lake: Lake, object_ids: Collection[str]) -> list[TopicPartition
     return sorted(partitions)
 
 
-def objects_to_leave(lake: Lake, topics: Collection[str]) -> set[str]:
+def objects_to_leave(lake: Lake, topics: Collection[str], *, indexes: bool = True) -> set[str]:
     """Objects that extents point at, and that hold batches of these topics at which none does.
 
     One whose index can't be read may hold anything. Lists of dead records are offsets: nobody's key or value is in them.
-    Asks every object that is in use, and holds the places of a few hundred of them in memory."""
+    Asks every object that is in use, or only those that the metastore can't explain; a few hundred of them at a time."""
     left: set[str] = set()
     with ThreadPoolExecutor(INDEXES_AT_ONCE) as pool:
-        for used in _used_places(lake):
-            ordered = sorted(used)
-            holding = pool.map(partial(_holds_more, lake, topics, used), ordered)
-            left |= {object_id for object_id, more in zip(ordered, holding, strict=True) if more}
+        for accounts in _accounts(lake):
+            unread = [account for account in accounts if indexes or not account.is_explained]
+            ranges = dict(
+                zip([account.object_id for account in unread], pool.map(partial(_listed, lake), unread), strict=True)
+            )
+            for account in accounts:
+                listed = ranges.get(account.object_id, account.ranges)
+                if listed is None or _holds_more(topics, account, listed):
+                    left.add(account.object_id)
     return left
 
 
-def _holds_more(lake: Lake, topics: Collection[str], used: Mapping[str, set[int]], object_id: str) -> bool:
+def _listed(lake: Lake, account: Account) -> Collection[Range] | None:
+    """What the index says; None if it can't be read."""
     try:
-        ranges = read_index(lake.store, object_id)
+        return read_index(lake.store, account.object_id)
     except MissingObject:
-        return False  # left and collected since
+        return ()  # left and collected since
     except CorruptLog:
-        return True
-    own = [found for found in ranges if found.extent.object_id == object_id and found.extent.length]
-    return any(found.topic in topics and found.extent.position not in used[object_id] for found in own)
+        return None
 
 
-def _used_places(lake: Lake) -> Iterator[dict[str, set[int]]]:
-    """Of objects that are in use, some at a time: where in them extents begin."""
-    objects, extents = schema.objects, schema.extents
+def _holds_more(topics: Collection[str], account: Account, ranges: Collection[Range]) -> bool:
+    own = [listed for listed in ranges if listed.extent.object_id == account.object_id and listed.extent.length]
+    return any(listed.topic in topics and listed.extent.position not in account.used for listed in own)
+
+
+def _accounts(lake: Lake) -> Iterator[list[Account]]:
+    """Of objects that are in use, some at a time."""
+    objects = schema.objects
     with lake.metastore.transaction() as connection:
         in_use = list(connection.scalars(select(objects.c.object_id).where(objects.c.state == COMMITTED)))
     for some in chunks(sorted(in_use)):
-        used: dict[str, set[int]] = {object_id: set() for object_id in some}
-        with lake.metastore.transaction() as connection:
-            rows = connection.execute(
-                select(extents.c.object_id, extents.c.position).where(extents.c.object_id.in_(some))
-            )
-            for object_id, position in rows:
-                used[object_id].add(position)
-        yield used
+        with lake.metastore.transaction(snapshot=True) as connection:
+            accounts = accounts_of(connection, some)
+        yield [account for _, account in sorted(accounts.items())]
 
 
 def aged_extents(partition: Partition, *, age_ms_max: int, now_ms: int) -> list[Extent]:
@@ -122,28 +214,27 @@ def aged_extents(partition: Partition, *, age_ms_max: int, now_ms: int) -> list[
 def purge_aged(
     lake: Lake, *, clock: Callable[[], int], age_ms_max: int | None = None, topics: Collection[str] | None = None,
     worker: str | None = None,
-    working_on: WorkingOn = nullcontext,
+    working_on: WorkingOn = nullcontext, turn: Turn | None = None, emptied: set[str] | None = None,
+    board: Board | None = None,
 ) -> Evacuated:  # fmt: skip
     """Bytes of records that have been dead for longer than their topic allows leave the objects in use; gc does the rest.
 
-    `age_ms_max`: of topics that do not say it themselves; None: as long as it takes."""
-    extents = written = 0
-    emptied: set[str] = set()
+    `age_ms_max`: of topics that do not say it themselves; None: as long as it takes. Partitions that somebody else works on
+    are told of. `emptied`: topics whose objects are still to be evacuated; whoever works in several turns keeps it."""
+    mover = _Mover(lake=lake, clock=clock, worker=worker, working_on=working_on, turn=turn or Turn(), board=board)
+    waiting = set() if emptied is None else emptied
     for topic_partition, age in _aged_partitions(lake, clock(), age_ms_max):
         if topics is not None and topic_partition.topic not in topics:
             continue
-        with working_on(topic_partition):
-            partition = lake.metastore.partition(topic_partition)
-            runs = [[extent] for extent in aged_extents(partition, age_ms_max=age, now_ms=clock())]
-            rewritten = rewrite_runs(lake, topic_partition, partition, runs, clock=clock, worker=worker)
-        extents, written = extents + rewritten.extents, written + rewritten.bytes_written
-        emptied.add(topic_partition.topic)
-    if not emptied:
-        return Evacuated(objects=(), extents=0, bytes_written=0)
-    moved = evacuate(lake, emptied, clock=clock, worker=worker, working_on=working_on)
-    return Evacuated(
-        objects=moved.objects, extents=extents + moved.extents, bytes_written=written + moved.bytes_written
-    )
+        waiting.add(topic_partition.topic)
+        mover.move(topic_partition, partial(aged_extents, age_ms_max=age, now_ms=clock()))
+    if waiting:
+        purged, mover.complete = mover.complete, True
+        mover.evacuate(waiting)  # asks every object in use: once, when all that is aged has left
+        if mover.complete:
+            waiting.clear()
+        mover.complete = mover.complete and purged
+    return mover.summary()
 
 
 def _aged_partitions(lake: Lake, now_ms: int, age_ms_max: int | None) -> list[tuple[TopicPartition, int]]:

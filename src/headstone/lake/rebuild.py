@@ -3,8 +3,9 @@
 A partition is what its last commit that reached the store has made of it: commits that were never made are not in the journal,
 however much of them was uploaded, so nothing can be revived by them and nothing lost to them. Objects that no partition points
 at stay for a new time of grace, and those that the journal needs and the store lacks are told. What the journal does not know
-is lost with the metastore: holds, requests, leases, history, the past before the rebuild, erasures that were asked for; a
-metastore that was only set back keeps what it has of these. One transaction: it is rebuilt, or as it was.
+is lost with the metastore: holds, requests, leases, history, the past before the rebuild; a metastore that was only set back
+keeps what it has of these. Erasures come back with their deadlines, and those that are not done begin again: which objects were
+left, and when, is not known any more. One transaction: it is rebuilt, or as it was.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headstone.lake.changes import COMMITTED, UNREFERENCED, Locked, forget_past,
 from headstone.lake.clock import GIVEN
 from headstone.lake.commits import EMPTY, Extent, Partition, TombstoneRange
 from headstone.lake.database import connected
+from headstone.lake.erasures import ERASED, REQUESTED
 from headstone.lake.journal import Entry, extent_of_entry, read_all
 from headstone.lake.lake import LAKE_ID_BYTES, MARKER, Lake, joined
 from headstone.lake.leader_epochs import Epochs
@@ -29,6 +31,7 @@ from headstone.lake.metastore import Metastore
 from headstone.lake.rows import chunks, loaded_all, located, places, topic_settings, totals_of_row
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.progress import Board
 from headstone.storage.redaction import address
 from headstone.storage.stores import MissingObject, Store
 
@@ -57,10 +60,14 @@ class Replayed:
     """What all commits that the store was told of come to."""
 
     number: int = 0
+    objects: int = 0
+    """Of the journal, that were read."""
     changes: int = 0
     topics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     logs: dict[TopicPartition, _Log] = field(default_factory=dict)
     epochs: dict[TopicPartition, Epochs] = field(default_factory=dict)
+    erasures: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    """By topic and digest of the key."""
 
     @property
     def newest_ms(self) -> int:
@@ -73,6 +80,9 @@ class Replayed:
             self._commit(self.logs.setdefault(TopicPartition(*change["partition"]), _Log()), change)
         elif "epochs" in change:
             self.epochs[TopicPartition(*change["epochs"])] = tuple((epoch, start) for epoch, start in change["starts"])
+        elif "erasure" in change:
+            topic, key_digest = change["erasure"]
+            self.erasures[topic, key_digest] = change
         elif change.get("dropped"):
             self.topics.pop(change["topic"], None)
             for partition in [one for one in self.logs if one.topic == change["topic"]]:
@@ -100,10 +110,11 @@ class Replayed:
         )  # fmt: skip
 
 
-def replayed(store: Store) -> Replayed:
+def replayed(store: Store, board: Board | None = None) -> Replayed:
     result = Replayed()
-    for number, entries in read_all(store):
+    for number, entries in read_all(store, board):
         result.number = number
+        result.objects += 1
         for entry in entries:
             result.apply(entry)
     return result
@@ -118,6 +129,8 @@ class Rebuilt:
     """That the journal tells of."""
     changed: tuple[str, ...]
     """Partitions that the metastore had otherwise, or not at all."""
+    erasures: int
+    """Keys that are still to be erased; each begins again, with the deadline that it had."""
     unused: tuple[str, ...]
     """Objects that nobody points at, from now on for the time of grace."""
     missing: tuple[str, ...]
@@ -154,10 +167,10 @@ def _metastore_if_any(url: str) -> Metastore | None:
     return Metastore.open(url) if there else None
 
 
-def rebuild(lake: Lake, *, tell: Tell = lambda text: None) -> Rebuilt:
+def rebuild(lake: Lake, *, board: Board | None = None, tell: Tell = lambda text: None) -> Rebuilt:
     """Nobody else may work on the lake meanwhile; a commit that comes between is not in the journal, and gone."""
-    after = replayed(lake.store)
-    tell(f"{after.changes:,} changes in {after.number:,} objects of the journal")
+    after = replayed(lake.store, board)
+    tell(f"{after.changes:,} changes in {after.objects:,} objects of the journal")
     sizes = {entry.path.rpartition("/")[2]: entry.size for entry in lake.store.entries("objects")}
     needed = _needed(after)
     with lake.metastore.transaction() as connection:
@@ -167,13 +180,14 @@ def rebuild(lake: Lake, *, tell: Tell = lambda text: None) -> Rebuilt:
         _write_topics(connection, after)
         _write_objects(connection, sizes, needed, now_ms)
         changed = _write_partitions(connection, after, now_ms)
+        erasures = _write_erasures(connection, after, now_ms)
         _forget_missing(connection, sizes.keys() | needed.keys())
         catalog.requeue(connection)
         connection.execute(delete(schema.journal))
         connection.execute(update(schema.lakes).values(journal_number=after.number))
     return Rebuilt(
         topics=len(after.topics), partitions=len(after.logs), changes=after.changes, changed=tuple(changed),
-        extents=sum(len(log.extents) for log in after.logs.values()),
+        extents=sum(len(log.extents) for log in after.logs.values()), erasures=erasures,
         unused=tuple(sorted(sizes.keys() - needed.keys())),
         missing=tuple(sorted(one for one, size in needed.items() if sizes.get(one, -1) < size)),
     )  # fmt: skip
@@ -250,6 +264,19 @@ def _write_epochs(connection: Connection, partition_id: int, epochs: Epochs) -> 
     rows = [{"partition_id": partition_id, "epoch": epoch, "start_offset": start} for epoch, start in epochs]
     if rows:
         connection.execute(insert(table), rows)
+
+
+def _write_erasures(connection: Connection, after: Replayed, now_ms: int) -> int:
+    """How many are not done. An object that nobody points at may hold such a key since before: its age begins anew, so the
+    steps of the erasure do, too."""
+    table = schema.erasures
+    for (topic, key_digest), change in sorted(after.erasures.items()):
+        values = {name: change[name] for name in ("requested_ms", "deadline_ms", "step", "step_ms")}
+        connection.execute(delete(table).where(table.c.topic == topic, table.c.key_digest == key_digest))
+        row = {"topic": topic, "key_digest": key_digest, "not_before_ms": 0, "waits_for": ""}
+        connection.execute(insert(table).values(**row, **values))
+    begun_again = {"step": REQUESTED, "step_ms": now_ms, "not_before_ms": 0, "waits_for": ""}
+    return connection.execute(update(table).where(table.c.step != ERASED).values(**begun_again)).rowcount
 
 
 def _forget_missing(connection: Connection, there: Iterable[str]) -> None:

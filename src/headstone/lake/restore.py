@@ -11,11 +11,10 @@ topic meanwhile.
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from headstone.errors import Unfinished, UsageError
@@ -25,8 +24,10 @@ from headstone.lake.lake import Lake
 from headstone.lake.live import LiveCluster, LiveTopic
 from headstone.lake.offset_map import OffsetMap, Run, read_map, runs_of
 from headstone.lake.reading import records, records_in, snapshots
+from headstone.lake.restored_contents import Contents, compared, digest_of
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.listing import RecordEntry
+from headstone.log.shown import shown_bytes
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
@@ -39,41 +40,14 @@ RECORDS_PER_TOLD = 10_000
 Tell = Callable[[str], None]
 
 
-class Contents:
-    """What was sent or read of a partition. `table`: digest of the key to that of its newest value; deleted keys are absent."""
-
-    def __init__(self) -> None:
-        self.table: dict[bytes, bytes] = {}
-        self.records = self.tombstones = 0
-        self._order = hashlib.blake2b(digest_size=16)
-
-    def put(self, key: bytes | None, value: bytes | None) -> None:
-        self.records += 1
-        self.tombstones += value is None
-        for part in (key, value):
-            self._order.update(b"-" if part is None else b"+%d:" % len(part) + part)
-        if key is None:
-            return
-        digest = hashlib.blake2b(key, digest_size=16).digest()
-        if value is None:
-            self.table.pop(digest, None)
-        else:
-            self.table[digest] = hashlib.blake2b(value, digest_size=16).digest()
-
-    @property
-    def order(self) -> bytes:
-        """Of all keys and values, one after the other."""
-        return self._order.digest()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     partition: TopicPartition
     records: int
     """Those included that an earlier run has sent."""
     tombstones: int
-    keys: int
-    """That have a value."""
+    keys: int | None
+    """That have a value; None: nobody has looked."""
     verified: bool
 
 
@@ -168,12 +142,27 @@ def _refuse_full(topic: str, live: LiveTopic) -> None:
             )
 
 
-def _gone_on(before: OffsetMap, lake: Lake, topic: str, to_topic: str, as_of_ms: int | None, tell: Tell) -> OffsetMap:
+def finished_map(
+    lake: Lake, topic: str, to_topic: str, map_file: Path, *, as_of_ms: int | None = None
+) -> OffsetMap | None:
+    """Of this restore, if it is complete: nothing is left to do but to translate groups by it."""
+    offsets = read_map(map_file)
+    if offsets is None:
+        return None
+    _expect_same(offsets, lake, topic, to_topic, as_of_ms)
+    return offsets if offsets.finished else None
+
+
+def _expect_same(before: OffsetMap, lake: Lake, topic: str, to_topic: str, as_of_ms: int | None) -> None:
     wanted = (lake.metastore.lake_id, topic, to_topic, as_of_ms if as_of_ms is not None else before.as_of_ms)
     if (before.lake_id, before.topic, before.to_topic, before.as_of_ms) != wanted:
         raise UsageError(
             f"the offset map is that of {before.topic} into {before.to_topic} as of {before.as_of_ms}; name another file"
         )
+
+
+def _gone_on(before: OffsetMap, lake: Lake, topic: str, to_topic: str, as_of_ms: int | None, tell: Tell) -> OffsetMap:
+    _expect_same(before, lake, topic, to_topic, as_of_ms)
     if before.finished:
         raise UsageError(f"{before.topic} was restored into {before.to_topic}: the offset map is complete")
     tell(f"going on with the restore of {topic} as of {before.as_of_ms}")
@@ -182,24 +171,21 @@ def _gone_on(before: OffsetMap, lake: Lake, topic: str, to_topic: str, as_of_ms:
 
 def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
     """The body of a task. What an earlier run has sent is read again for the map, and not sent."""
-    sent, offsets = Contents(), array("q")
-    entries = _noted(work, sent, offsets, meter)
-    there = sum(1 for _ in islice(entries, work.sent))
-    if there < work.sent:
-        raise UsageError(
-            f"{work.target} has {work.sent} records more than before the restore, {work.partition} only {there}: somebody else "
-            "writes there; restore into a new topic"
-        )
-    work.cluster.send(work.target, entries)
-    if work.verify:
-        _verify(work.cluster, work.target, sent, whole=work.whole)
-    return PartitionRestored(
-        restored=Restored(
-            partition=work.partition, records=sent.records, tombstones=sent.tombstones, keys=len(sent.table),
-            verified=work.verify,
-        ),
-        runs=runs_of(offsets, work.base),
-    )  # fmt: skip
+    offsets = array("q")
+    with Contents(kept=work.verify) as sent:
+        entries = _noted(work, sent, offsets, meter)
+        there = sum(1 for _ in islice(entries, work.sent))
+        if there < work.sent:
+            raise UsageError(
+                f"{work.target} has {work.sent} records more than before the restore, {work.partition} only {there}: somebody "
+                "else writes there; restore into a new topic"
+            )
+        work.cluster.send(work.target, entries)
+        keys = _verified_keys(work, sent) if work.verify else None
+        restored = Restored(
+            partition=work.partition, records=sent.records, tombstones=sent.tombstones, keys=keys, verified=work.verify
+        )  # fmt: skip
+    return PartitionRestored(restored=restored, runs=runs_of(offsets, work.base))
 
 
 def _noted(work: RestoreWork, sent: Contents, offsets: array[int], meter: Meter) -> Iterator[RecordEntry]:
@@ -216,10 +202,13 @@ def _noted(work: RestoreWork, sent: Contents, offsets: array[int], meter: Meter)
     meter.add(size * (sent.records - metered) // total, sent.records - metered)
 
 
-def translate_group(lake: Lake, cluster: LiveCluster, group: str, offsets: OffsetMap) -> dict[int, tuple[int, int]]:
+def translate_group(
+    lake: Lake, cluster: LiveCluster, group: str, offsets: OffsetMap, *, again: bool = False
+) -> dict[int, tuple[int, int]]:
     """The group's offsets in the restored topic, set by the map: by partition (in the lake, in the topic).
 
-    As it committed them for the topic in this cluster; if it did not, as the lake's copy of `__consumer_offsets` tells."""
+    As it committed them for the topic in this cluster; if it did not, as the lake's copy of `__consumer_offsets` tells.
+    `again`: it may have been done, so a group that has gone on since is refused."""
     committed = dict(cluster.group_offsets(group, offsets.topic)) if offsets.topic != offsets.to_topic else {}
     if not committed and GROUPS in lake.metastore.topics():
         parts = [partition for partition in lake.metastore.partitions() if partition.topic == GROUPS]
@@ -230,24 +219,40 @@ def translate_group(lake: Lake, cluster: LiveCluster, group: str, offsets: Offse
             f"group {group} has committed no offset of {offsets.topic}, as far as the cluster and the lake know"
         )
     moved = {number: (offset, offsets.translate(number, offset)) for number, offset in sorted(committed.items())}
+    if again:
+        for number, present in sorted(cluster.group_offsets(group, offsets.to_topic).items()):
+            if number in moved and present != moved[number][1]:
+                raise UsageError(
+                    f"group {group} has gone on in {offsets.to_topic}: partition {number} is at {present}, the map says "
+                    f"{moved[number][1]}; it is left as it is"
+                )
     cluster.set_group_offsets(group, offsets.to_topic, {number: new for number, (_, new) in moved.items()})
     return moved
 
 
-def _verify(cluster: LiveCluster, target: TopicPartition, expected: Contents, *, whole: bool) -> None:
+def _verified_keys(work: RestoreWork, sent: Contents) -> int:
     """The table that a consumer of the restored partition sees is the lake's, whatever the cluster has cleaned meanwhile.
 
-    `whole`: a topic that is not compacted has every record, one after the other."""
-    consumed = Contents()
-    for key, value in cluster.consume(target):
-        consumed.put(key, value)
-    expected_table, consumed_table = expected.table, consumed.table
-    if consumed_table != expected_table:
-        wrong = sum(consumed_table.get(key) != value for key, value in expected_table.items())
-        wrong += len(consumed_table.keys() - expected_table.keys())
-        raise Unfinished(f"{target}: {wrong} keys are not as in the lake; do not use this topic")
-    if whole and consumed.order != expected.order:
-        raise Unfinished(
-            f"{target}: {consumed.records} records are there, {expected.records} were sent, and they are not the same; "
-            "if retention.ms has taken some already, restore into a topic that keeps them"
-        )
+    Of a topic that is not compacted every record, one after the other. How many keys have a value."""
+    with Contents(kept=True) as consumed:
+        for key, value in work.cluster.consume(work.target):
+            consumed.put(key, value)
+        tables = compared(sent, consumed)
+        if tables.first_wrong is not None:
+            key = _key_of(work, tables.first_wrong)
+            raise Unfinished(
+                f"{work.target}: {tables.wrong} keys are not as in the lake, such as {shown_bytes(key)}; do not use this topic"
+            )
+        if work.whole and consumed.order != sent.order:
+            raise Unfinished(
+                f"{work.target}: {consumed.records} records are there, {sent.records} were sent, and they are not the same; "
+                "if retention.ms has taken some already, restore into a topic that keeps them"
+            )
+    return tables.keys
+
+
+def _key_of(work: RestoreWork, digest: bytes) -> bytes | None:
+    """Both sides are read once more: only digests were kept. None: the topic has changed meanwhile."""
+    held = (entry.key for entry in records_in(work.store, work.extents, work.start_offset))
+    consumed = (key for key, _ in work.cluster.consume(work.target))
+    return next((key for key in chain(held, consumed) if key is not None and digest_of(key) == digest), None)

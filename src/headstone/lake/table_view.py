@@ -1,14 +1,15 @@
 """The table of a partition: the newest record of every key that is not deleted. Lists of keys decide, batches are read after.
 
-Owns the decision and the reading of what it leaves. A partition with more keys than one task may hold is decided in buckets of
-digests, one task per bucket: each goes over all lists, newest extent first, and answers with a bit per entry of its bucket. So
-memory is bounded by a bucket and an extent, never by the partition. Tasks know no metastore: who asks has the extents.
+Owns the decision and the reading of what it leaves. Each list is read once to decide: by one task where the keys of a partition
+fit into it; else by one task per run of extents, whose keys go through the buckets of `pipeline`, and the survivors come back
+by run. So memory is bounded by a bucket and a run, never by the partition. Tasks know no metastore: who asks has the extents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,83 +17,166 @@ import pyarrow as pa
 
 from headstone.lake.commits import Extent, Partition
 from headstone.lake.dead import is_live
-from headstone.lake.keyindex import KeyList, Offsets, section_bytes
+from headstone.lake.keyindex import KeyList, Offsets
 from headstone.lake.lake import Lake
-from headstone.lake.objects import keys_of_extent, object_path, read_dead, read_extent
+from headstone.lake.objects import keys_of_extent, list_bytes, object_path, read_dead, read_extent
 from headstone.lake.reading import Columns, arrow_rows
 from headstone.log.columns import OFFSET, decode
 from headstone.log.reading import Payloads, chunk_of
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline import buckets
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board, Meter
-from headstone.retention.keys import NEWEST, HashKey, mark_newest, new_table
+from headstone.pipeline.work import answers
+from headstone.retention.keys import CODE_MASK, NEWEST, SUPERSEDED, TOMBSTONE, HashKey, mark_newest, new_table
 from headstone.storage.stores import Store
 
-BUCKET_KEYS_MAX = 16 << 20
-"""Entries of the lists that one task decides: its table takes 23 bytes for each at most, some 370 MB."""
-SPREAD_SIGMAS, SPREAD_FEW = 10, 1000
-"""Digests are spread evenly, so a bucket holds its share and a little more: never so much that a table of it is full."""
+TASK_KEYS_MAX = 16 << 20
+"""Entries of the lists that one task decides alone: its table takes 23 bytes for each at most, some 370 MB."""
+RUNS_PER_TASK = 4
+"""A run whose keys go through the buckets is so much smaller: beside its table it has its entries in memory, twice."""
 
 Bits = bytes
-"""One per entry of an extent's list that is in a bucket, in the list's order: whether it is in the table."""
+"""One per entry of an extent's list, in the list's order: whether it is in the table."""
+States = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecideWork:
-    """One bucket of a partition's keys."""
+class KeyLists:
+    """The lists of extents that follow each other. `record`: the ordinal of their first entry in the partition.
+
+    Of a partition that is split it is both a `pipeline.splitting.Unit` and a `Part`."""
 
     store: Store
     hash_key: HashKey
     extents: tuple[Extent, ...]
     start_offset: int
-    bucket: int
-    buckets: int
+    record: int = 0
+
+    @property
+    def entries(self) -> int:
+        return sum(map(_entries, self.extents))
+
+    @property
+    def size(self) -> int:
+        """Bytes that are read of them."""
+        return sum(map(list_bytes, self.extents))
+
+    def newest_first(self, meter: Meter) -> Iterator[tuple[KeyList, npt.NDArray[np.int64], States]]:
+        """Of each extent, the last one first: its keys, which of them are shown, and a state for each.
+
+        What is dead, or below the log start, supersedes nothing. The rule is `mark_newest`'s."""
+        table = new_table(self.entries)
+        for extent in reversed(self.extents):
+            keys = keys_of_extent(self.store, extent, self.hash_key)
+            live = (keys.offsets >= self.start_offset) & is_live(keys.offsets, read_dead(self.store, extent))
+            shown = np.flatnonzero(live)
+            states = np.where(keys.tombstones, np.uint8(TOMBSTONE), np.uint8(SUPERSEDED))
+            mark_newest(table, keys.digests[shown], np.ones(shown.size, dtype=np.bool_), shown, states)
+            meter.add(list_bytes(extent), 0)
+            yield keys, shown, states
+
+    def index(self, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
+        parts, lost, record = [], 0, self.record + self.entries
+        for extent, (keys, shown, states) in zip(reversed(self.extents), self.newest_first(meter), strict=True):
+            record -= _entries(extent)
+            everything = np.ones(shown.size, dtype=np.bool_)
+            part, gone = buckets.survivors(keys.digests[shown], everything, shown, states, record)
+            parts.append(part)
+            lost += gone
+        return buckets.split(parts, bucket_count), lost
+
+    def rewrite(
+        self, blobs: Sequence[bytes], meter: Meter, *, keys_found: int, tombstones_lost: int
+    ) -> tuple[int, list[Bits]]:
+        """The ordinal of the run, and the bits of each extent. Reads no list again."""
+        states = np.zeros(self.entries, dtype=np.uint8)
+        for blob in blobs:
+            buckets.apply(blob, states)
+        edges = np.cumsum([0, *map(_entries, self.extents)])
+        return self.record, [_bits(states[start:end]) for start, end in pairwise(edges)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitLists:
+    """A partition whose keys are too many for a task: `pipeline.splitting.Splittable`."""
+
+    runs: tuple[KeyLists, ...]
+
+    @property
+    def records(self) -> int:
+        return self.runs[-1].record + self.runs[-1].entries
+
+    @property
+    def group_edges(self) -> tuple[int, ...]:
+        return (*(run.record for run in self.runs), self.records)
+
+    def units(self) -> tuple[KeyLists, ...]:
+        return self.runs
+
+    def parts(self) -> tuple[KeyLists, ...]:
+        return self.runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveExtent:
-    """An extent with the bits of each bucket."""
+    """An extent that holds a part of the table."""
 
     extent: Extent
-    bits: tuple[Bits, ...]
+    bits: Bits
 
     @property
-    def is_empty(self) -> bool:
-        return not any(any(some) for some in self.bits)
-
-
-def buckets_of(extents: Sequence[Extent], keys_max: int = BUCKET_KEYS_MAX) -> int:
-    return max(1, -(-_entries(extents) // keys_max))
+    def records(self) -> int:
+        """Those of the table."""
+        return int.from_bytes(self.bits, "little").bit_count()
 
 
 def decided(
     store: Store, hash_key: HashKey, partitions: Mapping[TopicPartition, Partition], engine: Engine,
-    board: Board | None = None, *, keys_max: int = BUCKET_KEYS_MAX,
+    board: Board | None = None, *, keys_max: int = TASK_KEYS_MAX,
 ) -> dict[TopicPartition, list[LiveExtent]]:  # fmt: skip
-    """Of each partition those extents that hold a part of its table."""
-    works = {
-        topic_partition: [
-            DecideWork(
-                store=store, hash_key=hash_key, extents=partition.extents, start_offset=partition.start_offset,
-                bucket=bucket, buckets=buckets,
-            )
-            for buckets in (buckets_of(partition.extents, keys_max),) for bucket in range(buckets)
-        ]
+    """Of each partition those extents that hold a part of its table. The board is told of the lists."""
+    lists = {
+        topic_partition: KeyLists(
+            store=store, hash_key=hash_key, extents=_with_lists(partition), start_offset=partition.start_offset
+        )
         for topic_partition, partition in partitions.items()
-    }  # fmt: skip
-    answers = iter(engine.each(decide, [work for some in works.values() for work in some], board))
-    live: dict[TopicPartition, list[LiveExtent]] = {}
-    for topic_partition, some in works.items():
-        by_bucket: list[list[Bits]] = [next(answers) for _ in some]
-        by_extent = zip(partitions[topic_partition].extents, zip(*by_bucket, strict=True), strict=True)
-        marked = [LiveExtent(extent=extent, bits=bits) for extent, bits in by_extent]
-        live[topic_partition] = [each for each in marked if not each.is_empty]
-    return live
+    }
+    if board is not None:
+        board.expect(sum(some.size for some in lists.values()))
+    whole = [topic_partition for topic_partition, some in lists.items() if some.entries <= keys_max]
+    bits = dict(zip(whole, engine.each(decide, [lists[name] for name in whole], board), strict=True))
+    bits |= _split({name: some for name, some in lists.items() if name not in bits}, engine, board, keys_max)
+    return {
+        topic_partition: [
+            LiveExtent(extent=extent, bits=extent_bits)
+            for extent, extent_bits in zip(some.extents, bits[topic_partition], strict=True)
+            if any(extent_bits)
+        ]
+        for topic_partition, some in lists.items()
+    }
+
+
+def _split(
+    lists: Mapping[TopicPartition, KeyLists], engine: Engine, board: Board | None, keys_max: int
+) -> dict[TopicPartition, list[Bits]]:
+    """The bits of each extent, by way of the buckets."""
+    if not lists:
+        return {}
+    works = [SplitLists(runs=tuple(_runs(some, max(keys_max // RUNS_PER_TASK, 1)))) for some in lists.values()]
+    outcomes = list(engine.split(works, board))
+    by_work: list[dict[int, list[Bits]]] = [{} for _ in works]
+    for (number, _), (record, bits) in zip(outcomes, answers([answer for _, answer in outcomes]), strict=True):
+        by_work[number][record] = bits
+    return {
+        topic_partition: [extent_bits for _, bits in sorted(by_run.items()) for extent_bits in bits]
+        for topic_partition, by_run in zip(lists, by_work, strict=True)
+    }
 
 
 def table_batches(
-    lake: Lake, topic_partition: TopicPartition, partition: Partition, *, keys_max: int = BUCKET_KEYS_MAX
+    lake: Lake, topic_partition: TopicPartition, partition: Partition, *, keys_max: int = TASK_KEYS_MAX
 ) -> Iterator[pa.RecordBatch]:
     """All of it in this process."""
     store, hash_key = lake.store, lake.metastore.hash_key
@@ -100,24 +184,9 @@ def table_batches(
     yield from rows_of_table(store, hash_key, topic_partition, live[topic_partition])
 
 
-def decide(work: DecideWork, meter: Meter) -> list[Bits]:
-    """The body of a task: the bits of each extent."""
-    share = -(-_entries(work.extents) // work.buckets)
-    seen = new_table(share + SPREAD_SIGMAS * int(share**0.5) + SPREAD_FEW)
-    answer: list[Bits] = []
-    for extent in reversed(work.extents):
-        if extent.span.end <= work.start_offset or not extent.length:
-            answer.append(b"")
-            continue
-        keys = keys_of_extent(work.store, extent, work.hash_key)
-        keys = keys.only(_buckets(keys, work.buckets) == work.bucket)
-        shown = (keys.offsets >= work.start_offset) & is_live(keys.offsets, read_dead(work.store, extent))
-        states = np.zeros(keys.offsets.size, dtype=np.uint8)
-        asked = np.flatnonzero(shown)
-        mark_newest(seen, keys.digests[asked], np.ones(asked.size, dtype=np.bool_), asked, states)
-        answer.append(np.packbits((states & NEWEST != 0) & ~keys.tombstones).tobytes())
-        meter.add(section_bytes(extent.keys), 0)
-    return answer[::-1]
+def decide(lists: KeyLists, meter: Meter) -> list[Bits]:
+    """The body of a task that has all keys of a partition in its memory: the bits of each extent."""
+    return [_bits(states) for _, _, states in lists.newest_first(meter)][::-1]
 
 
 def rows_of_table(
@@ -127,11 +196,9 @@ def rows_of_table(
     extents: Sequence[LiveExtent],
     columns: Columns = None,
 ) -> Iterator[pa.RecordBatch]:
-    """In offset order. Batches in which nothing is left are not decoded, extents in which nothing is are not read."""
+    """In offset order. Batches in which nothing is left are not decoded."""
     payloads = Payloads()
     for live_extent in extents:
-        if live_extent.is_empty:
-            continue
         live = _offsets(keys_of_extent(store, live_extent.extent, hash_key), live_extent.bits)
         chunk = chunk_of(
             f"{store.url}/{object_path(live_extent.extent.object_id)}", read_extent(store, live_extent.extent)
@@ -145,23 +212,38 @@ def rows_of_table(
             yield arrow_rows(topic_partition, chunk, data, spans[~is_live(spans[:, OFFSET], live)], columns)
 
 
-def _entries(extents: Sequence[Extent]) -> int:
-    return sum(extent.keys if extent.keys >= 0 else extent.records + extent.dead for extent in extents)
+def _with_lists(partition: Partition) -> tuple[Extent, ...]:
+    """Extents that may hold a record with a key that is shown."""
+    return tuple(
+        extent
+        for extent in partition.extents
+        if extent.span.end > partition.start_offset and extent.length and _entries(extent)
+    )
 
 
-def _buckets(keys: KeyList, buckets: int) -> npt.NDArray[np.uint64]:
-    """By the upper digits of the digest; its place in a table goes by the lower ones."""
-    upper = keys.digests[:, 0] >> np.uint64(32)
-    chosen: npt.NDArray[np.uint64] = upper * np.uint64(buckets) >> np.uint64(32)
-    return chosen
+def _runs(lists: KeyLists, entries_max: int) -> Iterator[KeyLists]:
+    """Neighbours, of so many entries or of one extent."""
+    run: list[Extent] = []
+    first = size = 0
+    for extent in lists.extents:
+        if run and size + _entries(extent) > entries_max:
+            yield replace(lists, extents=tuple(run), record=first)
+            run, first, size = [], first + size, 0
+        run.append(extent)
+        size += _entries(extent)
+    yield replace(lists, extents=tuple(run), record=first)
 
 
-def _offsets(keys: KeyList, bits: Sequence[Bits]) -> Offsets:
+def _entries(extent: Extent) -> int:
+    """As many as its list has, or could have."""
+    return extent.keys if extent.keys >= 0 else extent.records + extent.dead
+
+
+def _bits(states: States) -> Bits:
+    return np.packbits(states & (CODE_MASK | TOMBSTONE) == NEWEST).tobytes()
+
+
+def _offsets(keys: KeyList, bits: Bits) -> Offsets:
     """Of the entries whose bits are set, in order."""
-    buckets = _buckets(keys, len(bits))
-    live = np.zeros(keys.offsets.size, dtype=np.bool_)
-    for bucket, some in enumerate(bits):
-        own = np.flatnonzero(buckets == bucket)
-        packed = np.frombuffer(some, dtype=np.uint8)
-        live[own[np.unpackbits(packed, count=own.size) != 0] if packed.size else own[:0]] = True
-    return keys.offsets[live]
+    chosen = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=keys.offsets.size)
+    return keys.offsets[np.flatnonzero(chosen)]

@@ -23,6 +23,7 @@ from headstone.lake.rows import chunks
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir, is_broker_directory
+from headstone.log.topic_partition import TopicPartition
 from headstone.retention.settings import SOURCE, SOURCE_LAKE, checked
 
 Tell = Callable[[str], None]
@@ -157,6 +158,16 @@ def drop_topic(lake: Lake, topic: str, *, now_ms: Moment | None = None) -> int:
         catalog.forget_topic(connection, topic)
         release(connection, objects, partial(lake.metastore.moment, connection, now_ms))
         return _unreferenced(connection) - before
+
+
+def start_after_deletion(lake: Lake, topic_partition: TopicPartition, before: int) -> tuple[int, int]:
+    """Where the log begins, and where it would if all records before an offset were deleted: it only goes forward."""
+    if topic_partition not in lake.metastore.partitions():
+        raise UsageError(f"the lake has no {topic_partition}")
+    start, end = lake.metastore.log_ends([topic_partition])[topic_partition]
+    if before > end:
+        raise UsageError(f"{topic_partition} ends at {end}: there is no offset {before} to begin at")
+    return start, max(start, before)
 
 
 def _unreferenced(connection: Connection) -> int:

@@ -1,23 +1,29 @@
-"""What a worker does for the lake when nothing is due: erasures go on, retention, bytes of old dead records, garbage.
+"""What a worker does for the lake beside compaction: erasures go on, retention, bytes of old dead records, garbage, also that
+of the journal.
 
 Each in its turn, so much at a time, and garbage only now and then. One that fails is told and tried again at the next look; the
-others have their turn all the same. What each of them does, and when it is due, is theirs.
+others have their turn all the same. What each of them does, and when it is due, is theirs; how often there is a look while
+partitions are due is the worker's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headstone.errors import HeadstoneError
 from headstone.lake.collection import collect, known_garbage
 from headstone.lake.erasure import Tools, carry_on_erasures
 from headstone.lake.expiry import expire
+from headstone.lake.folding import fold, is_worth_folding
 from headstone.lake.purging import purge_aged
+from headstone.lake.turns import Turn
 
 GC_EVERY_MS = 600_000
 OBJECTS_AT_ONCE = 1000
 """Of garbage, at one look."""
+BYTES_AT_ONCE = 1 << 30
+"""Of extents that are written anew, at one look: half a minute, or a few."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,40 +35,62 @@ class Upkeep:
     gc: bool = True
     gc_every_ms: int = GC_EVERY_MS
     objects_at_once: int = OBJECTS_AT_ONCE
+    bytes_at_once: int = BYTES_AT_ONCE
     collected_ms: int = -1
     """When it collected last; what is left then waits for the next time."""
+    emptied: set[str] = field(default_factory=set)
+    """Topics that old dead records have left, and whose objects are still to be evacuated."""
+    is_spent: bool = False
+    """The bytes of the last look were not enough: there is more to do."""
 
     def look(self, go_on: Callable[[], bool] = lambda: True) -> int:
         """How much there was to do. `go_on` False: the rest waits for another look."""
-        done = 0
+        done, self.is_spent = 0, False
         for name, turn in (
             ("erasures", self._erasures), ("retention", self._retention), ("dead records", self._dead), ("gc", self._garbage)
         ):  # fmt: skip
             if not go_on():
                 break
             try:
-                done += turn()
+                done += turn(go_on)
             except HeadstoneError as error:
                 self.tools.tell(f"{name}: looking again later: {error}")
         return done
 
-    def _erasures(self) -> int:
+    def _erasures(self, go_on: Callable[[], bool]) -> int:
+        del go_on  # they have deadlines
         return carry_on_erasures(self.tools)
 
-    def _retention(self) -> int:
+    def _retention(self, go_on: Callable[[], bool]) -> int:
+        del go_on  # no bytes are moved
         return len(expire(self.tools.lake, clock=self.tools.clock, tell=self.tools.tell))
 
-    def _dead(self) -> int:
-        tools = self.tools
+    def _dead(self, go_on: Callable[[], bool]) -> int:
+        tools, turn = self.tools, Turn(bytes_left=self.bytes_at_once, go_on=go_on)
         purged = purge_aged(
-            tools.lake, clock=tools.clock, age_ms_max=self.dead_age_ms_max, worker=tools.worker, working_on=tools.working_on
+            tools.lake, clock=tools.clock, age_ms_max=self.dead_age_ms_max, worker=tools.worker, working_on=tools.working_on,
+            turn=turn, emptied=self.emptied,
         )  # fmt: skip
+        for text in purged.busy:
+            tools.tell(f"dead records: looking again later: {text}")
+        self.is_spent = turn.is_spent and purged.extents > 0
         return purged.extents
 
-    def _garbage(self) -> int:
+    def _garbage(self, go_on: Callable[[], bool]) -> int:
+        del go_on  # few objects
         tools, now_ms = self.tools, self.tools.clock()
         if not self.gc or 0 <= self.collected_ms > now_ms - self.gc_every_ms:
             return 0
         self.collected_ms = now_ms
+        self._fold()
         garbage = known_garbage(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
         return len(collect(tools.lake, replace(garbage, rows=garbage.rows[: self.objects_at_once])))
+
+    def _fold(self) -> None:
+        """However long that fails, garbage goes all the same."""
+        tools = self.tools
+        try:
+            if is_worth_folding(tools.lake):
+                fold(tools.lake)
+        except HeadstoneError as error:
+            tools.tell(f"journal: folding it again later: {error}")

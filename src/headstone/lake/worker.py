@@ -1,9 +1,10 @@
 """A worker: pulls the most urgent partitions that nobody works on, compacts them in one job under their leases, and again.
 
-Any number of them on any machine. Stopping is soft (the job is finished first) or hard (it is given up before its next commit).
+Any number of them on any machine. Stopping is soft (parts in hand are finished and committed) or hard (no commit more).
 A worker that dies leaves leases that expire, and objects that nobody points at. What fails, of whatever, is told in the
-history; its partition waits, the worker goes on. When nothing is due it looks after the lake: small extents are merged, and
-what `upkeep` has to do. One of the two places that catch broadly.
+history; its partition waits, the worker goes on. When nothing is due, and once a minute where something always is, it looks
+after the lake, so much at a time: small extents are merged, and what `upkeep` has to do. One of the two places that catch
+broadly.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from headstone.errors import HeadstoneError
 from headstone.lake.clock import Clock
 from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import Compacted, compact_partitions
+from headstone.lake.compaction import Compacted, Stopped, compact_partitions
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.keeping import KeptLeases, LeaseLost, kept_alive, said
 from headstone.lake.lake import Lake
@@ -24,15 +25,18 @@ from headstone.lake.leveling import level_partition, runs_to_merge
 from headstone.lake.rows import located_all
 from headstone.lake.scheduling import Eligibility
 from headstone.lake.standings import standings
-from headstone.lake.upkeep import Upkeep
+from headstone.lake.turns import Turn
+from headstone.lake.upkeep import BYTES_AT_ONCE, Upkeep
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 
 RUN, SOFT, HARD = "run", "soft", "hard"
 PARTITIONS_AT_ONCE = 16
 """In one job: others find work too, and what a killed job has not committed is little."""
-LEVELED_AT_ONCE = 1000
-"""At one look, when nothing is due."""
+UPKEEP_EVERY_MS = 60_000
+"""While partitions are due: compaction is held up little, and the lake is looked after often enough."""
+LEVELED_AT_ONCE = 100
+"""Partitions at one look, whose rows are read; what is merged is bounded by bytes."""
 
 
 def eligibilities(
@@ -69,7 +73,10 @@ class Worker:
     partitions_at_once: int = PARTITIONS_AT_ONCE
     options: JobOptions = field(default_factory=JobOptions)
     upkeep: Upkeep | None = None
-    """What else is done when nothing is due."""
+    """What else is done when nothing is due, and now and then when something is."""
+    upkeep_every_ms: int = UPKEEP_EVERY_MS
+    bytes_at_once: int = BYTES_AT_ONCE
+    """Of small extents that are merged before the queue is looked at again."""
     stop: str = RUN
     """Set by a signal handler or another thread."""
     kept: KeptLeases | None = None
@@ -84,22 +91,34 @@ class Worker:
             return 0
 
     def work(self) -> int:
-        """Jobs until nothing is due, or until it is told to stop; how many compactions were committed."""
+        """Jobs until nothing is due, or until it is told to stop; how many compactions were committed.
+
+        Looks after the lake when nothing is due, and between two jobs if the last time was a while ago: on a busy lake
+        something always is due, and garbage, retention and the deadlines of erasures have no other turn."""
         leases, committed = Leases(self.lake.metastore), 0
         refused: set[TopicPartition] = set()
+        cared_ms = self.clock()
         while self.stop == RUN and leases.seen(self.name, "looking", now_ms=self.clock()):
             due = self._next(leases, refused)
-            if not due:
+            if due:
+                outcomes = self._compact(leases, due)
+                committed += sum(outcome == COMMITTED for outcome in outcomes.values())
+                # Not again at once: somebody else was faster, or it would fail again.
+                refused |= {name for name, outcome in outcomes.items() if outcome != COMMITTED}
+                if self.clock() - cared_ms < self.upkeep_every_ms:
+                    continue
+            is_spent, cared_ms = self._care(leases), self.clock()
+            if not due and not is_spent:
                 break
-            outcomes = self._compact(leases, due)
-            committed += sum(outcome == COMMITTED for outcome in outcomes.values())
-            # Not again at once: somebody else was faster, or it would fail again.
-            refused |= {name for name, outcome in outcomes.items() if outcome != COMMITTED}
-        if self.stop == RUN:
-            self._level(leases)
+        return committed
+
+    def _care(self, leases: Leases) -> bool:
+        """So much of each; whether that was not enough, and there is more to do."""
+        turn = Turn(bytes_left=self.bytes_at_once, go_on=lambda: self.stop == RUN)
+        self._level(leases, turn)
         if self.upkeep is not None:
             self.upkeep.look(lambda: self.stop == RUN and leases.seen(self.name, "upkeep", now_ms=self.clock()))
-        return committed
+        return turn.is_spent or (self.upkeep is not None and self.upkeep.is_spent)
 
     def _next(self, leases: Leases, refused: set[TopicPartition]) -> list[TopicPartition]:
         taken = leases.take_due(
@@ -122,7 +141,7 @@ class Worker:
 
         with self._heartbeat(leases, names) as self.kept:
             try:
-                options = replace(self.options, clock=self.clock, tell=self.tell)
+                options = replace(self.options, clock=self.clock, tell=self.tell, stop=lambda: self.stop != RUN)
                 compact_partitions(
                     self.lake, names, self.engine, now_ms=started, options=options, check=self._check, done=ended
                 )
@@ -131,29 +150,35 @@ class Worker:
                     ended(name, error)
         return outcomes
 
-    def _level(self, leases: Leases) -> None:
-        """When nothing is due: small extents are merged, one partition after the other."""
+    def _level(self, leases: Leases, turn: Turn) -> None:
+        """Small extents are merged, one partition after the other."""
         waiting, metastore = leases.waiting(now_ms=self.clock()), self.lake.metastore
-        for name, unleveled_bytes in metastore.unleveled(limit=LEVELED_AT_ONCE).items():
-            if name in waiting or self.stop != RUN:
+        for name, unleveled_bytes in metastore.unleveled(limit=LEVELED_AT_ONCE + len(waiting)).items():
+            if turn.is_over:
+                break
+            if name in waiting:
                 continue
             merged = not runs_to_merge(metastore.partition(name))
             if not merged:
                 seen = leases.seen(self.name, f"leveling {name}", now_ms=self.clock())
                 taken = seen and leases.take(name, self.name, now_ms=self.clock(), lease_ms=self.lease_ms)
-                merged = taken and self._merge(leases, name) == LEVELED
+                merged = taken and self._merge(leases, name, turn)
             if merged:
                 metastore.looked_for_small(name, unleveled_bytes)
 
-    def _merge(self, leases: Leases, name: TopicPartition) -> str:
-        started = self.clock()
+    def _merge(self, leases: Leases, name: TopicPartition, turn: Turn) -> bool:
+        """Whether nothing is left to merge."""
+        started, runs_left = self.clock(), 0
         with self._heartbeat(leases, [name]) as self.kept:
             try:
-                done = level_partition(self.lake, name, clock=self.clock, engine=self.engine, worker=self.name)
+                done = level_partition(
+                    self.lake, name, clock=self.clock, engine=self.engine, worker=self.name, turn=turn
+                )
                 outcome: tuple[str, Details] = LEVELED, asdict(done)
+                runs_left = done.runs_left
             except Exception as error:
                 outcome = _told(error)
-            return self._remember(leases, name, started, *outcome)
+            return self._remember(leases, name, started, *outcome) == LEVELED and not runs_left
 
     def _remember(self, leases: Leases, name: TopicPartition, started: int, outcome: str, details: Details) -> str:
         try:
@@ -184,5 +209,5 @@ def _told(outcome: Compacted | Exception) -> tuple[str, Details]:
         return (COMMITTED if outcome.committed else IDLE), asdict(outcome)
     if isinstance(outcome, CommitRefused):
         return REFUSED, {"why": str(outcome)}
-    stopped = isinstance(outcome, StoppedHard | LeaseLost)
+    stopped = isinstance(outcome, Stopped | StoppedHard | LeaseLost)
     return (STOPPED if stopped else FAILED), {"why": said(outcome)}

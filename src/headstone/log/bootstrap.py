@@ -1,9 +1,10 @@
-"""KRaft's bootstrap file: metadata that the first controller of a new cluster begins with, and topics added to it.
+"""The metadata that a new KRaft cluster begins with, and topics added to it, as a snapshot of its metadata log.
 
-`kafka-storage format` writes it, with the feature levels; the controller that finds an empty metadata log writes its records
-there as they are. So topics with given ids, leader epochs and settings can exist before the first broker has started, which no
-command of Kafka's offers. A snapshot like any other (KIP-630): a header, batches of records, a footer. The records are those
-that `cluster_metadata` reads. Knows nothing of where topics come from.
+`kafka-storage format` writes a bootstrap file with the feature levels, which the first controller appends to an empty metadata
+log. Topics must not come that way: a broker that hears of the empty log first takes all its partitions for strays and moves
+them away (docs/kafka-facts.md). So the log begins with a snapshot that has them: topics with given ids, leader epochs and
+settings exist before the first broker has started, which no command of Kafka's offers. The bootstrap file is a snapshot like
+any other (KIP-630): a header, batches of records, a footer. Knows nothing of where topics come from.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import base64
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from headstone.errors import UsageError
 from headstone.log import checkpoints
 from headstone.log.cluster_metadata import CONFIG, FRAME_VERSION, TOPIC, TOPIC_RESOURCE, UUID_BYTES
-from headstone.log.directory import METADATA_TOPIC
+from headstone.log.directory import LOG, METADATA_TOPIC
 from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, encode_section, pool
 from headstone.log.layout import CONTROL
+from headstone.log.ownership import take_after
 from headstone.log.reading import chunk_of
 from headstone.storage.places import Place
 
@@ -30,8 +33,12 @@ NOBODY = -1
 UNASSIGNED = bytes(UUID_BYTES)
 """Directory of a replica whose broker has not said where it keeps it."""
 RECORDS_PER_BATCH = 500
+METADATA_FOLDER = f"{METADATA_TOPIC}-0"
+SNAPSHOT = ".checkpoint"
+SNAPSHOT_EPOCH = 1
+"""Of a log that is newer than an empty one: it is cut off and begins behind the snapshot."""
 FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
-"""Where the newer releases keep it: a snapshot of nothing, in the metadata log itself."""
+"""Where newer releases keep the bootstrap file: a snapshot of nothing, in the metadata log itself."""
 NO_TAGS = b"\0"
 
 
@@ -47,15 +54,36 @@ class NewTopic:
 
 
 def bootstrap_file(log_dir: Place) -> Place | None:
-    """None in a directory that is not formatted, or that is no controller's."""
-    for file in (log_dir / f"{METADATA_TOPIC}-0" / FIRST_SNAPSHOT, log_dir / checkpoints.BOOTSTRAP):
-        if file.exists():
-            return file
-    return None
+    """What a new cluster would begin with. None in a directory that is not formatted, that is no controller's, or whose
+    broker has run: its metadata is its own."""
+    folder = log_dir / METADATA_FOLDER
+    children = [child.name for child in folder.iterdir()] if folder.is_dir() else []
+    if any(name.endswith(LOG) for name in children):
+        return None
+    snapshots = sorted(name for name in children if name.endswith(SNAPSHOT))
+    simple = log_dir / checkpoints.BOOTSTRAP
+    if snapshots == [FIRST_SNAPSHOT] and simple.exists():
+        raise UsageError(
+            f"{folder / FIRST_SNAPSHOT}: a quorum whose voters are in its metadata can't be given topics; format with "
+            "controller.quorum.voters instead"
+        )
+    if snapshots:
+        return folder / snapshots[-1]
+    return simple if simple.exists() else None
+
+
+def snapshot_place(log_dir: Place, content: bytes) -> Place:
+    """Where a metadata log looks for this snapshot: behind all that it holds."""
+    footer = chunk_of("a snapshot", content).batches[-1]
+    folder = log_dir / METADATA_FOLDER
+    if isinstance(folder, Path) and not folder.exists():
+        folder.mkdir()
+        take_after(folder, folder.parent)
+    return folder / f"{int(footer['last_offset']) + 1:020d}-{SNAPSHOT_EPOCH:010d}{SNAPSHOT}"
 
 
 def with_topics(content: bytes, topics: Sequence[NewTopic], *, next_producer_id: int, name: str) -> bytes:
-    """The bootstrap file with these topics. Refused if it has some already: it was used, or this ran before."""
+    """The content of a bootstrap file or snapshot with these topics, none of which it has."""
     batches = chunk_of(name, content).batches
     if not batches.size or not batches[-1]["attributes"] & CONTROL:
         raise UsageError(f"{name}: no bootstrap file of KRaft; format the directory with kafka-storage first")

@@ -36,10 +36,10 @@ VERSION = "0"
 NO_OFFSETS: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(temporary, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     take_after(temporary, path if path.exists() else path.parent)
@@ -81,11 +81,14 @@ def _offsets_of(path: Place, inode: int | str | None, mtime_ns: int, size: int) 
 def write_offsets(path: Place, offsets: Mapping[TopicPartition, int]) -> None:
     lines = [VERSION, str(len(offsets))]
     lines += [f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())]
-    text = "\n".join(lines) + "\n"
+    replace_whole(path, ("\n".join(lines) + "\n").encode())
+
+
+def replace_whole(path: Place, content: bytes) -> None:
     if isinstance(path, ObjectPlace):
-        write_whole(path, text.encode())
+        write_whole(path, content)
     else:
-        write_atomically(path, text)
+        write_atomically(path, content)
 
 
 def read_leader_epochs(path: Place) -> list[tuple[int, int]]:

@@ -103,6 +103,13 @@ def read_cluster_metadata(directory: PartitionDir) -> ClusterMetadata:
     return metadata
 
 
+def topic_ids_in(snapshot: Place) -> Mapping[str, str]:
+    """By the topics' names, as this file alone tells them."""
+    metadata = ClusterMetadata()
+    _apply(_values(_snapshot_file(snapshot), 0), metadata)
+    return metadata.topic_ids
+
+
 def node_id(log_dir: Place) -> str | None:
     """Of the broker whose directory it is."""
     return node_id_of(meta_properties(log_dir))
@@ -128,12 +135,13 @@ def _newest_snapshot(path: Place) -> tuple[SegmentFile | None, int]:
         return None, 0
     newest = max(matches, key=lambda match: (int(match[1]), int(match[2])))
     file = path / newest[0]
-    size = file.stat().st_size
+    return _snapshot_file(file), int(newest[1])
+
+
+def _snapshot_file(file: Place) -> SegmentFile:
     access = file.access if isinstance(file, ObjectPlace) else FROM_ENVIRONMENT
-    snapshot = SegmentFile(
-        base=0, path=str(file), size=size, mtime_ms=0, index_bytes=0, time_index_bytes=0, access=access
-    )
-    return snapshot, int(newest[1])
+    size = file.stat().st_size
+    return SegmentFile(base=0, path=str(file), size=size, mtime_ms=0, index_bytes=0, time_index_bytes=0, access=access)
 
 
 def _values(file: SegmentFile, start: int) -> Iterator[_Value]:

@@ -11,9 +11,22 @@ from typing import Any, Protocol
 from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.splitting import Splittable
 
+Stop = Callable[[], bool]
+"""True, and from then on always: no new task is begun, what runs is finished, and the answers end there."""
+
+
+def never() -> bool:
+    """Nobody stops it."""
+    return False
+
 
 class Engine(Protocol):
     def begin(self) -> None: ...
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at a time."""
+        ...
 
     def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
         """The answers; the first error that a body met is raised."""
@@ -26,15 +39,19 @@ class Engine(Protocol):
         ...
 
     def as_they_end(
-        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None
+        self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
     ) -> Iterator[tuple[int, Any]]:
-        """(which of the tasks, its answer or the error that its body met), before the others have ended."""
+        """(which of the tasks, its answer or the error that its body met), before the others have ended.
+
+        `stop`: nothing is heard of tasks that had not begun."""
         ...
 
     def split(
-        self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None
-    ) -> Iterator[tuple[int, Any]]:
+        self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None,
+        stop: Stop = never,
+    ) -> Iterator[tuple[int, Any]]:  # fmt: skip
         """(which of the works, what a part of it answered or an error that it met).
 
-        `parts_at_once`: answers come as so many parts are done, oldest first; None: all at the end."""
+        `parts_at_once`: answers come as so many parts are done, oldest first; None: all at the end.
+        `stop`: as with `as_they_end`, of parts."""
         ...

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
 
 from headstone.errors import HeadstoneError
-from headstone.pipeline.engine import Engine
+from headstone.pipeline.blob_spool import BlobSpool, Place
+from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.progress import Board, Meter
-from headstone.pipeline.splitting import Splittable, Unit
+from headstone.pipeline.splitting import Splittable, Unit, buckets_of
 from headstone.pipeline.work import answers, newest_of_bucket
 
 BUCKETS = 4
+"""At least: so that threads have something to share."""
 NEAR_THREADS = 4
 Body = Callable[[Any, Meter], Any]
+
+
+class _Task(Enum):
+    UNBEGUN = "unbegun"
+    """In the place of an answer: its turn came after somebody had said stop."""
 
 
 class InProcess:
@@ -27,6 +35,10 @@ class InProcess:
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
+
+    @property
+    def parallelism(self) -> int:
+        return self._threads
 
     def begin(self) -> None:
         """Threads need no start."""
@@ -40,50 +52,71 @@ class InProcess:
         with ThreadPoolExecutor(self._threads) as pool:
             return list(pool.map(lambda task: _outcome(body, task, board), tasks))
 
-    def as_they_end(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> Iterator[tuple[int, Any]]:
+    def as_they_end(
+        self, body: Body, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
+    ) -> Iterator[tuple[int, Any]]:
+        def outcome(task: Any) -> Any:
+            return _Task.UNBEGUN if stop() else _outcome(body, task, board)
+
         if self._threads == 1:
-            yield from ((number, _outcome(body, task, board)) for number, task in enumerate(tasks))
+            outcomes = ((number, outcome(task)) for number, task in enumerate(tasks))
+            yield from (pair for pair in outcomes if pair[1] is not _Task.UNBEGUN)
             return
         pool = ThreadPoolExecutor(self._threads)
         try:
-            numbers = {pool.submit(_outcome, body, task, board): number for number, task in enumerate(tasks)}
+            numbers = {pool.submit(outcome, task): number for number, task in enumerate(tasks)}
             for ended in as_completed(numbers):
-                yield numbers[ended], ended.result()
+                if ended.result() is not _Task.UNBEGUN:
+                    yield numbers[ended], ended.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
     def split(
-        self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None
-    ) -> Iterator[tuple[int, Any]]:
+        self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None,
+        stop: Stop = never,
+    ) -> Iterator[tuple[int, Any]]:  # fmt: skip
         del parts_at_once  # each comes when it is done
         for p, work in enumerate(works):
             try:
-                for answer in self._split_one(work, board):
+                for answer in self._split_one(work, board, stop):
                     yield p, answer
             except (HeadstoneError, OSError) as error:
                 yield p, error
 
-    def _split_one(self, work: Splittable, board: Board | None) -> Iterator[Any]:
+    def _split_one(self, work: Splittable, board: Board | None, stop: Stop) -> Iterator[Any]:
+        """Entries and survivors wait on disk: memory is bounded by what a thread works on."""
         edges = np.array(work.group_edges, dtype=np.int64)
+        buckets = max(BUCKETS, buckets_of(work.records))
 
-        def index(unit: Unit) -> tuple[list[bytes], int]:
-            return unit.index(BUCKETS, _meter(board))
+        def index(unit: Unit) -> tuple[list[Place], int] | None:
+            if stop():
+                return None
+            blobs, lost = unit.index(buckets, _meter(board))
+            return spool.put(blobs), lost
 
-        with ThreadPoolExecutor(self._threads) as pool:
-            entries = list(pool.map(index, reversed(work.units())))
-            won = list(pool.map(lambda b: newest_of_bucket([blobs[b] for blobs, _ in entries], edges), range(BUCKETS)))
+        def newest(bucket: int) -> tuple[list[Place], int, int]:
+            blobs, keys, lost = newest_of_bucket([spool.read(places[bucket]) for places, _ in entries], edges)
+            return spool.put(blobs), keys, lost
+
+        with BlobSpool() as spool, ThreadPoolExecutor(self._threads) as pool:
+            entries = [entry for entry in pool.map(index, reversed(work.units())) if entry is not None]
+            if stop():
+                return
+            won = list(pool.map(newest, range(buckets)))
             lost = sum(lost for _, lost in entries) + sum(lost for _, _, lost in won)
             keys = sum(keys for _, keys, _ in won)
             parts = work.parts()
 
             def rewrite(number: int) -> Any:
+                if stop():
+                    return _Task.UNBEGUN
                 first = number == 0  # what is counted of all of them is told once
                 return parts[number].rewrite(
-                    [blobs[number] for blobs, _, _ in won], _meter(board), keys_found=keys if first else 0,
+                    [spool.read(places[number]) for places, _, _ in won], _meter(board), keys_found=keys if first else 0,
                     tombstones_lost=lost if first else 0,
                 )  # fmt: skip
 
-            yield from pool.map(rewrite, range(len(parts)))
+            yield from (answer for answer in pool.map(rewrite, range(len(parts))) if answer is not _Task.UNBEGUN)
 
 
 def _outcome(body: Body, task: Any, board: Board | None) -> Any:

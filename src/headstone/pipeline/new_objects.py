@@ -127,6 +127,9 @@ class NewObjects:
         keys = [entry.path for entry in self._store.entries(folder.key)]
         self._store.delete(sorted(keys, key=lambda key: key.endswith(UNFINISHED)))
 
+    def remove_file(self, file: ObjectPlace) -> None:
+        self._store.delete([file.key])
+
     @contextmanager
     def work_dirs(self, wave: Sequence[Candidate]) -> Iterator[WorkDirs]:
         job = self._out / (WORK_PREFIX + secrets.token_hex(6))

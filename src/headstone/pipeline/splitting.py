@@ -90,13 +90,18 @@ class SplitWorks:
     groups: tuple[RewriteWork, ...]
 
 
+def buckets_of(records: int) -> int:
+    """So many that the entries of each fit into a task."""
+    return max(1, -(-records * ENTRY_BYTES // BUCKET_BYTES))
+
+
 def split_works(works: Sequence[Splittable], *, parallelism: int) -> SplitWorks:
     units: list[IndexWork] = []
     buckets: list[BucketWork] = []
     groups: list[RewriteWork] = []
     for p, work in enumerate(works):
         cut, parts = work.units(), work.parts()
-        count = max(-(-work.records * ENTRY_BYTES // BUCKET_BYTES), min(parallelism, len(cut)), 1)
+        count = max(buckets_of(work.records), min(parallelism, len(cut)))
         own_units = range(len(units), len(units) + len(cut))
         own_buckets = range(len(buckets), len(buckets) + count)
         own_groups = range(len(groups), len(groups) + len(parts))

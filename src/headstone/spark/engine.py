@@ -10,13 +10,15 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PySparkRuntimeError, PythonException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession, functions
 
 from headstone.errors import Unfinished
+from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.progress import Board
 from headstone.pipeline.splitting import Splittable, require_each_once, split_works
 from headstone.pipeline.work import answers
@@ -26,6 +28,12 @@ from headstone.spark.stages import Body, Counted
 
 JOBS_MAX = 16
 """Jobs into which the tasks of a stage are cut where datagrams may not arrive: as each ends, the line moves."""
+SMALL_JOBS_MAX = 64
+"""Jobs of a stage whose answers are wanted soon, and that somebody may stop: a job that has begun is finished."""
+SMALL_JOBS_AT_ONCE = 2
+"""Each fills the cluster: while the last tasks of one run, those of the next have the free cores."""
+ROWS_ASKED = 100_000
+"""More than a cluster has cores: a partition without a row tells nothing."""
 LOOPBACK = ("127.", "::1")
 
 
@@ -33,11 +41,19 @@ class OnSpark:
     """The stages on a Spark session, which may still be starting: it is asked for only when a stage runs."""
 
     def __init__(
-        self, session: Callable[[], SparkSession], *, parallelism: int, begin: Callable[[], None] | None = None
-    ) -> None:
+        self, session: Callable[[], SparkSession], *, parallelism: int | None = None,
+        begin: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`parallelism` None: Spark is asked, when it is needed first."""
         self._session = session
         self._parallelism = parallelism
         self._begin = begin
+
+    @property
+    def parallelism(self) -> int:
+        if self._parallelism is None:
+            self._parallelism = parallelism_of(self._session())
+        return self._parallelism
 
     def begin(self) -> None:
         """Stages will follow: a session that starts on a thread may start now."""
@@ -48,42 +64,51 @@ class OnSpark:
         return answers(self.outcomes(body, tasks, board))
 
     def outcomes(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
-        ended = sorted(self._ended(body, tasks, board, job_size), key=lambda pair: pair[0])
+        ended = sorted(self._ended(body, tasks, board, size_of=job_size), key=lambda pair: pair[0])
         return [answer for _, answer in ended]
 
-    def as_they_end(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> Iterator[tuple[int, Any]]:
+    def as_they_end(
+        self, body: Body, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
+    ) -> Iterator[tuple[int, Any]]:
         """In jobs of their own, some tasks each: Spark tells what a job has found when all of it has ended."""
-        return self._ended(body, tasks, board, small_job_size)
+        return self._ended(body, tasks, board, size_of=small_job_size, at_once=SMALL_JOBS_AT_ONCE, stop=stop)
 
     def _ended(
-        self, body: Body, tasks: Sequence[Any], board: Board | None, size_of: Callable[..., int]
-    ) -> Iterator[tuple[int, Any]]:
+        self, body: Body, tasks: Sequence[Any], board: Board | None, *, size_of: Callable[..., int],
+        at_once: int | None = None, stop: Stop = never,
+    ) -> Iterator[tuple[int, Any]]:  # fmt: skip
         if not tasks:
             return
         spark, counted = self._session(), self._counted(board, len(tasks))
-        size = size_of(len(tasks), counted, parallelism=self._parallelism)
-        frames = [
-            stages.each(spark, body, tasks[first : first + size], counted, first=first)
+        size = size_of(len(tasks), counted, parallelism=self.parallelism)
+        jobs = [
+            Job(
+                frame=stages.each(spark, body, tasks[first : first + size], counted, first=first),
+                tasks=range(first, min(first + size, len(tasks))),
+            )
             for first in range(0, len(tasks), size)
         ]
-        yield from results(spark, frames, board, counted, tasks=range(len(tasks)))
+        yield from results(spark, jobs, board, counted, at_once=at_once, stop=stop)
 
     def split(
-        self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None
-    ) -> Iterator[tuple[int, Any]]:
+        self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None,
+        stop: Stop = never,
+    ) -> Iterator[tuple[int, Any]]:  # fmt: skip
         """In several jobs the survivors are kept on the executors from the first one on: nothing is indexed twice."""
-        cut = split_works(works, parallelism=self._parallelism)
+        cut = split_works(works, parallelism=self.parallelism)
         units, groups = self._counted(board, len(cut.units)), self._counted(board, len(cut.groups))
         spark, count = self._session(), len(cut.groups)
-        size = count if parts_at_once is None else max(parts_at_once, self._parallelism)
+        size = count if parts_at_once is None else max(parts_at_once, self.parallelism)
         sent = stages.survivors(spark, cut, units)
         jobs = [range(first, min(first + size, count)) for first in range(0, count, size)]
         with ExitStack() as kept:
             if len(jobs) > 1:
                 sent = kept.enter_context(_persisted(sent))
             for numbers in jobs:
-                frame = stages.rewritten(spark, sent, cut, groups, numbers)
-                yield from results(spark, [frame], board, groups, tasks=numbers)
+                if stop():
+                    return
+                job = Job(frame=stages.rewritten(spark, sent, cut, groups, numbers), tasks=numbers)
+                yield from results(spark, [job], board, groups)
         if board is not None:
             for number, work in enumerate(cut.units):
                 board.note(units.first + number, work.unit.size, 0)
@@ -93,6 +118,16 @@ class OnSpark:
             return Counted(address=None, first=0)
         host = host_for_tasks(self._session())
         return Counted(address=board.address(host) if host else None, first=board.numbers(tasks)[0])
+
+
+def parallelism_of(spark: SparkSession) -> int:
+    """Into how many tasks Spark itself cuts what nobody has cut: the cores of all its executors, unless it is told otherwise.
+
+    Asked of a DataFrame, since nothing else is the same on a cluster and over Spark Connect. Twice: executors of a standalone
+    cluster come when the first job is there."""
+    numbered = spark.range(ROWS_ASKED).select(functions.spark_partition_id().alias("partition"))
+    counts = [collected(numbered.agg(functions.max("partition").alias("last"))) for _ in range(2)]
+    return max(int(rows[0]["last"]) + 1 for rows in counts)
 
 
 def job_size(tasks: int, counted: Counted, *, parallelism: int) -> int:
@@ -105,7 +140,7 @@ def job_size(tasks: int, counted: Counted, *, parallelism: int) -> int:
 def small_job_size(tasks: int, counted: Counted, *, parallelism: int) -> int:
     """Tasks per job where what each has done is wanted soon."""
     del counted
-    return max(parallelism, -(-tasks // JOBS_MAX))
+    return max(parallelism, -(-tasks // SMALL_JOBS_MAX))
 
 
 @contextmanager
@@ -118,32 +153,49 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
             kept.unpersist()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A frame that is not evaluated yet, and the numbers of the tasks that its rows tell of."""
+
+    frame: DataFrame
+    tasks: range
+
+
 def results(
-    spark: SparkSession, frames: Sequence[DataFrame], board: Board | None, counted: Counted, *, tasks: range
-) -> Iterator[tuple[int, Any]]:
-    """Of every task once: (number of its work, answer or the error that it met, with file and position)."""
-    heard = []
-    for row in rows(spark, frames):
-        task, number, answer, size, records = pickle.loads(bytes(row["result"]))
-        heard.append(task)
-        if board is not None:
-            board.note(counted.first + task, size, records)
-        yield number, answer
-    require_each_once(heard, tasks, who="the driver")
+    spark: SparkSession, jobs: Sequence[Job], board: Board | None, counted: Counted, *, at_once: int | None = None,
+    stop: Stop = never,
+) -> Iterator[tuple[int, Any]]:  # fmt: skip
+    """Of every task of a job that was begun once: (number of its work, answer or the error that it met)."""
+    for job, rows in ended_jobs(spark, jobs, at_once=at_once or len(jobs), stop=stop):
+        answered = [pickle.loads(bytes(row["result"])) for row in rows]
+        require_each_once([task for task, *_ in answered], job.tasks, who="the driver")
+        for task, number, answer, size, records in answered:
+            if board is not None:
+                board.note(counted.first + task, size, records)
+            yield number, answer
 
 
-def rows(spark: SparkSession, frames: Sequence[DataFrame]) -> Iterator[Row]:
-    """Evaluates each frame once, all of them at a time, and gives the rows of each as its job ends.
+def ended_jobs(
+    spark: SparkSession, jobs: Sequence[Job], *, at_once: int, stop: Stop = never
+) -> Iterator[tuple[Job, list[Row]]]:
+    """Evaluates each frame once, so many at a time, and gives the rows of each as its job ends; none is begun after `stop`.
 
     Jobs run on threads: whoever presses Ctrl-C interrupts this thread alone, which can still cancel them. That is every
     job of the session, as Spark's own shell does it; a tag is known only to the thread that set it.
     """
-    pool = ThreadPoolExecutor(len(frames), thread_name_prefix="spark-job")
+
+    def rows(job: Job) -> list[Row] | None:
+        return None if stop() else collected(job.frame)
+
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix="spark-job")
     with ExitStack() as unfinished:
         unfinished.callback(pool.shutdown)
         unfinished.callback(_cancel, spark, pool)
-        for job in as_completed([pool.submit(collected, frame) for frame in frames]):
-            yield from job.result()
+        submitted = {pool.submit(rows, job): job for job in jobs}
+        for ended in as_completed(submitted):
+            answer = ended.result()
+            if answer is not None:
+                yield submitted[ended], answer
         unfinished.pop_all()
     pool.shutdown()
 

@@ -144,7 +144,10 @@ def record_parts(
 
 
 def table_parts(lake: Lake, states: Mapping[TopicPartition, Partition]) -> Iterator[InputPartition]:
-    """What is in the table is decided here, from lists of keys; a large partition is read by many tasks."""
+    """What is in the table is decided here, from lists of keys; a large partition is read by many tasks.
+
+    A Python data source plans in a process that has no session of Spark's, so no task can decide. Each list is read once,
+    and what does not fit into memory waits in a temporary file."""
     hash_key = lake.metastore.hash_key
     for topic_partition, live in decided(lake.store, hash_key, states, InProcess(NEAR_THREADS)).items():
         for run in runs(live, lambda found: found.extent.length):

@@ -80,12 +80,17 @@ def spark_session(
     opened: AbstractContextManager[SparkSession]
     if remote is not None:
         opened = _connected(app_name, remote, conf)
-    elif "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None:
+    elif is_submitted():
         opened = _found(app_name, conf)
     else:
         opened = _launched(app_name, master or conf.get("spark.master") or "local[*]", conf, archive=archive)
     with opened as spark:
         yield spark
+
+
+def is_submitted() -> bool:
+    """Whether the platform has started Spark, or somebody in this process has."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None
 
 
 class StartingSession:

@@ -1,0 +1,138 @@
+"""What was sent to a partition, and what came back of it, as digests: compared share by share, with neither of them in memory.
+
+A row is a key's digest and that of its value, 32 bytes per record, in the order of the log: in memory as long as they are few,
+then in a temporary file. Of each share of the keys the newest rows make the table. Knows nothing of clusters and of the lake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import BytesIO
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+ROW = np.dtype([("key_high", "<u8"), ("key_low", "<u8"), ("value_high", "<u8"), ("value_low", "<u8")])
+DIGEST_BYTES = 16
+NO_VALUE = bytes(DIGEST_BYTES)
+"""Of a tombstone."""
+MEMORY_BYTES = 64 << 20
+"""Rows of one side, before they go into a file: two million records."""
+SHARE_BYTES = 64 << 20
+"""Rows of one side and one share. Sorting takes some times as much, 0.5 GB in all."""
+READ_ROWS = 1 << 18
+
+Rows = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    keys: int
+    """Of what was sent, that have a value."""
+    wrong: int
+    """Keys that are on one side only, or have another value on the other."""
+    first_wrong: bytes | None
+    """The digest of one of them."""
+
+
+class Contents:
+    """A context manager: its file is gone behind it. `kept`: rows and order, to be compared; else records are only counted."""
+
+    def __init__(self, *, kept: bool, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.records = self.tombstones = self.rows = 0
+        self._kept = kept
+        self._order = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._memory_bytes = memory_bytes
+        self._stack = ExitStack()
+        self._file: IO[bytes] = BytesIO()
+
+    def __enter__(self) -> Contents:
+        self._file = self._stack.enter_context(SpooledTemporaryFile(max_size=self._memory_bytes))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def put(self, key: bytes | None, value: bytes | None) -> None:
+        self.records += 1
+        self.tombstones += value is None
+        if not self._kept:
+            return
+        for part in (key, value):
+            self._order.update(b"-" if part is None else b"+%d:" % len(part) + part)
+        if key is not None:
+            self._file.write(digest_of(key) + (NO_VALUE if value is None else digest_of(value)))
+            self.rows += 1
+
+    @property
+    def order(self) -> bytes:
+        """Of all keys and values, one after the other."""
+        return self._order.digest()
+
+    def table(self, share: int, shares: int) -> Rows:
+        """The newest row of each key of the share, sorted by keys; deleted keys are absent."""
+        rows = _newest(np.concatenate([np.zeros(0, dtype=ROW), *map(_newest, self._of_share(share, shares))]))
+        valued: npt.NDArray[np.bool_] = (rows["value_high"] != 0) | (rows["value_low"] != 0)
+        return rows[valued]
+
+    def _of_share(self, share: int, shares: int) -> Iterator[Rows]:
+        self._file.seek(0)
+        while data := self._file.read(READ_ROWS * ROW.itemsize):
+            rows = np.frombuffer(data, dtype=ROW)
+            yield rows[rows["key_low"] % np.uint64(shares) == share]
+
+
+def digest_of(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def compared(sent: Contents, consumed: Contents, *, share_bytes: int = SHARE_BYTES) -> Comparison:
+    """The tables of both."""
+    shares = max(1, -(-max(sent.rows, consumed.rows) * ROW.itemsize // share_bytes))
+    keys = wrong = 0
+    first_wrong = None
+    for share in range(shares):
+        table = sent.table(share, shares)
+        keys += table.size
+        unmatched = _unmatched(np.concatenate([table, consumed.table(share, shares)]))
+        if unmatched.size:
+            wrong += unmatched.size - int(_same_keys(unmatched).sum())
+            first_wrong = first_wrong or unmatched[0].tobytes()[:DIGEST_BYTES]
+    return Comparison(keys=keys, wrong=wrong, first_wrong=first_wrong)
+
+
+def _newest(rows: Rows) -> Rows:
+    """Of each key, sorted by keys. A key that is written all the time does not fill the memory with its past."""
+    rows = rows[np.lexsort((rows["key_low"], rows["key_high"]))]  # stable: of a key the newest comes last
+    newest = np.ones(rows.size, dtype=np.bool_)
+    newest[:-1] = ~_same_keys(rows)
+    return rows[newest]
+
+
+def _unmatched(rows: Rows) -> Rows:
+    """Of two tables together the rows that only one of them has, sorted by keys."""
+    rows = rows[np.lexsort((rows["value_low"], rows["value_high"], rows["key_low"], rows["key_high"]))]
+    pairs = np.flatnonzero(
+        _same_keys(rows)
+        & (rows["value_high"][1:] == rows["value_high"][:-1])
+        & (rows["value_low"][1:] == rows["value_low"][:-1])
+    )
+    matched = np.zeros(rows.size, dtype=np.bool_)
+    matched[pairs] = matched[pairs + 1] = True
+    return rows[~matched]
+
+
+def _same_keys(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Of each row but the last: the next one has its key."""
+    same: npt.NDArray[np.bool_] = (rows["key_high"][1:] == rows["key_high"][:-1]) & (
+        rows["key_low"][1:] == rows["key_low"][:-1]
+    )
+    return same

@@ -1,0 +1,84 @@
+"""`headstone lake compact` that gets a signal in the middle of its work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headstone.brokers.processes import wait_until
+from headstone.cli.main import main
+from headstone.lake.leases import Leases
+from headstone.lake.metastore import Metastore
+from headstone.log.topic_partition import TopicPartition
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
+
+PARTITIONS = 60
+ON_ONE_CORE = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from headstone.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+COMPACTED = "SELECT count(*) FROM partitions WHERE compaction_epoch > 0"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    settings = SampleSettings(topic="orders", partitions=PARTITIONS, records=3000, keys=400)
+    write_sample(tmp_path / "sample", settings)
+    where = str(tmp_path / "lake")
+    assert main(["lake", "init", where]) == 0
+    assert main(["lake", "ingest", where, str(tmp_path / "sample")]) == 0
+    return where
+
+
+@pytest.fixture
+def database(lake: str) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(f"{lake}/metastore.db", isolation_level=None, timeout=60)) as connection:
+        yield connection
+
+
+def count(database: sqlite3.Connection) -> int:
+    return int(database.execute(COMPACTED).fetchone()[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="one core: one thread for tasks")
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_compaction_that_is_told_to_stop_keeps_what_is_committed_and_the_next_finishes(
+    lake: str, database: sqlite3.Connection, signals: int
+) -> None:
+    """The signals come while its next commit waits for the metastore, which is held here."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", ON_ONE_CORE, "lake", "compact", lake], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: count(database) > 0, "something is committed", seconds_max=120)
+        database.execute("BEGIN IMMEDIATE")
+        committed = count(database)
+        for number in (signal.SIGTERM, signal.SIGINT)[:signals]:
+            child.send_signal(number)
+        database.execute("ROLLBACK")
+        _, err = child.communicate(timeout=120)
+    finally:
+        child.kill()
+    metastore = Metastore.open(f"sqlite:///{lake}/metastore.db")
+    left = PARTITIONS - count(database)
+    assert (child.returncode, 0 < left <= PARTITIONS - committed) == (3, True)
+    assert "stopping: parts in hand are finished" in err
+    if signals == 1:
+        assert f"stopped by a signal, {left} partitions are left; run the same command again" in err
+    assert (Leases(metastore).held(now_ms=0), metastore.check()) == ({}, [])
+    assert main(["lake", "compact", lake]) == 0
+    cleaned = [metastore.partition(TopicPartition("orders", number)).cleaned for number in range(PARTITIONS)]
+    assert [number for number, spans in enumerate(cleaned) if not spans] == []
+    metastore.close()
