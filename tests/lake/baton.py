@@ -22,6 +22,7 @@ from obstore.store import MemoryStore
 from sqlalchemy import event
 
 from headstone.errors import Unfinished
+from headstone.lake.clock import Moment
 from headstone.lake.commits import CommitRefused
 from headstone.lake.database import connected
 from headstone.lake.metastore import Append, Metastore
@@ -252,6 +253,12 @@ class BatonMetastore(Metastore):
     def close(self) -> None:
         self._watch.close()
         super().close()
+
+    def clock(self) -> int:
+        return self._baton.now_ms
+
+    def moment(self, connection: Any, given: Moment | None = None) -> int:
+        return super().moment(connection, self._baton.clock if given is None or given == self.clock else given)
 
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[Any]:

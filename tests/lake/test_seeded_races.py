@@ -1,6 +1,6 @@
-"""Races of the lake, each replayed exactly by its seed: two workers and a loner compact, two append, one levels, one collects
-garbage, one erases keys, one folds the journal, and readers who are slow, resume, or hold tombstones see the right table of
-every log end, whoever is killed when.
+"""Races of the lake, each replayed exactly by its seed: two workers compact many partitions in one job and a loner one, two
+append, one levels, one collects garbage, one erases keys, one folds the journal, one exports, and readers who are slow, resume,
+or hold tombstones see the right table of every log end, whoever is killed when.
 
     python -m tests.lake.test_seeded_races --seeds 1000              # counts, and the seeds that fail
     python -m tests.lake.test_seeded_races --first 17 --seeds 1 --trace   # one of them, turn by turn
@@ -16,7 +16,7 @@ import random
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +25,17 @@ from unittest.mock import patch
 
 from sqlalchemy import insert
 
-from headstone.errors import HeadstoneError, Unfinished
-from headstone.lake import schema
+from headstone.errors import HeadstoneError, Unfinished, UsageError
+from headstone.lake import export as lake_export
+from headstone.lake import pins, schema
 from headstone.lake.clock import GIVEN
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused, Partition
 from headstone.lake.compaction import compact_partition
 from headstone.lake.erasure import Tools, carry_on_erasures, request_erasure
 from headstone.lake.erasures import RETRY_MS, Erasure, Erasures
+from headstone.lake.export_cluster import brokers_of
+from headstone.lake.export_run import requested, run_export
 from headstone.lake.folding import fold
 from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
@@ -44,12 +47,14 @@ from headstone.lake.lake import Lake
 from headstone.lake.leases import FAILED, Leases
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import object_path
+from headstone.lake.pins import Pins
 from headstone.lake.proof import prove_erased
 from headstone.lake.reading import record_batches, snapshot
 from headstone.lake.rebuild import replayed
 from headstone.lake.table_view import table_batches
 from headstone.lake.worker import Worker
-from headstone.log.directory import find_partitions
+from headstone.log.directory import find_partitions, list_segments
+from headstone.log.listing import list_batches
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT
@@ -72,7 +77,7 @@ LATER_MS = 100_000
 """Longer than all of them."""
 RARE = ("replace refused", "level refused", "append refused", "kills", "uploads broken off", "level committed",
         "objects collected", "tombstones removed", "follower resumed", "holder resumed", "extents marked",
-        "steps of erasures", "keys erased", "journals folded")  # fmt: skip
+        "steps of erasures", "keys erased", "journals folded", "exports", "exports resumed", "jobs of many")  # fmt: skip
 """What must have happened over the seeds together, or they were no races."""
 
 
@@ -88,10 +93,15 @@ class Terms:
     """So long after it came into the lake, a tombstone is served."""
     tick: float = 0.15
     """How often the clock moves."""
+    steps: int = ROUND_STEPS
+    others: int = 1
+    """So many turns of those who change the lake come on one that a reader would have."""
 
 
 HURRIED = Terms(job_ms=JOB_MS, tick=0.03)
 """The clock hardly moves, and whoever is slow is killed: conflicts of quick jobs."""
+STINGY = Terms(grace_ms=20, tick=0.3, steps=200, others=6)
+"""Objects go while others read them: a pin is all that keeps them."""
 
 
 class Row(NamedTuple):
@@ -156,14 +166,18 @@ class Race:
     def __init__(self, seed: int, root: Path, terms: Terms) -> None:
         shape = random.Random(f"shape {seed}")
         self.terms = terms
-        partitions = [TopicPartition("t", number) for number in range(shape.choice((1, 1, 2)))]
+        partitions = [TopicPartition("t", number) for number in range(shape.choice((1, 1, 2, 6)))]
         self.logs = {at: Log(root / "log", at) for at in partitions}
         roles = {
             "appender-1": (2, self.append), "appender-2": (1, self.append), "worker-1": (5, self.work),
             "worker-2": (5, self.work), "loner": (4, self.compact), "leveler": (2, self.level),
-            "collector": (2, self.collect), "eraser": (1, self.erase), "folder": (1, self.fold),
+            "collector": (2, self.collect), "eraser": (1, self.erase), "folder": (1, self.fold), "exporter": (1, self.export),
             "reader": (1, self.read), "follower": (2, self.follow), "holder": (2, self.hold),
         }  # fmt: skip
+        readers = ("reader", "follower", "holder", "exporter")
+        roles = {
+            name: (share if name in readers else share * terms.others, body) for name, (share, body) in roles.items()
+        }
         self.baton = Baton(
             seed, Odds(stay=shape.choice((0.2, 0.6, 0.85)), tick=terms.tick, age_ms_max=terms.job_ms), roles
         )
@@ -181,15 +195,20 @@ class Race:
         self.removed: set[tuple[TopicPartition, int]] = set()
         self.asked: dict[str, dict[TopicPartition, int]] = {}
         """Of each key that somebody asked to erase, where the logs ended then."""
+        self._exports = root / "exports"
+        self._exporting: Path | None = None
+        """Where an export was begun that has not ended."""
+        self._exporter_lives = False
 
     def close(self) -> None:
         self.baton.close()
         self.lake.close()
 
     def append(self) -> None:
-        for log in self.logs.values():
+        grown = [log for log in self.logs.values() if self.chance.random() < 0.7] or list(self.logs.values())
+        for log in grown:
             log.grow(self.chance)
-        directories = find_partitions([log.directory for log in self.logs.values()])
+        directories = find_partitions([log.directory for log in grown])
         extent_bytes, object_bytes = self.chance.choice((1, 150, 400)), self.chance.choice((1, 400, 2000))
         with self._refusals():
             ingest(
@@ -204,7 +223,7 @@ class Race:
         name = f"worker-{uuid.uuid4()}"
         worker = WithoutHeartbeat(
             name=name, lake=self.lake, engine=InProcess(1), clock=self.baton.clock, tell=self._tell, lease_ms=LEASE_MS,
-            wait_ms=WAIT_MS, options=self._options(),
+            wait_ms=WAIT_MS, options=self._options(), partitions_at_once=self.chance.choice((1, 2, 6)),
         )  # fmt: skip
         worker.work()
 
@@ -225,8 +244,10 @@ class Race:
             )
 
     def collect(self) -> None:
+        if self.chance.random() < 0.5:
+            self._expire_pins()
         with self._refusals():
-            found = garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS)
+            found = garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=self.terms.grace_ms, upload_ms=UPLOAD_MS)
             self.counts["objects collected"] += len(collect(self.lake, found))
 
     def tell_store(self) -> None:
@@ -238,6 +259,57 @@ class Race:
     def fold(self) -> None:
         with self._refusals():
             self.counts["journals folded"] += fold(self.lake) > 0
+
+    def export(self) -> None:
+        """Anew, or what somebody began who was killed; the pin of the dead may have expired, and what it kept be gone."""
+        self._exporter_lives = True
+        try:
+            self._export()
+        finally:
+            self._exporter_lives = False
+
+    def _export(self) -> None:
+        resumes = self._exporting is not None and self.chance.random() < 0.7
+        if self._exporting is None or not resumes:
+            self._exporting = self._exports / str(self.counts["exports begun"])
+            self.counts["exports begun"] += 1
+        out = self._exporting
+        out.mkdir(parents=True, exist_ok=True)
+        brokers = brokers_of([out])
+        request = requested(brokers, ["t"], topic_ids={"t": "AAAAAAAAQACAAAAAAAAAAQ"})
+        try:
+            ended = run_export(self.lake, request, brokers, InProcess(1), reader="exporter", tell=self._tell)
+        except UsageError as error:
+            if not resumes or "were collected as garbage meanwhile" not in str(error):
+                raise
+            self.counts["exports given up"] += 1
+        else:
+            self.counts["exports"] += 1
+            self.counts["exports resumed"] += resumes
+            self._check_export(out, {each.partition: each.next_offset for each in ended.exported})
+        self._exporting = None
+
+    def _expire_pins(self) -> None:
+        """Of whoever was killed."""
+        kept = Pins(self.metastore)
+        with self.baton.alone():
+            for pin in [] if self._exporter_lives else kept.all():
+                kept.release(pin)
+
+    def _check_export(self, out: Path, ends: Mapping[TopicPartition, int]) -> None:
+        assert ends.keys() == self.logs.keys()
+        for directory in find_partitions([out]):
+            log, end = self.logs[directory.topic_partition], ends[directory.topic_partition]
+            rows = [
+                Row(entry.offset, entry.key or b"", entry.value)
+                for file in list_segments(directory)
+                for batch in list_batches(file, with_records=True)
+                for entry in batch.records or ()
+            ]
+            offsets = [row.offset for row in rows]
+            assert offsets == sorted(set(offsets))
+            assert set(rows) <= set(log.rows), "a record that nobody wrote"
+            assert living({row.key: row for row in rows}) == log.table(end)
 
     def erase(self) -> None:
         """One key, and those that were asked for before. Whoever is slow or killed leaves the rest to the next."""
@@ -253,7 +325,8 @@ class Race:
 
     def _carry_on(self) -> None:
         tools = Tools(
-            lake=self.lake, engine=InProcess(1), clock=lambda: self.baton.now_ms, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS
+            lake=self.lake, engine=InProcess(1), clock=lambda: self.baton.now_ms, grace_ms=self.terms.grace_ms,
+            upload_ms=UPLOAD_MS,
         )  # fmt: skip
         self.counts["steps of erasures"] += carry_on_erasures(tools)
 
@@ -370,6 +443,7 @@ class Race:
     def settle(self) -> None:
         """Nobody else is there any more: the log shrinks to its table, and the store to what is referenced."""
         self.check()
+        self._expire_pins()
         self.counts["tombstones removed"] += len(self.removed)
         self.check_failures()
         for log in (log for log in self.logs.values() if log.rows):
@@ -384,7 +458,10 @@ class Race:
             assert sum(batch.num_rows for batch in left) == len(log.table(NO_LIMIT))
         for _ in range(2):  # an orphan goes when its grace is over since it was found
             self.baton.now_ms += LATER_MS
-            collect(self.lake, garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS))
+            collect(
+                self.lake,
+                garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=self.terms.grace_ms, upload_ms=UPLOAD_MS),
+            )
         extents = [extent for at in self.logs for extent in self.metastore.partition(at).extents]
         used = {name for extent in extents for name in (extent.object_id, extent.dead_object) if name is not None}
         stored, wanted = set(self.lake.store.list("objects")), {object_path(object_id) for object_id in used}
@@ -417,13 +494,15 @@ class Race:
     def _options(self, **more: Any) -> JobOptions:
         chance = self.chance
         held_from = chance.choice((NO_LIMIT, NO_LIMIT, chance.randrange(60)))
+        map_bytes = chance.choice((None, None, 80, 160))
         return JobOptions(
-            commit_bytes=chance.choice((1, 1, 300)), map_bytes=chance.choice((None, None, 80, 160)),
-            dead_share_max=chance.choice((0.3, 1.0, 10.0)),
+            commit_bytes=chance.choice((1, 1, 300)), map_bytes=map_bytes, dead_share_max=chance.choice((0.3, 1.0, 10.0)),
+            path=chance.choice(("auto", "whole", "shuffle")) if map_bytes is None else "auto",
             held_from=held_from, clock=self.baton.clock, before_commit=lambda: self.baton.pause("only the commit left"), **more,
         )  # fmt: skip
 
     def _tell(self, text: str) -> None:
+        self.counts["jobs of many"] += text.startswith("compacting ") and ", " in text
         self.baton.pause(text)
 
     @contextmanager
@@ -465,12 +544,15 @@ def rows_of(batch: Any) -> Iterator[tuple[int, bytes, bytes | None]]:
 
 def run(seed: int, root: Path, terms: Terms, *, trace: bool = False) -> Counter[str]:
     ids = random.Random(f"ids {seed}")
-    with patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)):
+    fresh_id = patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4))
+    # A commit is one step here, at its own time: a pin need not look back farther, and keeps no more than it has to.
+    # And every partition of an export is a wave of its own.
+    with fresh_id, patch.object(pins, "UNDERWAY_MS", 0), patch.object(lake_export, "WAVE_PARTITIONS", 1):
         root.mkdir(exist_ok=True)
         race = Race(seed, root, terms)
         try:
             for _ in range(ROUNDS):
-                race.baton.run(ROUND_STEPS)
+                race.baton.run(terms.steps)
                 race.check()
                 if race.baton.chance.random() < 0.6:
                     race.baton.chance.choice((race.baton.finish, race.baton.power_failure))()
@@ -499,14 +581,23 @@ def test_races_of_quick_jobs(tmp_path: Path) -> None:
         run(seed, tmp_path / str(seed), HURRIED)
 
 
+def test_races_in_which_only_a_pin_keeps_what_is_read(tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(12, 20):
+        print(f"seed {seed}")
+        counts += run(seed, tmp_path / str(seed), STINGY)
+    assert [name for name in ("exports", "objects collected") if not counts[name]] == []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--hurried", action="store_true", help="quick jobs on a clock that hardly moves")
+    parser.add_argument("--stingy", action="store_true", help="no grace to speak of: only pins keep objects")
     given = parser.parse_args()
-    terms = HURRIED if given.hurried else Terms()
+    terms = HURRIED if given.hurried else STINGY if given.stingy else Terms()
     counts: Counter[str] = Counter()
     failed: list[int] = []
     for seed in range(given.first, given.first + given.seeds):
