@@ -427,6 +427,7 @@ class Metastore:
         noted = False
         try:
             with (self._snapshots if snapshot else self._engine).begin() as connection:
+                connection.info.pop(NOTED, None)  # of one that was rolled back, on the same connection of the pool
                 yield connection
                 noted = connection.info.pop(NOTED, False)
         except DBAPIError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Protocol
 
@@ -47,10 +48,8 @@ class InProcess:
         return answers(self.outcomes(body, tasks, board))
 
     def outcomes(self, body: Body, tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
-        if self._threads == 1:
-            return [_outcome(body, task, board) for task in tasks]
-        with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(lambda task: _outcome(body, task, board), tasks))
+        with self._mapping() as mapped:
+            return list(mapped(lambda task: _outcome(body, task, board), tasks))
 
     def as_they_end(
         self, body: Body, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
@@ -98,11 +97,11 @@ class InProcess:
             blobs, keys, lost = newest_of_bucket([spool.read(places[bucket]) for places, _ in entries], edges)
             return spool.put(blobs), keys, lost
 
-        with BlobSpool() as spool, ThreadPoolExecutor(self._threads) as pool:
-            entries = [entry for entry in pool.map(index, reversed(work.units())) if entry is not None]
+        with BlobSpool() as spool, self._mapping() as mapped:
+            entries = [entry for entry in mapped(index, reversed(work.units())) if entry is not None]
             if stop():
                 return
-            won = list(pool.map(newest, range(buckets)))
+            won = list(mapped(newest, range(buckets)))
             lost = sum(lost for _, lost in entries) + sum(lost for _, _, lost in won)
             keys = sum(keys for _, keys, _ in won)
             parts = work.parts()
@@ -116,7 +115,16 @@ class InProcess:
                     tombstones_lost=lost if first else 0,
                 )  # fmt: skip
 
-            yield from (answer for answer in pool.map(rewrite, range(len(parts))) if answer is not _Task.UNBEGUN)
+            yield from (answer for answer in mapped(rewrite, range(len(parts))) if answer is not _Task.UNBEGUN)
+
+    @contextmanager
+    def _mapping(self) -> Iterator[Callable[..., Iterator[Any]]]:
+        """One thread is the caller's own: nothing happens beside it."""
+        if self._threads == 1:
+            yield map
+            return
+        with ThreadPoolExecutor(self._threads) as pool:
+            yield pool.map
 
 
 def _outcome(body: Body, task: Any, board: Board | None) -> Any:
