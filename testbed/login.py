@@ -35,11 +35,17 @@ def login_bootstrap(cluster: Cluster) -> str:
     return ",".join(text.partition("LOGIN://")[2] for text in listeners)
 
 
+def login_settings(password: str = PASSWORD) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": password,
+    }  # fmt: skip
+
+
 def login_words(password: str) -> list[str]:
     """For a command of ours; `password` may be a reference."""
-    settings = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.username={USER}",
-                f"sasl.password={password}")  # fmt: skip
-    return [word for setting in settings for word in ("--kafka-conf", setting)]
+    return [
+        word for name, value in login_settings(password).items() for word in ("--kafka-conf", f"{name}={value}")
+    ]  # fmt: skip
 
 
 def super_client(cluster: Cluster) -> Any:

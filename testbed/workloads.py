@@ -95,6 +95,11 @@ class Workload:
             self._left_open.abort()
             self._left_open.close()
             self._left_open = None
+            wait_until(self._is_decided, "the marker of what was aborted")
+
+    def _is_decided(self) -> bool:
+        """A producer is told as soon as the coordinator has decided; the marker comes a moment later."""
+        return self.client.end("txn", 2) == self.client.end("txn", 2, isolation=READ_COMMITTED)
 
     def close(self) -> None:
         """While the brokers live: librdkafka's transactional producer may wait long for those that are gone."""

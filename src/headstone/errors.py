@@ -48,5 +48,11 @@ class Unfinished(HeadstoneError):
     exit_code = 3
 
 
+class Spoilt(HeadstoneError):
+    """What was written so far can't be gone on with: delete it, then begin again."""
+
+    exit_code = 3
+
+
 def _corrupt_log(file: str, position: int, offset: int, problem: str, advice: str) -> CorruptLog:
     return CorruptLog(file=file, position=position, offset=offset, problem=problem, advice=advice)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headstone.audit.kafka_tools import alter_broker, alter_topic, elect_preferred, reassign
+from headstone.audit.kafka_tools import alter_broker, alter_topic, describe_copies, elect_preferred, reassign
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 
@@ -20,7 +20,7 @@ HOSTILE = (
 
 def words(command: str, work: Path) -> list[str]:
     """As bash takes them apart, when the tools only print what they were given."""
-    tools = ("kafka-configs.sh", "kafka-reassign-partitions.sh", "kafka-leader-election.sh")
+    tools = ("kafka-configs.sh", "kafka-reassign-partitions.sh", "kafka-leader-election.sh", "kafka-log-dirs.sh")
     echo = "".join(f"{tool}() {{ printf '%s\\0' \"$@\"; }}\n" for tool in tools)
     run = subprocess.run(["bash", "-c", echo + command], cwd=work, capture_output=True, check=True, text=True)
     assert run.stderr == ""
@@ -43,9 +43,13 @@ def test_a_topic_is_one_word_of_the_shell_and_one_line_of_the_terminal(topic: st
     placed = {"topic": topic, "partition": 7, "replicas": [1, 2]}
     assert json.loads((tmp_path / "plan.json").read_text()) == {"version": 1, "partitions": [placed]}
     moved = ["--bootstrap-server", "k1:9092,k2:9092", "--reassignment-json-file", "plan.json"]
-    assert (words(execute, tmp_path), words(verify, tmp_path)) == ([*moved, "--execute"], [*moved, "--verify"])
+    assert (words(execute, tmp_path), words(verify, tmp_path)) == (
+        [*moved, "--execute"], [*moved, "--preserve-throttles", "--verify"],
+    )  # fmt: skip
+    copies = describe_copies(3, topic)
+    assert words(copies, tmp_path) == [*shared, "--describe", "--broker-list", "3", "--topic-list", topic]
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    assert all(command.isprintable() for command in (write, execute, verify, altered, elected))
+    assert all(command.isprintable() for command in (write, execute, verify, altered, elected, copies))
 
 
 def test_settings_of_brokers_and_lists_with_commas() -> None:

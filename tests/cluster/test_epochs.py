@@ -13,11 +13,14 @@ import pytest
 from headstone.cluster.connection import Connection, wire_settings
 from headstone.cluster.encoding import Reader, Writer
 from headstone.cluster.epochs import Epochs, leader_epochs
+from headstone.cluster.topics import leaders_end
+from headstone.cluster.wire import EARLIEST, NOBODY
+from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
 
 LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH = 2, 3, 23
 NOT_LEADER = 6
-END = 1000
+WATERMARK, END = 990, 1000
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
 
 
@@ -55,7 +58,7 @@ class Broker:
     def _answer(self, key: int, request: Reader) -> Writer:
         if key == METADATA:
             return self._metadata()
-        request.take("i" if key == OFFSET_FOR_LEADER_EPOCH else "ib")
+        replica, *_ = request.take("i" if key == OFFSET_FOR_LEADER_EPOCH else "ib")
         answer = Writer().put("i", 0).array(1)
         for _ in request.array():
             answer.text(request.text())
@@ -63,8 +66,9 @@ class Broker:
             answer.array(len(partitions))
             for number, _, asked in partitions:
                 if key == LIST_OFFSETS:
-                    assert asked == -2
-                    answer.put("ihqqi", number, 0, -1, self._log_start, 0)
+                    offset = self._log_start if asked == EARLIEST else WATERMARK if replica == NOBODY else END
+                    error = NOT_LEADER if self._caches[number] is None else 0
+                    answer.put("ihqqi", number, error, -1, offset, 0)
                 else:
                     cache = self._caches[number]
                     answer.put("hiiq", 0, number, *end_of(cache, asked)) if cache is not None else answer.put(
@@ -120,3 +124,12 @@ def test_who_does_not_lead_is_absent_and_what_has_not_changed_is_not_asked() -> 
         assert leader_epochs(connection, settings, ["orders"], {**newest, ORDERS[2]: 8}) == {}
         assert broker.asked == [METADATA]
     assert leader_epochs(connection, settings, ["orders"], {}) == {}
+
+
+def test_a_leaders_log_ends_behind_what_is_committed() -> None:
+    with Broker([((0, 0),), None], 0).running() as connection:
+        settings = wire_settings(connection)
+        assert leaders_end(connection, settings, ORDERS[0]) == END
+        for partition, why in ((ORDERS[1], "end of orders-1: NOT_LEADER"), (ORDERS[2], "orders-2 has no leader")):
+            with pytest.raises(Unfinished, match=why):
+                leaders_end(connection, settings, partition)

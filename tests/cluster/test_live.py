@@ -27,7 +27,8 @@ def test_who_is_not_there_is_told_at_once() -> None:
         lambda: live.describe(["t"]),
         lambda: live.topic_ids(["t"]),
         lambda: live.create_topic("t", partitions=1, copies=1, settings={}),
-        lambda: live.send(PARTITION, []),
+        lambda: live.log_end(PARTITION),
+        lambda: live.send(PARTITION, [], offset=0),
         lambda: live.consume(PARTITION),
     ):
         with pytest.raises(Unfinished, match="can't be reached: nothing listens there"):
@@ -47,5 +48,11 @@ def test_settings_that_would_change_what_is_read_or_written_are_refused() -> Non
     given = {"security_protocol": "SSL", "enable_ssl_certificate_verification": "false"}
     with pytest.raises(UsageError, match=r"isolation\.level: this command needs read_committed; leave it out"):
         next(cluster(**given, isolation_level="read_uncommitted").consume(PARTITION))
-    with pytest.raises(UsageError, match=r"enable\.idempotence: this command needs true; leave it out"):
-        cluster(**given, enable_idempotence="false").send(PARTITION, [])
+    for setting, value, needed in (
+        ("enable.idempotence", "false", "true"),
+        ("enable.gapless.guarantee", "false", "true"),
+        ("message.timeout.ms", "300000", "0"),
+        ("max.in.flight.requests.per.connection", "5", "1"),
+    ):
+        with pytest.raises(UsageError, match=f"{setting}: this command needs {needed}; leave it out"):
+            cluster(**given, **{setting: value}).send(PARTITION, [], offset=0)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from pathlib import Path
 
 import pytest
 
-from headstone.cluster.replicas import whole_batches, write_aborted_index
+from headstone.cluster.connection import Connection
+from headstone.cluster.encoding import Writer
+from headstone.cluster.replicas import copy_partition, copy_replicas, whole_batches, write_aborted_index
 from headstone.errors import Unfinished
 from headstone.log.indexes import AbortedTxn, read_aborted
+from headstone.log.topic_partition import TopicPartition
+from tests.cluster.test_wire import serving
 from tests.oracle.batches import Batch, Record, encode
 from tests.oracle.notation import History
 
@@ -48,3 +54,43 @@ def test_aborted_transactions_end_at_their_own_marker(tmp_path: Path) -> None:
         AbortedTxn(producer_id=1, first_offset=2, last_offset=5, lso=2),
         AbortedTxn(producer_id=1, first_offset=6, last_offset=7, lso=6),
     ]
+
+
+FETCH, LIST_OFFSETS = 1, 2
+NAMES = ("orders", "../../x")
+"""As a hostile broker tells them, whatever it was asked for."""
+
+
+def answer_of(key: int, port: int) -> bytes:
+    if key == LIST_OFFSETS:
+        return Writer().put("i", 0).array(1).text("t").array(1).put("ihqqi", 0, 0, -1, 0, 0).data
+    if key == FETCH:
+        answer = Writer().put("ihi", 0, 0, 0).array(1).text("t").array(1).put("ihqqq", 0, 0, 0, 0, 0)
+        return answer.array(0).put("i", -1).blob(b"").data
+    answer = Writer().put("i", 0).array(1).put("i", 1).text("127.0.0.1").put("i", port).text(None)
+    answer.text("cluster").put("i", 1).array(len(NAMES))
+    for name in NAMES:
+        answer.put("h", 0).text(name).put("b", 0).array(1)
+        answer.put("hiii", 0, 0, 1, 0).numbers([1]).numbers([1]).numbers([])
+    return answer.data
+
+
+def hostile_broker(connection: socket.socket) -> None:
+    """Its topics have one empty partition each."""
+    while prefix := connection.recv(4, socket.MSG_WAITALL):
+        request = connection.recv(struct.unpack(">i", prefix)[0], socket.MSG_WAITALL)
+        key, _, correlation = struct.unpack_from(">hhi", request)
+        body = answer_of(key, connection.getsockname()[1])
+        connection.sendall(struct.pack(">ii", len(body) + 4, correlation) + body)
+
+
+def test_a_name_that_would_leave_the_directory_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
+    work = tmp_path / "deep" / "work"
+    with serving(hostile_broker) as host:
+        connection = Connection.parse(str(host), {})
+        for topics in ([], ["orders"], ["../../x"]):
+            with pytest.raises(Unfinished, match=r"topic \.\./\.\./x: no name of Kafka's"):
+                copy_replicas(connection, topics, work, bytes_per_second=1 << 20, tell=print)
+        with pytest.raises(Unfinished, match=r"topic \.\./\.\./x: no name of Kafka's"):
+            copy_partition(connection, TopicPartition("../../x", 0), work, last=1)
+    assert list(tmp_path.iterdir()) == []

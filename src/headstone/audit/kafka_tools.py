@@ -1,4 +1,4 @@
-"""Commands for Kafka's own tools, as text for a person to read and run: reassignments, elections, settings.
+"""Commands for Kafka's own tools, as text for a person to read and run: reassignments, elections, settings, checks.
 
 Names come from a cluster's answers and are not trusted: whatever is in them stays one word of the shell, and one line of the
 terminal. Nothing is executed here, and what should be done is decided elsewhere.
@@ -47,7 +47,8 @@ def reassign(
     tool = (
         f"kafka-reassign-partitions.sh --bootstrap-server {quoted(bootstrap)} --reassignment-json-file {quoted(file)}"
     )
-    return write, f"{tool} --execute", f"{tool} --verify"
+    # Without it the tool would delete every throttle of these brokers and topics, whoever set it.
+    return write, f"{tool} --execute", f"{tool} --preserve-throttles --verify"
 
 
 def elect_preferred(partition: TopicPartition, *, bootstrap: str = BOOTSTRAP) -> str:
@@ -55,6 +56,19 @@ def elect_preferred(partition: TopicPartition, *, bootstrap: str = BOOTSTRAP) ->
         f"kafka-leader-election.sh --bootstrap-server {quoted(bootstrap)} --election-type PREFERRED "
         f"--topic {quoted(partition.topic)} --partition {partition.number}"
     )
+
+
+def describe_copies(broker: int, topic: str, *, bootstrap: str = BOOTSTRAP) -> str:
+    """Which partitions of the topic the broker itself has copies of."""
+    return (
+        f"kafka-log-dirs.sh --bootstrap-server {quoted(bootstrap)} --describe --broker-list {broker} "
+        f"--topic-list {quoted(topic)}"
+    )
+
+
+def describe_broker(broker: int, *, bootstrap: str = BOOTSTRAP) -> str:
+    """Its own overrides."""
+    return f"kafka-configs.sh --bootstrap-server {quoted(bootstrap)} --entity-type brokers --entity-name {broker} --describe"
 
 
 def alter_topic(topic: str, changes: Mapping[str, str | None], *, bootstrap: str = BOOTSTRAP) -> str:

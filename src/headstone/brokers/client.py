@@ -188,10 +188,26 @@ class KafkaClient:
             return False
 
     def wait_in_sync(self, topic: str, partition: int = 0, *, brokers: Sequence[int]) -> None:
+        """By the word of each of them: whoever is asked next has heard of it."""
         wait_until(
-            lambda: self.state(topic, partition).isr == tuple(sorted(brokers)),
+            lambda: all(self._in_sync(topic, partition, broker) == sorted(brokers) for broker in brokers),
             f"brokers {list(brokers)} in sync for {topic}-{partition}",
         )
+
+    def _in_sync(self, topic: str, partition: int, broker: int) -> list[int]:
+        [info] = [info for info in self._told_by(broker, topic) if info.partition() == partition] or [None]
+        return [] if info is None else sorted(node.id() for node in info.inSyncReplicas())
+
+    def _told_by(self, broker: int, topic: str) -> list[Any]:
+        """A new consumer asks the broker it was given first. Nothing of one that is not known to be there."""
+        address = self._addresses().get(broker)
+        if address is None:
+            return []
+        consumer = self._consumer(address, READ_UNCOMMITTED)
+        try:
+            return list(consumer.partitionsFor(topic) or ())
+        finally:
+            consumer.close()
 
     def lead(self, topic: str, partition: int, broker: int) -> None:
         self.lead_all([(topic, partition)], broker)
@@ -228,16 +244,12 @@ class KafkaClient:
         return not led_elsewhere
 
     def _led_by_others(self, partitions: Sequence[tuple[str, int]], broker: int) -> list[tuple[str, int]]:
-        """By that broker's own word: a new consumer asks the broker it was given first."""
-        consumer = self._consumer(self.address(broker), READ_UNCOMMITTED)
-        try:
-            leaders = {
-                (topic, info.partition()): info.leader()
-                for topic in sorted({topic for topic, _ in partitions})
-                for info in consumer.partitionsFor(topic) or ()
-            }
-        finally:
-            consumer.close()
+        """By that broker's own word."""
+        leaders = {
+            (topic, info.partition()): info.leader()
+            for topic in sorted({topic for topic, _ in partitions})
+            for info in self._told_by(broker, topic)
+        }
         led = {partition for partition, leader in leaders.items() if leader is not None and leader.id() == broker}
         return [partition for partition in partitions if partition not in led]
 
@@ -250,8 +262,11 @@ class KafkaClient:
         return Producer(self._java, {"bootstrap.servers": self.bootstrap, **given})
 
     def address(self, broker: int) -> str:
+        return self._addresses()[broker]
+
+    def _addresses(self) -> dict[int, str]:
         nodes = self._admin.describeCluster().nodes().get().toArray()
-        return next(f"{node.host()}:{node.port()}" for node in nodes if node.id() == broker)
+        return {node.id(): f"{node.host()}:{node.port()}" for node in nodes}
 
     def _consumer(self, bootstrap: str, isolation: str) -> Any:
         settings = {

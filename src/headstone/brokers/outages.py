@@ -28,6 +28,8 @@ ROLL_MS = 400
 FILLER = b"z"
 CLEAN_SECONDS_MAX = 120
 READ_ATTEMPTS = 50
+TRANSACTION_MS_MAX = 600_000
+"""Longer than brokers need to stop on a slow machine: nobody but the story ends a transaction."""
 
 BROKER_SETTINGS = {
     "log.cleaner.backoff.ms": 200,
@@ -162,7 +164,9 @@ class Scene:
         producer = self._plain
         if put.transactional:
             if self._transactional is None:
-                self._transactional = self._client.producer(linger_ms=0, transactional_id=self.topic)
+                self._transactional = self._client.producer(
+                    linger_ms=0, transactional_id=self.topic, transaction_timeout_ms=TRANSACTION_MS_MAX
+                )
             producer = self._transactional
             producer.begin()
         offset = producer.write(self.topic, 0, put.key, put.value)

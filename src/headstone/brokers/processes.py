@@ -230,6 +230,15 @@ class Cluster:
             broker.wait_started()
         wait_until(self._know_each_other, "every broker knows of all the others")
 
+    def start_broker(self, number: int) -> None:
+        """Returns when every broker knows that it is there."""
+        self._start([self.brokers[number]])
+
+    def stop_broker(self, number: int) -> None:
+        """Cleanly; returns when every other broker knows that it is gone."""
+        self.brokers[number].stop()
+        wait_until(self._know_each_other, f"every broker knows that {number} is gone")
+
     def _know_each_other(self) -> bool:
         """One that has started is known to the controller; the others hear of it a little later."""
         running = {number for number, broker in self.brokers.items() if broker.running}

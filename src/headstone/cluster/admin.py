@@ -251,21 +251,24 @@ class Admin:
 
     def records(
         self, broker: int, offsets: Mapping[TopicPartition, int], *, bytes_max: int, partition_bytes_max: int
-    ) -> dict[TopicPartition, bytes]:
-        """Batches of that broker's own replicas from these offsets on, as it stores them; the last may be cut off.
+    ) -> dict[TopicPartition, bytes | Unfinished]:
+        """Batches of that broker's own replicas from these offsets on, as it stores them, in the order in which they are asked
+        for; the last of each may be cut off. With what was denied beside what was not.
 
         What it does not have, or cannot give now, is left out.
         """
 
-        def ask(reached: BrokerConnection) -> dict[TopicPartition, bytes]:
+        def ask(reached: BrokerConnection) -> dict[TopicPartition, bytes | Unfinished]:
             fetched = questions.fetch_many(
                 reached, offsets, bytes_max=bytes_max, partition_bytes_max=partition_bytes_max
             )  # fmt: skip
-            for partition, answer in fetched.items():
-                if answer.error in DENIED:
-                    what = f"records of {partition}"
-                    raise refusal(reached.host, what, answer.error, permission=questions.READ_TOPIC)
-            return {partition: answer.records for partition, answer in fetched.items() if not answer.error}
+            return {
+                partition: refusal(
+                    reached.host, f"records of {partition}", answer.error, permission=questions.READ_TOPIC
+                ) if answer.error else answer.records
+                for partition, answer in fetched.items()
+                if not answer.error or answer.error in DENIED
+            }  # fmt: skip
 
         return self._ask_broker(broker, ask)
 

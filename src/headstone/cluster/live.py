@@ -40,8 +40,11 @@ class LiveCluster:
     def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None:
         topics.create_topic(self._reach(), topic, partitions=partitions, copies=copies, settings=settings)
 
-    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry]) -> None:
-        records.send(self._reach(), partition, entries)
+    def log_end(self, partition: TopicPartition) -> int:
+        return topics.log_end(self._reach(), partition)
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
+        records.send(self._reach(), partition, entries, offset=offset)
 
     def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
         return records.consume(self._reach(), partition)

@@ -333,10 +333,14 @@ def leader_epoch_ends(broker: BrokerConnection, epochs: Mapping[TopicPartition, 
 def fetch_many(
     broker: BrokerConnection, offsets: Mapping[TopicPartition, int], *, bytes_max: int, partition_bytes_max: int
 ) -> dict[TopicPartition, Fetched]:
-    """From this broker's own replicas, without waiting; each partition's own error with it. One batch comes in any case."""
-    topics = list(by_topic(offsets))
+    """From this broker's own replicas, without waiting; each partition's own error with it. One batch comes in any case.
+
+    It fills its answer in the order in which topics are named first, and in that of their partitions."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in offsets:
+        topics.setdefault(topic, []).append(number)
     question = Writer().put("iiiibii", NOBODY, 0, 0, bytes_max, READ_UNCOMMITTED, 0, -1).array(len(topics))
-    for topic, numbers in topics:
+    for topic, numbers in topics.items():
         question.text(topic).array(len(numbers))
         for number in numbers:
             question.put("iiqqi", number, -1, offsets[TopicPartition(topic, number)], -1, partition_bytes_max)

@@ -1,18 +1,19 @@
 """Records into a partition of a running cluster, and out of it.
 
-All or an error: what is sent is acknowledged by all in-sync replicas, and what is consumed reaches up to the end. Knows nothing
-of what the records are for.
+All or an error: what is sent is acknowledged by all in-sync replicas, at the offsets that were expected, and what is consumed
+reaches up to the end. Knows nothing of what the records are for.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from headstone.cluster.connection import SECONDS_MAX
 from headstone.cluster.librdkafka import Clients
-from headstone.errors import Unfinished
+from headstone.errors import Spoilt, Unfinished
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
 
@@ -22,34 +23,64 @@ POLL_SECONDS = 0.5
 
 
 class _Deliveries:
-    def __init__(self) -> None:
+    """Of records that get one offset after the other, unless somebody else writes, too."""
+
+    def __init__(self, offset: int) -> None:
         self.acknowledged = 0
         self.failure: str | None = None
+        self._offset = offset
 
     def __call__(self, error: Any, message: Any) -> None:
-        del message
-        if error is None:
-            self.acknowledged += 1
-        else:
-            self.failure = self.failure or error.str()
+        if error is not None:
+            self.fail(error.str())
+            return
+        if message.offset() not in (None, self._offset):  # None: it was sent twice, and the broker forgot where it is
+            self.fail(
+                f"a record was to get offset {self._offset} and got {message.offset()}: somebody else writes there"
+            )
+        self.acknowledged += 1
+        self._offset += 1
+
+    def fail(self, why: str) -> None:
+        self.failure = self.failure or why
 
 
-def send(clients: Clients, partition: TopicPartition, records: Iterable[RecordEntry]) -> None:
-    """In this order; returns when all are acknowledged. After an error nobody knows which of them are there."""
+def send(clients: Clients, partition: TopicPartition, records: Iterable[RecordEntry], *, offset: int) -> None:
+    """In this order, the first of them to this offset, which is the log's end; returns when all are acknowledged.
+
+    After Unfinished a beginning of them is there; Spoilt if one was refused for good, or got another offset."""
     producer = clients.producer()
-    deliveries = _Deliveries()
-    with clients.telling(producer, f"{partition}: "):
-        for record in records:
-            while not _produced(producer, partition, record, deliveries):
+    deliveries = _Deliveries(offset)
+    try:
+        with clients.telling(producer, f"{partition}: "), _death_told(clients, producer, deliveries):
+            for record in records:
+                while not _produced(producer, partition, record, deliveries):
+                    _wait(clients, producer, partition, deliveries)
+                producer.poll(0)
+                if deliveries.failure is not None:
+                    break
+            while len(producer) and deliveries.failure is None:
                 _wait(clients, producer, partition, deliveries)
-            producer.poll(0)
-            if deliveries.failure is not None:
-                break
-        while len(producer) and deliveries.failure is None:
-            _wait(clients, producer, partition, deliveries)
+    finally:
+        producer.purge()  # else its thread goes on with them behind our back, for as long as somebody holds the error
     if deliveries.failure is not None:
-        why = clients.connection.hide(deliveries.failure)
-        raise Unfinished(f"{clients.connection.address}: {partition}: {why}; use a new topic")
+        raise Spoilt(f"{clients.connection.address}: {partition}: {clients.connection.hide(deliveries.failure)}")
+
+
+@contextmanager
+def _death_told(clients: Clients, producer: Any, deliveries: _Deliveries) -> Iterator[None]:
+    """A producer dies of a batch that is refused for good. Whoever gives it a record more hears only that it is dead."""
+    try:
+        yield
+    except clients.module.KafkaException as error:
+        why = error.args[0]
+        if not why.fatal() and why.code() != clients.module.KafkaError._FATAL:
+            raise
+        try:
+            producer.poll(0)
+        except clients.module.KafkaException as cause:
+            why = cause.args[0]
+        deliveries.fail(why.str())
 
 
 def _produced(producer: Any, partition: TopicPartition, record: RecordEntry, deliveries: _Deliveries) -> bool:
@@ -71,7 +102,7 @@ def _wait(clients: Clients, producer: Any, partition: TopicPartition, deliveries
         if waited >= SILENCE_SECONDS_MAX:
             raise Unfinished(
                 f"{clients.connection.address}: {partition}: {len(producer)} records were not acknowledged, none of them for "
-                f"{SILENCE_SECONDS_MAX:g} s; use a new topic"
+                f"{SILENCE_SECONDS_MAX:g} s"
             )
         producer.poll(POLL_SECONDS)
         waited += POLL_SECONDS

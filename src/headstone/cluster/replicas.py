@@ -33,7 +33,8 @@ from headstone.log.indexes import AbortedTxn, aborted_bytes
 from headstone.log.layout import HEADER_BYTES, LAST_OFFSET_DELTA_AT
 from headstone.log.listing import list_batches
 from headstone.log.reading import SegmentFile
-from headstone.log.topic_partition import TopicPartition
+from headstone.log.shown import visible
+from headstone.log.topic_partition import TOPIC_NAME, TOPIC_NAME_RULE, TopicPartition
 
 if TYPE_CHECKING:
     from headstone.pipeline.auditing import PartitionAudit
@@ -199,6 +200,13 @@ def ask_producers(connection: Connection, partition: TopicPartition, broker: int
 
 
 def _refuse_unknown(described: Mapping[str, Mapping[int, object]], topics: Sequence[str]) -> None:
+    """Before anything is copied. A broker may tell of topics that nobody asked for: all names become folders here."""
+    for topic in described:
+        if not TOPIC_NAME.fullmatch(topic):
+            raise Unfinished(
+                f"topic {visible(topic)}: no name of Kafka's ({TOPIC_NAME_RULE}), though a broker tells of it: nothing was "
+                "copied"
+            )
     for topic in topics or described:
         state = described.get(topic, {}).get(-1)
         if topic not in described or state is not None:

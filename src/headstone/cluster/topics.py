@@ -13,8 +13,11 @@ from typing import Any
 from headstone.cluster.connection import SECONDS_MAX, Connection, Host, WireSettings, wire_settings
 from headstone.cluster.encoding import uuid_text
 from headstone.cluster.librdkafka import Clients
+from headstone.cluster.questions import DESCRIBE_TOPIC, list_offsets
+from headstone.cluster.refusals import refusal
 from headstone.cluster.wire import BrokerConnection, ask_cluster
 from headstone.errors import Unfinished, UsageError
+from headstone.log.topic_partition import TopicPartition
 
 SECURITY = ("sasl.", "ssl.", "enable.ssl.")
 """How names of settings begin that say how to be let in."""
@@ -116,6 +119,39 @@ def _wait_until_known(clients: Clients, topic: str) -> None:
             raise Unfinished(f"{topic} was made, but: {why}; run the same command again")
         if not times:
             time.sleep(PAUSE_S)
+
+
+def log_end(clients: Clients, partition: TopicPartition) -> int:
+    """As its leader has it, with records that not all in-sync replicas have yet.
+
+    No isolation level tells that: a consumer is told the high watermark, or less (the last stable offset). A replica is told
+    the end of the log, and by the leader alone. Where only librdkafka can connect it is the high watermark."""
+    settings = own_settings(clients.connection)
+    if settings is None:
+        with clients.consumer() as consumer, clients.telling(consumer, f"{partition}: "):
+            where = clients.module.TopicPartition(partition.topic, partition.number)
+            return int(consumer.get_watermark_offsets(where, timeout=SECONDS_MAX)[1])
+    until_s = time.monotonic() + KNOWN_SECONDS_MAX
+    while True:
+        try:
+            return leaders_end(clients.connection, settings, partition)
+        except Unfinished:  # another one is about to lead
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(PAUSE_S)
+
+
+def leaders_end(connection: Connection, settings: WireSettings, partition: TopicPartition) -> int:
+    state = ask_cluster(connection, settings, [partition.topic])
+    leader = state.topics.get(partition.topic, {}).get(partition.number)
+    if leader is None or leader.leader not in state.brokers:
+        raise Unfinished(f"{connection.address}: {partition} has no leader; run the same command again")
+    node = state.brokers[leader.leader]
+    with BrokerConnection(Host(node.host, node.port), settings) as broker:
+        answer = list_offsets(broker, [partition], replica=node.number)[partition]
+    if answer.error:
+        raise refusal(f"{node.host}:{node.port}", f"end of {partition}", answer.error, permission=DESCRIBE_TOPIC)
+    return answer.offset
 
 
 def own_settings(connection: Connection) -> WireSettings | None:

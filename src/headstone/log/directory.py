@@ -17,7 +17,7 @@ from headstone.errors import CorruptLog, UsageError
 from headstone.log import checkpoints
 from headstone.log.ownership import take_after
 from headstone.log.reading import SegmentFile
-from headstone.log.topic_partition import TopicPartition
+from headstone.log.topic_partition import TOPIC_NAME, TopicPartition
 from headstone.storage.access import FROM_ENVIRONMENT, Access
 from headstone.storage.places import ObjectPlace, Place, children, place
 
@@ -30,7 +30,7 @@ UNFINISHED = ".headstone-unfinished"
 METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log: snapshots, not compaction, keep it small, and a controller does not start on a compacted one."""
 
-_PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d+)")
+_PARTITION = re.compile(rf"(?P<topic>{TOPIC_NAME.pattern})-(?P<partition>\d+)")
 _FUTURE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\.[0-9a-f]{32}-future")
 _NAME_LENGTH_MAX = 255
 """A broker cuts a topic's name where the name of its future copy would be longer."""

@@ -6,7 +6,12 @@ checkpoint files are kept by it. Knows nothing of where the partition's bytes ar
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+"""Kafka's own rule, for the whole of a name. Such a name stays in the directory in which its folder is made."""
+TOPIC_NAME_RULE = "up to 249 letters, digits, dots, underscores and hyphens, and not . or .."
 
 
 class TopicPartition(NamedTuple):
