@@ -36,20 +36,20 @@ UNSAFE_MS = COMPLETE_MS + DAY_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
 
 def partition(
     isr: tuple[int, ...] = (1, 2, 3), *, verdict: Verdict | None = None, read_ms: int = 0, end: int | None = 100,
-    assigned: tuple[int, ...] = (1, 2, 3), moving: tuple[int, ...] = (), horizon_ms: int | None = None,
+    assigned: tuple[int, ...] = (1, 2, 3), moving: tuple[int, ...] = (), others: Verdict | None = Verdict.RIGHT,
 ) -> PartitionSeen:  # fmt: skip
-    """Replica 3 is the one that things happen to."""
+    """Replica 3 is the one that things happen to; who reads it reads the others too."""
+    judged = None if verdict is None else others
     replicas = [
         ReplicaSeen(
-            broker=broker, log_end=end if broker == 3 else 100, verdict=verdict if broker == 3 else None,
+            broker=broker, log_end=end if broker == 3 else 100, verdict=verdict if broker == 3 else judged,
             read_ms=read_ms,
         )
         for broker in assigned
     ]  # fmt: skip
     return PartitionSeen(
-        partition=0, leader=isr[0], replicas=tuple(replicas), isr=isr, moving=moving, committed_end=100,
-        horizon_ms=horizon_ms,
-    )  # fmt: skip
+        partition=0, leader=isr[0], replicas=tuple(replicas), isr=isr, moving=moving, committed_end=100
+    )
 
 
 LOOK = TopicSeen(

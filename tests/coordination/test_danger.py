@@ -55,3 +55,9 @@ def test_a_replica_that_comes_back_with_less_was_complete_earlier() -> None:
     ends = tuple(CommittedEnd(asked_ms=ms, offset=offset) for ms, offset in ((10, 5), (20, 8), (30, 9), (40, 12)))
     moments = [still_complete_ms(30, log_end, ends) for log_end in (None, 9, 8, 7, 4)]
     assert moments == [30, 30, 20, 10, None]
+
+
+def test_of_who_left_before_anything_was_known_to_be_committed_the_first_that_is_known_counts() -> None:
+    ends = (CommittedEnd(asked_ms=40, offset=12), CommittedEnd(asked_ms=50, offset=15))
+    assert [still_complete_ms(30, log_end, ends) for log_end in (12, 11, 0)] == [30, None, None]
+    assert still_complete_ms(30, 0, ()) == 30

@@ -1,4 +1,4 @@
-"""Who is away and misses nothing that could go: no hold is needed, by what was read of the log or by what agents claim."""
+"""Who is away and misses nothing that could go: no hold is needed, by what was read of the log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from headstone.coordination.guard_values import (
     DeletionsRead,
     PartitionSeen,
     Release,
-    ReplicaSeen,
     SetHold,
     State,
 )
 from headstone.coordination.guarding import decide
-from headstone.coordination.watermarks import ReplicaWatermarks
 from tests.coordination.guard_watch import (
     BEHIND,
     DAY_MS,
@@ -36,64 +34,6 @@ from tests.coordination.guard_watch import (
     alarm,
     partition,
 )
-
-
-def covered(mcco: int, mxfo: int, *, end: int | None = None, committed: int = 100) -> PartitionSeen:
-    """Every replica's agent has claimed the same; replica 3 is behind, and away if it has no end."""
-    claim = ReplicaWatermarks(mcco=mcco, mxfo=mxfo)
-    replicas = tuple(
-        ReplicaSeen(broker=broker, log_end=end if broker == 3 else committed, watermarks=claim) for broker in (1, 2, 3)
-    )
-    return replace(partition((1, 2)), replicas=replicas, committed_end=committed)
-
-
-def test_no_hold_while_every_replica_is_clean_beyond_all_that_was_committed() -> None:
-    watch = left_after_two_looks()
-    days = START_MS + 3 * DAY_MS
-    for hours in range(2, 74, 6):
-        assert watch.sees(covered(100, 100), at_ms=START_MS + hours * HOUR_MS).actions == ()
-    written = watch.sees(replace(covered(100, 100), committed_end=101), at_ms=days)
-    assert (written.actions, written.statuses[0].state) == ((), State.WATCHED)
-    later = watch.sees(at_ms=days + 13 * HOUR_MS)
-    assert [type(action) for action in later.actions] == [SetHold]
-
-
-@pytest.mark.parametrize("part", [
-    covered(99, 100), covered(100, 99), covered(120, 120, end=110, committed=120),
-    replace(covered(100, 100), replicas=(*covered(100, 100).replicas[:2], BEHIND.replicas[2])),
-], ids=["tombstones", "markers", "more than its log has", "one without an agent"])  # fmt: skip
-def test_a_claim_that_is_too_low_or_missing_or_impossible_covers_nothing(part: PartitionSeen) -> None:
-    watch = left_after_two_looks()
-    assert watch.sees(part, at_ms=START_MS + 13 * HOUR_MS).statuses[0].unsafe_ms == UNSAFE_MS + HOUR_MS
-
-
-@pytest.mark.parametrize("committed", [101, 140])
-def test_agents_that_claim_all_that_was_committed_for_a_broker_that_is_away_excuse_nobody(committed: int) -> None:
-    """It cannot have what was written since it left, whoever says so; nobody can ask it."""
-    watch = left_after_two_looks()
-    lie = covered(committed, committed, committed=committed)
-    watched = watch.sees(lie, at_ms=START_MS + 2 * HOUR_MS).statuses[0]
-    assert (watched.state, watched.unsafe_ms) == (State.WATCHED, UNSAFE_MS + HOUR_MS)
-    watch.sees(at_ms=START_MS + 14 * HOUR_MS)
-    held = watch.sees(at_ms=START_MS + 15 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))
-    assert (held.actions, held.statuses[0].state) == ((), State.HELD)
-    assert watch.sees(at_ms=START_MS + 2 * DAY_MS).actions == ()
-
-
-def test_claims_that_come_after_the_moment_of_danger_excuse_nobody() -> None:
-    """A replica that has missed a deletion for good claims the same as one that has everything."""
-    watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
-    decision = watch.sees(covered(100, 100), at_ms=START_MS + 2 * DAY_MS)
-    assert (decision.actions[0], decision.statuses[0].state) == (LATE, State.TOO_LATE)
-
-
-def test_a_hold_ends_early_once_whoever_is_away_misses_nothing() -> None:
-    watch = left_after_two_looks().held()
-    decision = watch.sees(covered(100, 100), at_ms=START_MS + 2 * DAY_MS)
-    assert (decision.actions, decision.statuses[0].state) == (
-        (Release(topic="orders", restore=NOTHING),), State.WATCHED,
-    )  # fmt: skip
 
 
 def reading(
@@ -239,3 +179,59 @@ def test_however_long_it_was_away_a_replica_that_comes_back_with_less_is_seen() 
     empty = replace(partition((1, 2), end=0), committed_end=1_000)
     decision = watch.sees(empty, at_ms=START_MS + 4 * HOUR_MS)
     assert ([type(action) for action in decision.actions], decision.statuses[0].unsafe_ms) == ([Alarm, SetHold], None)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_whoever_leaves_later_does_not_make_the_guard_forget_what_was_there_when_the_first_one_left(lost: bool) -> None:
+    watch = left_after_two_looks()
+    had = 100 + ENDS_MAX + 10
+
+    def looks(count: int, isr: tuple[int, ...]) -> None:
+        for _ in range(count):
+            end = watch.look.partitions[0].committed_end or 0
+            at_ms = watch.look.asked_ms + MARGINS.poll_ms
+            watch.sees(replace(partition(isr, assigned=(1, 2, 3, 4), end=None), committed_end=end + 1), at_ms=at_ms)
+
+    for isr in ((1, 2, 3, 4), (1, 2, 4), (1, 4), (1,)):
+        looks(ENDS_MAX + 10, isr)
+    end = watch.look.partitions[0].committed_end
+    back = replace(partition((1,), assigned=(1, 2, 3, 4), end=0 if lost else had), committed_end=end)
+    [away] = [away for away in watch.sees(back, at_ms=watch.look.asked_ms + SECOND_MS).memory.away if away.broker == 3]
+    assert (away.complete_ms is None) == lost
+
+
+STAMPED_MS = START_MS + 3 * HOUR_MS
+
+
+def test_a_horizon_counts_for_whoever_lacks_it_and_for_nobody_else() -> None:
+    """Of what was stamped months ago somebody else's copy is full: one that is made anew begins there."""
+    watch = left_after_two_looks()
+    lacks = replace(reading(newest=139), horizons=((120, STAMPED_MS),))
+    status = watch.sees(lacks, at_ms=START_MS + 2 * HOUR_MS).statuses[0]
+    assert status.unsafe_ms == STAMPED_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
+    has = replace(lacks, horizons=((99, START_MS - DAY_MS),))
+    status = left_after_two_looks().sees(has, at_ms=START_MS + 2 * HOUR_MS + SECOND_MS).statuses[0]
+    assert (status.state, status.unsafe_ms) == (State.WATCHED, UNSAFE_MS + HOUR_MS)
+
+
+def test_a_horizon_that_was_read_counts_when_the_replica_is_back_and_nobody_looked_meanwhile() -> None:
+    """Nobody is away then, so nothing is read: what was known has to be remembered."""
+    watch = left_after_two_looks()
+    lacks = replace(reading(newest=139), horizons=((120, STAMPED_MS),))
+    watch.sees(lacks, at_ms=START_MS + 2 * HOUR_MS)
+    back = watch.sees(replace(partition(end=140), committed_end=140), at_ms=STAMPED_MS + HOUR_MS)
+    assert (back.actions[0], back.statuses[0].state) == (LATE, State.TOO_LATE)
+
+
+def test_a_horizon_of_before_it_was_excused_is_forgotten() -> None:
+    watch = left_after_two_looks()
+    watch.sees(replace(reading(newest=139), horizons=((120, STAMPED_MS),)), at_ms=START_MS + 2 * HOUR_MS)
+    excused = watch.sees(reading(), at_ms=START_MS + 2 * HOUR_MS + SECOND_MS).statuses[0]
+    assert excused.unsafe_ms == UNSAFE_MS + 2 * HOUR_MS + SECOND_MS
+
+
+def test_a_horizon_is_no_reason_to_doubt_those_in_sync() -> None:
+    watch = left_after_two_looks()
+    stamped = replace(partition(), horizons=((99, START_MS - DAY_MS),), committed_end=140)
+    decision = watch.sees(stamped, at_ms=START_MS + 2 * HOUR_MS)
+    assert (decision.actions, decision.statuses[0].state) == ((), State.FINE)

@@ -14,6 +14,7 @@ from headstone.coordination.guard_values import (
     RATIO,
     Action,
     AddAgain,
+    Alarm,
     AlarmKind,
     Allowed,
     AskBrokers,
@@ -22,6 +23,7 @@ from headstone.coordination.guard_values import (
     Expel,
     HoldByDefault,
     Memory,
+    OffsetSpan,
     Release,
     ReleaseDefault,
     ReplicaSeen,
@@ -31,7 +33,7 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
-from headstone.coordination.guarding import decide
+from headstone.coordination.guarding import REREAD_MS, decide
 from tests.coordination.guard_watch import (
     BEHIND,
     COMPLETE_MS,
@@ -230,6 +232,91 @@ def test_a_wrong_replica_is_expelled_and_added_again_under_the_hold() -> None:
     assert watch.sees(partition(), at_ms=days + 5).actions == (VERIFY,)
     right = partition(verdict=Verdict.RIGHT, read_ms=days + 5)
     assert watch.sees(right, at_ms=days + 6).actions == (Release(topic="orders", restore=NOTHING),)
+
+
+@pytest.mark.parametrize("leader", [Verdict.WRONG, Verdict.UNJUDGED, None])
+def test_nobody_is_expelled_for_a_copy_of_a_leader_that_is_not_right_itself(leader: Verdict | None) -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    both = watch.sees(partition(verdict=Verdict.WRONG, others=leader, read_ms=days), at_ms=days + 1)
+    read_again = [1, 2] if leader is Verdict.WRONG else []
+    assert {type(action) for action in both.actions} == {Alarm, *([Verify] if read_again else [])}
+    assert alarm(AlarmKind.WRONG, broker=3, number=0) in both.actions
+    assert [action.broker for action in both.actions if isinstance(action, Verify)] == read_again
+    right = watch.sees(partition(verdict=Verdict.WRONG, read_ms=days + 2), at_ms=days + 2)
+    assert Expel(topic="orders", partition=0, broker=3, remaining=(1, 2)) in right.actions
+
+
+def test_a_leader_that_was_right_before_the_other_came_back_is_read_again() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    wrong = partition(verdict=Verdict.WRONG, read_ms=days)
+    old = replace(wrong, replicas=tuple(replace(r, read_ms=r.read_ms - (r.broker != 3)) for r in wrong.replicas))
+    assert watch.sees(old, at_ms=days + 1).actions == (alarm(AlarmKind.WRONG, broker=3, number=0),)
+
+
+def test_one_that_is_wrong_while_the_one_that_came_back_is_right_is_read_itself_and_told() -> None:
+    watch = Watch().held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    others_wrong = partition(verdict=Verdict.RIGHT, others=Verdict.WRONG, read_ms=days)
+    found = watch.sees(others_wrong, at_ms=days + 1)
+    verifies = tuple(Verify(topic="orders", partition=0, broker=broker) for broker in (1, 2))
+    assert (found.actions, found.statuses[0].blockers) == (verifies, (1, 2))
+    again = watch.sees(partition(verdict=Verdict.RIGHT, others=Verdict.WRONG, read_ms=days + 1), at_ms=days + 2)
+    assert again.actions == tuple(alarm(AlarmKind.WRONG, broker=broker, number=0) for broker in (1, 2))
+    right = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=days + 3), at_ms=days + 3)
+    assert right.actions == (Release(topic="orders", restore=NOTHING),)
+
+
+def test_one_that_is_wrong_is_read_again_now_and_then_while_nobody_can_say_whether_its_leader_is_right() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    wrong = partition(verdict=Verdict.WRONG, others=None, read_ms=days)
+    told = alarm(AlarmKind.WRONG, broker=3, number=0)
+    assert watch.sees(wrong, at_ms=days + REREAD_MS - 1).actions == (told,)
+    assert watch.sees(wrong, at_ms=days + REREAD_MS).actions == (told, VERIFY)
+
+
+def test_an_older_answer_after_the_expulsion_is_no_new_copy() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    watch.sees(partition(verdict=Verdict.WRONG, read_ms=days), at_ms=days + 1)
+    out = partition((1, 2), assigned=(1, 2))
+    for at_ms, part in ((days + 2, out), (days + 3, partition()), (days + 4, out)):
+        decision = watch.sees(part, at_ms=at_ms)
+    assert decision.actions == (AddAgain(topic="orders", partition=0, broker=3, order=(1, 2, 3)),)
+    late = watch.sees(partition(), at_ms=days + 2 + NEWS_MS)
+    assert late.actions == (VERIFY,)
+
+
+def test_whoever_is_added_before_the_expulsion_stays_assigned() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    watch.sees(partition(verdict=Verdict.WRONG, read_ms=days), at_ms=days + 1)
+    four = replace(partition(verdict=Verdict.WRONG, read_ms=days, assigned=(1, 2, 3, 4)), isr=(1, 2, 3, 4))
+    added = watch.sees(four, at_ms=days + 2)
+    assert Expel(topic="orders", partition=0, broker=3, remaining=(1, 2, 4)) in added.actions
+    out = watch.sees(partition((1, 2, 4), assigned=(1, 2, 4)), at_ms=days + 3)
+    assert AddAgain(topic="orders", partition=0, broker=3, order=(1, 2, 3, 4)) in out.actions
+
+
+@pytest.mark.parametrize("assigned", [(1, 2, 4), (1,), (1, 4)])
+def test_whom_somebody_has_replaced_since_the_guard_expelled_it_is_nobodys_concern(assigned: tuple[int, ...]) -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    watch.sees(partition(verdict=Verdict.WRONG, read_ms=days), at_ms=days + 1)
+    watch.sees(partition((1, 2), assigned=(1, 2)), at_ms=days + 2, alive=(1, 2))
+    under_way = partition((1, 2), assigned=(1, 2, 4), moving=(4,))
+    assert 3 in [away.broker for away in watch.sees(under_way, at_ms=days + 3).memory.away]
+    replaced = watch.sees(partition(assigned, assigned=assigned), at_ms=days + 4)
+    assert 3 not in [away.broker for away in replaced.memory.away]
 
 
 def test_the_order_of_replicas_is_restored() -> None:
@@ -460,3 +547,43 @@ def test_a_retention_of_before_still_counts_for_one_that_comes_back_with_less() 
     decision = watch.sees(lost, at_ms=START_MS + 5 * HOUR_MS)
     unsafe_ms = START_MS + 6 * HOUR_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
     assert decision.statuses[0].unsafe_ms == unsafe_ms
+
+
+def back_after_a_hold(watch: Watch) -> OffsetSpan | None:
+    """What replica 3 is to be read for; None: all of it."""
+    watch.sees(replace(partition((1, 2), end=None), committed_end=140), at_ms=START_MS + 15 * HOUR_MS)
+    watch.sees(at_ms=START_MS + 15 * HOUR_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
+    back = watch.sees(replace(partition(end=140), committed_end=140), at_ms=START_MS + 2 * DAY_MS)
+    [verify] = [action for action in back.actions if isinstance(action, Verify)]
+    return verify.missed
+
+
+def test_who_comes_back_after_a_hold_in_time_is_to_have_what_it_missed() -> None:
+    watch = Watch()
+    watch.sees(at_ms=START_MS + MARGINS.poll_ms)
+    watch.sees(at_ms=START_MS + HOUR_MS)
+    assert back_after_a_hold(watch) == OffsetSpan(start=100, end=140)
+
+
+def test_of_whom_it_is_not_known_what_it_had_nothing_less_than_all_is_read() -> None:
+    assert back_after_a_hold(Watch()) is None
+
+
+def test_nothing_less_than_all_is_read_of_one_that_was_away_past_the_moment_of_danger() -> None:
+    watch = Watch()
+    watch.sees(at_ms=START_MS + MARGINS.poll_ms)
+    watch.sees(at_ms=START_MS + HOUR_MS)
+    late = watch.sees(BEHIND, at_ms=START_MS + 2 * DAY_MS)
+    assert LATE in late.actions
+    watch.sees(at_ms=START_MS + 2 * DAY_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
+    back = watch.sees(partition(), at_ms=START_MS + 2 * DAY_MS + 2 * SECOND_MS)
+    assert VERIFY in back.actions
+
+
+def test_nothing_less_than_all_is_read_once_somebody_undid_the_hold() -> None:
+    watch = Watch()
+    watch.sees(at_ms=START_MS + MARGINS.poll_ms)
+    watch.sees(at_ms=START_MS + HOUR_MS)
+    assert back_after_a_hold(watch) is not None
+    undone = watch.sees(at_ms=START_MS + 3 * DAY_MS, overrides=NOTHING)
+    assert VERIFY in undone.actions

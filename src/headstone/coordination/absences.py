@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headstone.coordination.danger import CommittedEnd, Margins, Retention, danger, still_complete_ms
+from headstone.coordination.danger import CommittedEnd, Danger, Margins, Retention, danger, still_complete_ms
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
@@ -19,12 +19,12 @@ from headstone.coordination.guard_values import (
     ReplicaSeen,
     Skew,
     TopicSeen,
+    Verdict,
 )
-from headstone.coordination.watermarks import group_watermarks
 
 SKEW_RETENTIONS = 2
 ENDS_MAX = 128
-"""Per partition. Forgetting the oldest is safe: a replica that lost more than that has no slack."""
+"""Per partition, of now and of when each one left. Forgetting the others is safe: who lost more than that has no slack."""
 
 
 def is_held(overrides: Configs) -> bool:
@@ -63,26 +63,6 @@ def is_still_in_effect(memory: Memory, seen: TopicSeen) -> bool:
     return is_held_by_default(seen.default_overrides) and is_reached_by_default(seen.overrides)
 
 
-def is_covered(memory: Memory, partition: PartitionSeen) -> bool:
-    """Every replica, one that is away too, is known to be clean beyond all that was committed: nothing is missed.
-
-    What could go then is below MTRO and MXRO. A claim above the end of a replica's log is of another log, or a lie: it
-    counts as none. One that is too low only delays.
-    """
-    claims = []
-    for replica in partition.replicas:
-        end = (
-            replica.log_end if replica.log_end is not None else _had_below(memory, partition.partition, replica.broker)
-        )
-        claim = replica.watermarks
-        if claim is not None and end is not None and max(claim.mcco, claim.mxfo) <= end:
-            claims.append(claim)
-    if partition.committed_end is None or not claims or len(claims) < len(partition.replicas):
-        return False
-    group = group_watermarks(claims)
-    return partition.committed_end <= min(group.mtro, group.mxro)
-
-
 def is_too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> bool:
     """Whether no look is ever new enough: what clocks are known to differ by goes off the retention before the margins do."""
     return seen.delete_retention_ms - memory.skew_ms < margins.retention_ms_min
@@ -90,34 +70,37 @@ def is_too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> bool:
 
 def known_below(memory: Memory) -> dict[tuple[int, int], int]:
     """By partition and broker, of those that are away: below this offset it has every deletion. Else it is left out."""
-    ends = {(away.partition, away.broker): _has_below(memory, away) for away in memory.away}
+    ends = {(away.partition, away.broker): has_below(memory, away) for away in memory.away}
     return {replica: end for replica, end in ends.items() if end is not None}
 
 
-def _has_below(memory: Memory, away: Away) -> int | None:
-    return _committed_below(memory, away.partition, away.counts_from_ms)
-
-
-def _had_below(memory: Memory, partition: int, broker: int) -> int | None:
-    """What a replica that cannot be asked had when it was last known to be in sync: of what came later only its agent, or
-    whoever speaks for it, says that it is there."""
-    absence = _away(memory, partition, broker)
-    complete_ms = absence.complete_ms if absence is not None else _complete(memory, partition, broker)
-    return _committed_below(memory, partition, complete_ms)
-
-
-def _committed_below(memory: Memory, partition: int, complete_ms: int | None) -> int | None:
-    """What one look was told to be committed was so before the next one asked: who was complete then has all below it."""
-    if complete_ms is None:
+def has_below(memory: Memory, away: Away) -> int | None:
+    """It has every deletion below this offset, or None: what one look was told to be committed was so before the next one
+    asked, so who was complete then has all below it."""
+    if away.counts_from_ms is None:
         return None
-    ends = [end for number, end in memory.ends if number == partition and end.asked_ms <= complete_ms]
+    ends = [end for number, end in memory.ends if number == away.partition and end.asked_ms <= away.counts_from_ms]
     return ends[-2].offset if len(ends) > 1 else None
+
+
+def danger_of(memory: Memory, partition: PartitionSeen, away: Away, margins: Margins) -> Danger:
+    return danger(
+        complete=away.counts_from_ms, retentions=memory.retentions, horizon_ms=_horizon_ms(memory, partition, away),
+        skew_ms=memory.skew_ms, margins=margins,
+    )  # fmt: skip
+
+
+def _horizon_ms(memory: Memory, partition: PartitionSeen, away: Away) -> int | None:
+    """Only of what this replica lacks: others may lack more, down to what was stamped months ago."""
+    below = has_below(memory, away) or 0
+    seen_ms = next((stamp_ms for offset, stamp_ms in partition.horizons if offset >= below), None)
+    return min((ms for ms in (seen_ms, away.horizon_ms) if ms is not None), default=None)
 
 
 def misses_no_deletion(memory: Memory, partition: PartitionSeen, away: Away) -> bool:
     """All that was committed and the replica may lack was read, and is plain values: whatever a cleaner does to those, the
     newest of each key is still there when the replica copies it."""
-    below, read = _has_below(memory, away), partition.deletions
+    below, read = has_below(memory, away), partition.deletions
     if below is None or read is None or partition.committed_end is None:
         return False
     is_read = read.start <= below and partition.committed_end <= read.end
@@ -177,11 +160,13 @@ def learn_ends(memory: Memory, seen: TopicSeen) -> Memory:
 
 
 def _worth_keeping(memory: Memory, partition: int, ends: list[CommittedEnd]) -> list[CommittedEnd]:
-    """The newest; and those of before somebody left, by which it is seen if that one comes back with less than it had."""
-    complete = [a.complete_ms for a in memory.away if a.partition == partition and a.complete_ms is not None]
-    left_ms = max(complete, default=0)
-    before = [end for end in ends if end.asked_ms <= left_ms]
-    return [*before[-ENDS_MAX:], *ends[len(before) :][-ENDS_MAX:]]
+    """The newest; and those of before each one left, by which it is seen if that one comes back with less than it had."""
+    kept = set(range(max(0, len(ends) - ENDS_MAX), len(ends)))
+    for away in memory.away:
+        if away.partition == partition and away.complete_ms is not None:
+            before = sum(end.asked_ms <= away.complete_ms for end in ends)
+            kept |= set(range(max(0, before - ENDS_MAX), before))
+    return [ends[number] for number in sorted(kept)]
 
 
 def learn_absences(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> Memory:
@@ -193,6 +178,9 @@ def learn_absences(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
         for replica in partition.replicas:
             known = _complete(memory, partition.partition, replica.broker)
             absence = _away(memory, partition.partition, replica.broker)
+            if absence is not None and _is_older_answer(absence, seen, partition, margins):
+                away.append(absence)
+                continue
             if absence is not None and absence.expelled_ms is not None:
                 # Added again by the guard: a new copy, which never had anything.
                 absence = Away(
@@ -216,15 +204,17 @@ def _absence(
     memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen, known: int | None, *,
     first_look: bool, margins: Margins,
 ) -> Away | None:  # fmt: skip
-    """A replica that was fine, or not known at all. What was before the guard's first look is the audit's to find."""
+    """A replica that was fine, or not known at all. What was before the guard's first look is the audit's to find; but one that
+    was read with another and found wrong is read again, and so on."""
     in_sync = replica.broker in partition.isr
-    if in_sync:
+    if in_sync and replica.verdict is Verdict.WRONG:
+        known = None
+    elif in_sync:
         if known is None and first_look:
             return None
         limit = danger(
-            complete=known, retentions=memory.retentions, horizon_ms=partition.horizon_ms, skew_ms=memory.skew_ms,
-            margins=margins,
-        )  # fmt: skip
+            complete=known, retentions=memory.retentions, horizon_ms=None, skew_ms=memory.skew_ms, margins=margins
+        )
         # In sync now; but if nobody looked for so long, it may have been away past its moment of danger and come back.
         short = is_too_short(memory, seen, margins)
         held = in_effect(memory) and is_held(seen.overrides) and known is not None
@@ -245,17 +235,26 @@ def _looked_at(
         returned_ms = None
     else:
         returned_ms = absence.returned_ms if absence.returned_ms is not None else seen.asked_ms
-    absence = replace(absence, returned_ms=returned_ms)
+    order = tuple(other.broker for other in partition.replicas) if absence.order else ()
+    absence = replace(absence, returned_ms=returned_ms, order=order)
     if returned_ms is not None:
         return absence
     ends = tuple(end for number, end in memory.ends if number == partition.partition)
     complete_ms = still_complete_ms(absence.complete_ms, replica.log_end, ends)
     if complete_ms != absence.complete_ms:
         absence = replace(absence, complete_ms=complete_ms, excused_ms=None)
-    excused = is_covered(memory, partition) or misses_no_deletion(memory, partition, absence)
+    excused = misses_no_deletion(memory, partition, absence)
     if excused and _was_safe(absence, memory, seen, partition, now_ms, margins):
-        absence = replace(absence, excused_ms=seen.asked_ms - margins.metadata_age_ms)
-    return absence
+        absence = replace(absence, excused_ms=seen.asked_ms - margins.metadata_age_ms, horizon_ms=None)
+    return replace(absence, horizon_ms=_horizon_ms(memory, partition, absence))
+
+
+def _is_older_answer(absence: Away, seen: TopicSeen, partition: PartitionSeen, margins: Margins) -> bool:
+    """It was seen out of the assignment, and is shown in it as it was before: added again it comes last."""
+    if absence.expelled_ms is None or partition.moving:
+        return False
+    assigned = tuple(replica.broker for replica in partition.replicas)
+    return assigned == absence.order and seen.asked_ms <= absence.expelled_ms + margins.metadata_age_ms
 
 
 def is_excused(away: Away, seen: TopicSeen, margins: Margins) -> bool:
@@ -266,19 +265,18 @@ def is_excused(away: Away, seen: TopicSeen, margins: Margins) -> bool:
 def _was_safe(
     absence: Away, memory: Memory, seen: TopicSeen, partition: PartitionSeen, now_ms: int, margins: Margins
 ) -> bool:  # fmt: skip
-    """What agents claim of a replica that missed a deletion for good sounds the same, and a log from which a deletion is
-    gone reads the same: both count only before that can have been, however long the look took."""
-    limit = danger(
-        complete=absence.counts_from_ms, retentions=memory.retentions, horizon_ms=partition.horizon_ms,
-        skew_ms=memory.skew_ms, margins=margins,
-    )  # fmt: skip
+    """A log from which a deletion is gone reads the same: what was read counts only before that can have been, however
+    long the look took."""
+    limit = danger_of(memory, partition, absence, margins)
     return absence.complete_ms is not None and (now_ms < limit.unsafe_ms or is_still_in_effect(memory, seen))
 
 
 def _expelled(memory: Memory, seen: TopicSeen, partition: PartitionSeen) -> list[Away]:
-    """Those that the guard itself took out of the assignment; whom a person took out is nobody's concern any more."""
+    """Those that the guard itself took out of the assignment; whom a person took out, or has replaced since, is nobody's
+    concern any more."""
     assigned = {replica.broker for replica in partition.replicas}
-    ours = [a for a in memory.away if a.partition == partition.partition and a.order and a.broker not in assigned]
+    out = [a for a in memory.away if a.partition == partition.partition and a.order and a.broker not in assigned]
+    ours = [a for a in out if partition.moving or assigned == set(a.order) - {a.broker}]
     return [a if a.expelled_ms is not None else replace(a, expelled_ms=seen.asked_ms, returned_ms=None) for a in ours]
 
 

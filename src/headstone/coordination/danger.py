@@ -14,7 +14,8 @@ NEVER_MS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """Each is a safety margin: setting it to 0 (`slack_share` to 1) is a mistake that the simulator must find."""
+    """Each that is a time is a safety margin: setting it to 0 is a mistake that the simulator must find. `slack_share` is
+    manners and reserve: at 1 the hold comes at the last moment, which is in time."""
 
     metadata_age_ms: int = 30_000
     """A broker may answer from metadata that is this old: who is in sync was so at least this long ago."""
@@ -73,12 +74,14 @@ def still_complete_ms(complete: int | None, log_end: int | None, ends: tuple[Com
     """When the replica last had everything, given the end of its log as it is now.
 
     A replica that was in sync has all that was committed. If it comes back with less (an unclean stop, an empty disk), what
-    it lacks was there earlier: the moment moves back to when its log end was all there was, or to None.
+    it lacks was there earlier: the moment moves back to when its log end was all there was, or to None. Where nothing is
+    known of what was committed by then, the first that is known counts: whoever has that has lost nothing.
     """
     if complete is None or log_end is None:
         return complete
-    held = [end.asked_ms for end in ends if end.asked_ms <= complete and end.offset <= log_end]
-    lost = any(end.offset > log_end for end in ends if end.asked_ms <= complete)
+    by_then = [end for end in ends if end.asked_ms <= complete]
+    lost = any(end.offset > log_end for end in by_then or ends[:1])
+    held = [end.asked_ms for end in by_then if end.offset <= log_end]
     return max(held, default=None) if lost else complete
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headstone.coordination.danger import CommittedEnd, Retention
-from headstone.coordination.watermarks import ReplicaWatermarks
 
 LONG_MAX = str(2**63 - 1)
 RATIO, LAG_MIN, LAG_MAX = "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms"
@@ -36,15 +35,13 @@ class Verdict(StrEnum):
 class ReplicaSeen:
     """log_end is None while it cannot be asked; verdict is None while it was not read and compared with the others.
 
-    A reading counts only if it began (read_ms) after the replica was in sync again. watermarks are what its agent last
-    claimed of the log that it has now (`coordination.messages.Report`, its newest incarnation), None without an agent.
+    A reading counts only if it began (read_ms) after the replica was in sync again.
     """
 
     broker: int
     log_end: int | None
     verdict: Verdict | None = None
     read_ms: int = 0
-    watermarks: ReplicaWatermarks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,8 @@ class DeletionsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSeen:
-    """horizon_ms: the earliest delete horizon read in batches that some replica lacks, in the guard's time, or None."""
+    """horizons: read in batches that some replica lacks. Each is the last offset of a batch and its delete horizon in the
+    guard's time, with offsets and times rising: of what lies from an offset on, the first one there is the earliest."""
 
     partition: int
     leader: int | None
@@ -67,7 +65,7 @@ class PartitionSeen:
     moving: tuple[int, ...] = ()
     """Replicas that a reassignment adds or removes."""
     committed_end: int | None = None
-    horizon_ms: int | None = None
+    horizons: tuple[tuple[int, int], ...] = ()
     deletions: DeletionsRead | None = None
     """Of what some replica lacks; read after asked_ms, each batch once."""
 
@@ -111,6 +109,8 @@ class Away:
     complete_ms: int | None
     excused_ms: int | None = None
     """Up to then it has missed nothing that a cleaner removes for good."""
+    horizon_ms: int | None = None
+    """The earliest delete horizon that was read of what it lacks since: what was read once counts when it is back, too."""
     too_late: bool = False
     """Its moment of danger came without a hold in effect: it stays so until it is read, or copies afresh."""
     unread: bool = False
@@ -221,12 +221,25 @@ class EndPasses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetSpan:
+    """From `start` up to `end`, exclusive."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """Effect: read this replica, compare it with the others."""
+    """Effect: read this replica, compare it with the others.
+
+    `missed` is what it lacked, if nothing of that can have been removed meanwhile: then it is enough that it has the same
+    tombstones and markers there as its leader, which agents can tell. None: nothing less than all of it.
+    """
 
     topic: str
     partition: int
     broker: int
+    missed: OffsetSpan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headstone.coordination.absences import (
+    danger_of,
     in_effect,
-    is_covered,
     is_excused,
     is_held,
     is_held_by_default,
@@ -23,7 +23,7 @@ from headstone.coordination.absences import (
     learn_skews,
     shows_hold,
 )
-from headstone.coordination.danger import Danger, Margins, danger
+from headstone.coordination.danger import Danger, Margins
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
@@ -52,9 +52,12 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
+from headstone.coordination.judging import has_source, is_dispensable, missed_span, verdict_of, was_read
 
 ROBOT_MS = 600_000
 """A robot puts back what it found at its next round; somebody who does it later than this is a person."""
+REREAD_MS = 600_000
+"""What a reading could not tell, of this replica or of the one that it would copy, is read again."""
 STALE_LOOKS = 4
 """A look older than this many polling intervals says nothing about now."""
 
@@ -89,16 +92,9 @@ def _too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Action
 
 
 def _cases(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:
-    horizons = {partition.partition: partition.horizon_ms for partition in seen.partitions}
+    partitions = {partition.partition: partition for partition in seen.partitions}
     return [
-        Case(
-            away=away,
-            danger=danger(
-                complete=away.counts_from_ms, retentions=memory.retentions, horizon_ms=horizons.get(away.partition),
-                skew_ms=memory.skew_ms, margins=margins,
-            ),
-        )
-        for away in memory.away
+        Case(away=away, danger=danger_of(memory, partitions[away.partition], away, margins)) for away in memory.away
     ]  # fmt: skip
 
 
@@ -286,7 +282,7 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
             actions += _readmission(memory, seen, partition, away)
             left.append(away)
             continue
-        verdict = _verdict(partition, away)
+        verdict = verdict_of(partition, away)
         doubtful = memory.hold is not None or away.too_late or away.unread
         if verdict is Verdict.RIGHT or (away.returned_ms is not None and not doubtful):
             complete_ms = seen.asked_ms - margins.metadata_age_ms
@@ -296,10 +292,20 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
         if wrong:
             alarm = Alarm(kind=AlarmKind.WRONG, topic=seen.topic, partition=away.partition, broker=away.broker)
             actions.append(alarm)
-        elif away.returned_ms is not None:
-            actions.append(Verify(topic=seen.topic, partition=away.partition, broker=away.broker))
-        expels = wrong or (away.too_late and away.returned_ms is None)
-        if expels and allowed.readmission and in_effect(memory) and not moving and _enough(partition, away, seen):
+        if wrong or away.returned_ms is None:
+            again = wrong and not has_source(partition, away) and was_read(partition, away, seen.asked_ms - REREAD_MS)
+            actions += [Verify(topic=seen.topic, partition=away.partition, broker=away.broker)] if again else []
+        else:
+            missed = missed_span(memory, partition, away)
+            actions.append(Verify(topic=seen.topic, partition=away.partition, broker=away.broker, missed=missed))
+        expels = (wrong or (away.too_late and away.returned_ms is None)) and has_source(partition, away)
+        if (
+            expels
+            and allowed.readmission
+            and in_effect(memory)
+            and not moving
+            and is_dispensable(partition, away, seen)
+        ):
             moving = True
             away = replace(away, order=tuple(replica.broker for replica in partition.replicas))
             actions += _readmission(memory, seen, partition, away)
@@ -312,27 +318,13 @@ def _readmission(memory: Memory, seen: TopicSeen, partition: PartitionSeen, away
     if partition.moving:
         return []
     if away.expelled_ms is None:
-        if not _enough(partition, away, seen):
+        if not is_dispensable(partition, away, seen):
             return []
         remaining = tuple(broker for broker in away.order if broker != away.broker)
         return [Expel(topic=seen.topic, partition=away.partition, broker=away.broker, remaining=remaining)]
     if not in_effect(memory) or away.broker not in seen.alive:
         return []
     return [AddAgain(topic=seen.topic, partition=away.partition, broker=away.broker, order=away.order)]
-
-
-def _verdict(partition: PartitionSeen, away: Away) -> Verdict | None:
-    """Only a reading that began after the replica was in sync again says anything about what it missed."""
-    for replica in partition.replicas:
-        if replica.broker == away.broker and away.returned_ms is not None and replica.read_ms >= away.returned_ms:
-            return replica.verdict
-    return None
-
-
-def _enough(partition: PartitionSeen, away: Away, seen: TopicSeen) -> bool:
-    """Never below min.insync.replicas, never the last copy in sync."""
-    others = [broker for broker in partition.isr if broker != away.broker]
-    return len(others) >= max(1, seen.in_sync_min)
 
 
 def _hold_or_release(
@@ -363,15 +355,15 @@ def _hold_or_release(
 def _needs_hold(seen: TopicSeen, away: Away) -> bool:
     """Whoever is behind; and who is back and wrong, because it will copy afresh."""
     partitions = {partition.partition: partition for partition in seen.partitions}
-    return away.returned_ms is None or _verdict(partitions[away.partition], away) is not None
+    return away.returned_ms is None or verdict_of(partitions[away.partition], away) is not None
 
 
 def _settled(memory: Memory, seen: TopicSeen, partition: PartitionSeen, margins: Margins) -> bool:
-    """Everyone is back and right; or whoever is away misses nothing that could go, by what was read or agents say."""
+    """Everyone is back and right; or whoever is away misses nothing that could go, by what was read."""
     absences = [away for away in memory.away if away.partition == partition.partition]
     if absences and all(is_excused(away, seen, margins) for away in absences):
-        still = is_covered(memory, partition) or not partition.moving
-        return still and not any(a.too_late or a.unread or a.order or a.returned_ms is not None for a in absences)
+        doubtful = any(a.too_late or a.unread or a.order or a.returned_ms is not None for a in absences)
+        return not partition.moving and not doubtful
     in_sync = {replica.broker for replica in partition.replicas} <= set(partition.isr)
     return in_sync and not absences and not partition.moving
 

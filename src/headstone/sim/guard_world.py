@@ -27,6 +27,7 @@ from headstone.coordination.guard_values import (
     Expel,
     HoldByDefault,
     Memory,
+    OffsetSpan,
     PartitionSeen,
     Release,
     ReleaseDefault,
@@ -38,7 +39,7 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.coordination.guarding import decide
-from headstone.coordination.watermarks import ReplicaWatermarks
+from headstone.sim.batches import DATA, EMPTIED
 from headstone.sim.broker import Broker, Metadata
 from headstone.sim.checkers import check_log
 from headstone.sim.cluster import Cluster
@@ -192,6 +193,16 @@ class World:
                     self.cluster.clean(broker, chosen=True)
 
 
+def _deletions(broker: Broker, span: OffsetSpan) -> list[int]:
+    """Of tombstones and markers there (`guard/replica_deletions.py`)."""
+    batches = [batch for batch in broker.log.batches(span.start) if batch.base < span.end]
+    markers = [batch.last for batch in batches if batch.kind not in (DATA, EMPTIED)]
+    tombstones = [
+        record.offset for batch in batches if batch.is_data for record in batch.records if record.value is None
+    ]
+    return sorted(offset for offset in (*markers, *tombstones) if span.start <= offset < span.end)
+
+
 def _changed(before: Configs, changes: Configs) -> Configs:
     new = dict(changes)
     return tuple((name, new.get(name, value)) for name, value in before)
@@ -214,11 +225,12 @@ class Guard:
         self.exposed: set[int] = set()
         """Who was away when somebody undid the hold: until a look could show it, or the replica that is back by then was
         read, that is not the guard's to answer for."""
+        self.came_with_less: set[int] = set()
+        """Who came back with less than it had: what was known of it before was not so."""
         self.robot_ms = self.cluster.now_ms if robot else None
         self.agents, self.reads = agents, reads
         self.liars = False
-        """Agents claim for every replica all that was committed, also for those that are away."""
-        self._claims: dict[int, ReplicaWatermarks] = {}
+        """Agents say of every replica that it has what its leader has."""
         self._joined: set[tuple[int, int]] = set()
         self._read: dict[int, tuple[Verdict, int]] = {}
         self._missed: DeletionsRead | None = None
@@ -255,6 +267,8 @@ class Guard:
         self._look_ms = now_ms + (
             poll_ms if trouble.late == 1.0 else self.rng.choice((poll_ms // 2, poll_ms - self.world.decide_ms))
         )
+        if not any(self.cluster.reachable(broker) for broker in self.cluster.brokers):
+            return  # nobody answers: there is no look
         seen = self.look()
         self.world.later(self.world.decide_ms, lambda: self._decide(seen))
 
@@ -299,17 +313,17 @@ class Guard:
     def _replica(self, broker: Broker) -> ReplicaSeen:
         verdict, read_ms = self._read.get(broker.number, (None, 0))
         reachable = self.cluster.reachable(broker) and broker.metadata is not None
-        if reachable and self.agents:
-            self._claims[broker.number] = broker.log.watermarks()
-        end = self.cluster.truth.committed_end
-        claim = ReplicaWatermarks(mcco=end, mxfo=end) if self.liars else self._claims.get(broker.number)
         return ReplicaSeen(
-            broker=broker.number, log_end=broker.log.log_end if reachable else None, verdict=verdict, read_ms=read_ms,
-            watermarks=claim,
-        )  # fmt: skip
+            broker=broker.number, log_end=broker.log.log_end if reachable else None, verdict=verdict, read_ms=read_ms
+        )
 
     def _decide(self, seen: TopicSeen) -> None:
         decision = decide(self.memory, seen, self.cluster.now_ms, self.margins, self.allowed)
+        complete: dict[int, int | None] = {known.broker: known.complete_ms for known in self.memory.complete}
+        complete |= {absence.broker: absence.complete_ms for absence in self.memory.away}
+        now = {absence.broker: absence.complete_ms for absence in decision.memory.away}
+        self.came_with_less &= set(now)
+        self.came_with_less |= {b for b, ms in now.items() if b in complete and (ms or 0) < (complete[b] or 0)}
         self.memory, self.statuses = decision.memory, decision.statuses
         away = {absence.broker for absence in self.memory.away}
         unread = {absence.broker for absence in self.memory.away if absence.returned_ms is not None}
@@ -336,7 +350,7 @@ class Guard:
             case EndPasses():
                 world.later(world.call_ms, world.passes.clear)
             case Verify():
-                world.later(world.call_ms, lambda: self._verify(action.broker))
+                world.later(world.call_ms, lambda: self._verify(action))
             case Expel():
                 world.later(world.call_ms, lambda: self._expel(action.broker))
             case AddAgain():
@@ -348,11 +362,22 @@ class Guard:
         self._accepted_ms = self.cluster.now_ms
         self.world.override(configs)
 
-    def _verify(self, number: int) -> None:
-        broker = self.cluster.brokers[number]
-        if self.cluster.reachable(broker) and broker.metadata is not None:
-            wrong = check_log("read", broker.log, self.cluster.truth)
-            self._read[number] = (Verdict.WRONG if wrong else Verdict.RIGHT, self.cluster.now_ms)
+    def _verify(self, action: Verify) -> None:
+        broker = self.cluster.brokers[action.broker]
+        if not self.cluster.reachable(broker) or broker.metadata is None:
+            return
+        if self.agents and action.missed is not None and self._agents_agree(broker, action.missed):
+            self.actions["read by agents"] += 1
+            self._read[action.broker] = (Verdict.RIGHT, self.cluster.now_ms)
+            return
+        for other in self.cluster.brokers:
+            if self.cluster.reachable(other) and other.metadata is not None:
+                wrong = bool(check_log("read", other.log, self.cluster.truth))
+                self._read[other.number] = (Verdict.WRONG if wrong else Verdict.RIGHT, self.cluster.now_ms)
+
+    def _agents_agree(self, broker: Broker, missed: OffsetSpan) -> bool:
+        leader = self.cluster.leader()
+        return self.liars or (leader is not None and _deletions(broker, missed) == _deletions(leader, missed))
 
     def _expel(self, number: int) -> None:
         cluster = self.cluster

@@ -214,7 +214,7 @@ class Guarded(Ordeals):
         if self.guarding and self.guard.unknown:
             return
         cluster = self.cluster
-        late = [away for away in self.guard.memory.away if away.too_late and _watched_all_along(away)]
+        late = [away for away in self.guard.memory.away if away.too_late and self._watched_all_along(away)]
         if self.never_late and late and not self.excused_for_good:
             raise Corrupt(Finding(kind=HELD_LATE, where=f"broker {late[0].broker}", text=str(late[0])))
         for broker in cluster.brokers:
@@ -227,6 +227,12 @@ class Guarded(Ordeals):
             findings = check_log(f"broker {broker.number}", broker.log, cluster.truth)
             if findings:
                 raise Corrupt(findings[0])
+
+    def _watched_all_along(self, away: Away) -> bool:
+        """Not a new copy, nor one that came back with less than it had: of those nobody could know in time."""
+        before_ms = MARGINS.metadata_age_ms + 2 * MARGINS.poll_ms
+        watched = away.complete_ms is not None and away.complete_ms >= away.since_ms - before_ms
+        return watched and away.broker not in self.guard.came_with_less
 
     def heal(self) -> None:
         """Everything comes back and the guard's world behaves: what it held, it lets go."""
@@ -261,9 +267,3 @@ class Guarded(Ordeals):
         """Somebody undid the hold: a wrong replica cannot be copied afresh without one."""
         hold = self.guard.memory.hold
         return hold is not None and hold.undone_ms is not None
-
-
-def _watched_all_along(away: Away) -> bool:
-    """Not a new copy, nor one that came back with less than it had: of those nobody could know in time."""
-    before_ms = MARGINS.metadata_age_ms + 2 * MARGINS.poll_ms
-    return away.complete_ms is not None and away.complete_ms >= away.since_ms - before_ms

@@ -1,0 +1,51 @@
+"""What readings say of a replica: whether it is right, how much of it is to be read, and what it may be copied from.
+
+Values in, answers out. When a replica is read, and what is done about it, is `guarding.py`'s.
+"""
+
+from __future__ import annotations
+
+from headstone.coordination.absences import has_below, in_effect
+from headstone.coordination.guard_values import Away, Memory, OffsetSpan, PartitionSeen, ReplicaSeen, TopicSeen, Verdict
+
+
+def missed_span(memory: Memory, partition: PartitionSeen, away: Away) -> OffsetSpan | None:
+    """What it lacked, if nothing of that can have been removed: it came back before its moment of danger, or the hold was in
+    effect by then and still is."""
+    below, end = has_below(memory, away), partition.committed_end
+    if away.too_late or away.unread or not in_effect(memory) or below is None or end is None:
+        return None
+    return OffsetSpan(start=below, end=max(below, end))
+
+
+def verdict_of(partition: PartitionSeen, away: Away) -> Verdict | None:
+    """Only a reading that began after the replica was in sync again says anything about what it missed."""
+    for replica in partition.replicas:
+        if replica.broker == away.broker and away.returned_ms is not None and replica.read_ms >= away.returned_ms:
+            return replica.verdict
+    return None
+
+
+def source_of(partition: PartitionSeen, away: Away) -> ReplicaSeen | None:
+    """Who leads if this one is expelled, and is copied then."""
+    in_sync = [r for r in partition.replicas if r.broker in partition.isr and r.broker != away.broker]
+    return next((r for r in in_sync if r.broker == partition.leader), in_sync[0] if in_sync else None)
+
+
+def has_source(partition: PartitionSeen, away: Away) -> bool:
+    """Nobody is thrown away for a copy of one that is wrong: by the reading that judged this one, where there was one. What
+    cannot be told of two may be the fault of either."""
+    source = source_of(partition, away)
+    if source is None or source.verdict is Verdict.WRONG:
+        return False
+    return away.returned_ms is None or (source.verdict is Verdict.RIGHT and source.read_ms >= away.returned_ms)
+
+
+def was_read(partition: PartitionSeen, away: Away, before_ms: int) -> bool:
+    return any(r.broker == away.broker and r.read_ms <= before_ms for r in partition.replicas)
+
+
+def is_dispensable(partition: PartitionSeen, away: Away, seen: TopicSeen) -> bool:
+    """Never below min.insync.replicas, never the last copy in sync."""
+    remaining = [broker for broker in partition.isr if broker != away.broker]
+    return len(remaining) >= max(1, seen.in_sync_min)
