@@ -24,7 +24,7 @@ from headstone.guard.alarms import CLUSTER_LOST, REFUSED, UNSEEN
 
 RETENTION_MS = 12_000
 MARGINS = (
-    "--poll-ms", "300", "--metadata-age-ms", "500", "--clock-skew-ms", "200", "--effect-ms", "4000", "--pass-start-ms", "300",
+    "--poll-ms", "300", "--metadata-age-ms", "2000", "--clock-skew-ms", "200", "--effect-ms", "4000", "--pass-start-ms", "300",
     "--slack-share", "0.1",
 )  # fmt: skip
 STEP_SECONDS_MAX = 180

@@ -88,6 +88,23 @@ def test_without_the_cluster_status_tells_what_the_journal_knows(
     assert document["topics"][0]["held"]["brokers"] == [1, 2]
 
 
+def test_one_look_tells_as_json_why_a_topic_is_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal.open(path, cluster_id="scripted") as journal:
+        journal.remember("orders", HELD)
+        change = Change(
+            resource="topic orders", topic="orders", old=FOUND, new=HOLD, reason="behind: partition 0: broker 3",
+            evidence="", began_ms=1,
+        )  # fmt: skip
+        journal.end(journal.begin(change), "done")
+    held = {"cleanup.policy": "compact", **{name: value for name, value in HOLD if value is not None}}
+    with scripted.running(scripted.Model(topics={"orders": 1}, configs={"orders": held})) as bootstrap:
+        words = ["guard", "--bootstrap", bootstrap, "--journal", str(path), "--once", "--output", "json"]
+        assert main(words) == 0
+    (topic,) = json.loads(capsys.readouterr().out)["topics"]
+    assert (topic["topic"], topic["held"]["reason"]) == ("orders", "behind: partition 0: broker 3")
+
+
 def test_what_an_earlier_run_left_held_and_nobody_watches_now_is_known(journal: Path) -> None:
     from headstone.cli.guard_watch import _left_held
 

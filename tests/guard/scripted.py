@@ -17,10 +17,12 @@ from typing import IO
 
 from headstone.cluster.encoding import Reader, Writer
 
+FETCH = 1
 LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM = 2, 3, 18, 32, 46, 55
 BROKERS = (1, 2, 3)
 NOT_LEADER, DENIED, CLUSTER_DENIED, UNKNOWN_TOPIC, TIMED_OUT = 6, 29, 31, 3, 7
 TOPIC_OVERRIDE, DEFAULT = 1, 5
+TOPIC = 2
 DEBUGGER, MAX_TIMESTAMP = -2, -3
 
 
@@ -31,6 +33,8 @@ class Model:
     topics: dict[str, int]
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
     """Overrides by topic."""
+    broker_configs: dict[str, str] = field(default_factory=dict)
+    """Of each."""
     retention_ms: dict[int, str] = field(default_factory=dict)
     """By broker, of topics without an override."""
     silent: set[int] = field(default_factory=set)
@@ -39,6 +43,10 @@ class Model:
     isr: tuple[int, ...] = BROKERS
     refused: dict[int, int] = field(default_factory=dict)
     """Errors by the request's key."""
+    unreadable: set[str] = field(default_factory=set)
+    """Topics that this user may not read."""
+    records: bytes = b""
+    """From any offset of any partition."""
     deleted: set[str] = field(default_factory=set)
     """Topics that metadata still shows."""
     topic_ids: dict[str, int] = field(default_factory=dict)
@@ -134,8 +142,10 @@ def configs(model: Model, broker: int, question: Reader, answer: Writer) -> None
             "min.insync.replicas": "1", "min.cleanable.dirty.ratio": "0.5", "min.compaction.lag.ms": "0",
             "max.compaction.lag.ms": str(2**63 - 1),
         }  # fmt: skip
-        own = model.configs.get(name, {})
-        shown = {key: (own | defaults)[key] if key not in own else own[key] for key in keys if kind == 2 and not error}
+        own = model.configs.get(name, {}) if kind == TOPIC else model.broker_configs
+        values = {**defaults, **own} if kind == TOPIC else own
+        # No keys: all of them are asked for. What a topic inherits it has in any case; a broker has only what the model says.
+        shown = {} if error else {key: values[key] for key in keys or values if key in values}
         answer.put("h", error).text(None).put("b", kind).text(name).array(len(shown))
         for key, value in shown.items():
             answer.text(key).text(value).put("bbb", 0, TOPIC_OVERRIDE if key in own else DEFAULT, 0).array(0)
@@ -163,6 +173,18 @@ def offsets(model: Model, broker: int, question: Reader, answer: Writer) -> None
     answer.tags()
 
 
+def fetched(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+    question.take("iiiibii")
+    topics = [(question.name(), [question.take("iiqqi")[0] for _ in question.array()]) for _ in question.array()]
+    answer.put("ihi", 0, 0, 0).array(len(topics))
+    for name, numbers in topics:
+        answer.text(name).array(len(numbers))
+        for number in numbers:
+            data = b"" if name in model.unreadable else model.records
+            answer.put("ihqqq", number, DENIED if name in model.unreadable else 0, 0, 0, 0).array(0).put("i", -1)
+            answer.blob(data)
+
+
 def reassignments(model: Model, broker: int, question: Reader, answer: Writer) -> None:
     error = TIMED_OUT if broker in model.cut_off else model.refused.get(LIST_REASSIGNMENTS, 0)
     answer.put("ih", 0, error).text(None).array(0).tags()
@@ -180,5 +202,5 @@ def quorum(model: Model, broker: int, question: Reader, answer: Writer) -> None:
 
 ANSWERS = {
     METADATA: metadata, DESCRIBE_CONFIGS: configs, LIST_OFFSETS: offsets, LIST_REASSIGNMENTS: reassignments,
-    API_VERSIONS: features, DESCRIBE_QUORUM: quorum,
+    API_VERSIONS: features, DESCRIBE_QUORUM: quorum, FETCH: fetched,
 }  # fmt: skip

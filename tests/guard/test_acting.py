@@ -143,7 +143,7 @@ def test_old_changes_are_forgotten_but_for_those_of_what_is_still_in_force(journ
         carry_out(hold, twin, journal, now_ms=twin.now_ms)  # type: ignore[arg-type]
     carry_out(HoldByDefault(configs=DEFAULT_HOLD), twin, journal, now_ms=twin.now_ms, topic="gone")  # type: ignore[arg-type]
     journal.remember("orders", Memory(hold=Hold(asked_ms=twin.now_ms, found=())))
-    lend_hold(twin, journal, "users", reason="copies afresh", now_ms=twin.now_ms)  # type: ignore[arg-type]
+    lend_hold(twin, journal, "users", reason="copies afresh", evidence="guard readmit", now_ms=twin.now_ms)  # type: ignore[arg-type]
     begun = Change(resource="topic gone", topic="gone", old=(), new=HOLD, reason="begun", evidence="", began_ms=1)
     journal.begin(begun)
     for days, kept in ((90, 6), (91, 5)):

@@ -18,7 +18,7 @@ from headstone.guard.agent import Agent
 from headstone.guard.authentication import Authentication
 from headstone.guard.report_client import GuardAddress, GuardClient
 from headstone.guard.report_server import serve_reports
-from headstone.guard.reports import BrokerReport, Question, ReplicaReport, Welcome
+from headstone.guard.reports import VERSION, BrokerReport, Question, ReplicaReport, Welcome
 from headstone.guard.truth import Truth
 from headstone.log import checkpoints
 from headstone.log.topic_partition import TopicPartition
@@ -225,7 +225,7 @@ def test_the_verb_prints_a_report_of_compacted_topics(broker: BrokerDirectory, s
     broker.cleaned("orders-0", 1)
     out, _ = said(0, "--log-dirs", str(broker.root), "--print", "--output", "json")
     told = json.loads(out)
-    assert (told["version"], told["cluster"], told["broker"]) == (1, CLUSTER, 1)
+    assert (told["version"], told["cluster"], told["broker"]) == (VERSION, CLUSTER, 1)
     assert [(replica["topic"], replica["mcco"], replica["mxfo"]) for replica in told["replicas"]] == [("orders", 1, 1)]
     out, _ = said(0, "--log-dirs", f"{broker.root},", "--print")
     assert out.splitlines() == [

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from headstone.coordination.watermarks import ReplicaWatermarks
+from headstone.guard import replica_files
 from headstone.guard.replica_files import ReplicaFacts, ReplicaReader, Unsettled
 from headstone.log import checkpoints
+from headstone.log.directory import PartitionDir
 from headstone.pipeline.planning import replica_watermarks, survey_directory
 from tests.guard.broker_directory import BrokerDirectory
 from tests.oracle.notation import TOPIC_ID, History
@@ -170,19 +172,19 @@ def test_a_swap_in_the_middle_of_a_look_is_noticed(broker: BrokerDirectory, monk
     """The segment with the transaction vanishes after the first list, and is back before the last."""
     directory = broker.append(NAME, "N[a] | P1[b] C1 | N[c]")
     there, aside = broker.segment(NAME, 1), broker.root / "aside"
-    listed = ReplicaReader._segments
+    listed = replica_files.segments
     calls = iter(range(100))
 
-    def during(self: ReplicaReader) -> object:
+    def during(directory: PartitionDir) -> object:
         call = next(calls)
         if call == 0:
             os.rename(there, aside)
-        found = listed(self)
+        found = listed(directory)
         if call == 0:
             os.rename(aside, there)
         return found
 
-    monkeypatch.setattr(ReplicaReader, "_segments", during)
+    monkeypatch.setattr(replica_files, "segments", during)
     assert ReplicaReader(directory).look().watermarks == marks(0, 1)
 
 

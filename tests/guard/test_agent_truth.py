@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from headstone.coordination.watermarks import ReplicaWatermarks
 from headstone.guard.authentication import CHALLENGE_AGE_MS_MAX, Refusal, Refused
 from headstone.guard.clocks import Reading, largest_difference_ms
 from headstone.guard.partition_truth import PartitionTruth
@@ -267,17 +266,6 @@ def test_a_clock_that_is_days_off_is_refused(
     )
     assert refusal(truth, moved) is Refusal.WRONG_CLOCK
     assert truth.clocks() == ()
-
-
-def test_what_the_decision_may_rely_on_is_of_one_moment(truth: Truth, agents: dict[int, Beside]) -> None:
-    rounds(agents, {1: (50, 70), 2: (40, 80), 3: (60, 30)}, count=1)
-    assert truth.claims(ORDERS) == {}
-    rounds(agents, {1: (50, 70), 2: (40, 80), 3: (60, 30)}, count=1)
-    lowest = ReplicaWatermarks(mcco=40, mxfo=30)
-    assert truth.claims(ORDERS) == dict.fromkeys(BROKERS, lowest)
-    looked(truth, topic_seen(partition_seen(brokers=(1, 2, 3, 4))))
-    assert truth.claims(ORDERS) == dict.fromkeys(BROKERS, lowest), "of the new one nothing is known"
-    assert truth.claims(TopicPartition("ghost", 0)) == {}
 
 
 def answered(holds: bool, offset: int = 7) -> tuple[Answered, ...]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from headstone.coordination.watermarks import ReplicaWatermarks
 from headstone.guard.agents_told import (
     agents_document,
     agents_lines,
@@ -107,16 +106,6 @@ def test_a_look_at_everything_that_is_watched_forgets_what_is_gone(
     looked(truth, topic_seen(), topic_seen(topic="others"))
     attended(lambda topics: a_look(*(topics or ("orders", "others"))), truth, watched)(asked)
     assert [str(found.partition) for found in truth.partitions()] == left
-
-
-def test_a_look_has_what_all_agents_claim_and_nothing_of_a_replica_without_one(truth: Truth) -> None:
-    def look(topics: object) -> Look:
-        seen = topic_seen(partition_seen(brokers=(1, 2, 3, 4)))
-        return Look(cluster_id=CLUSTER, asked_ms=0, brokers=BROKERS, topics=(seen,), problems=())
-
-    [orders] = attended(look, truth, ())(None).topics
-    lowest = ReplicaWatermarks(mcco=20, mxfo=30)
-    assert [replica.watermarks for replica in orders.partitions[0].replicas] == [lowest, lowest, lowest, None]
 
 
 def test_clocks_that_agents_see_apart_count_in_every_look(truth: Truth) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headstone.coordination.guard_values import DEFAULT_HOLD, RATIO, AlarmKind, Allowed, State
+from headstone.cli.guard_watch import status_lines
+from headstone.cli.output import Output
+from headstone.coordination.guard_values import DEFAULT_HOLD, RATIO, AlarmKind, Allowed, State, Verdict, Verify
+from headstone.errors import Unfinished
 from headstone.guard.alarms import (
     ADVICE,
     BY_DEFAULT,
@@ -16,11 +19,16 @@ from headstone.guard.alarms import (
     DEFAULT_CHANGED,
     OUT_OF_REACH,
     REFUSED,
+    UNREADABLE,
     UNSEEN,
 )
+from headstone.guard.asking import journal_status
 from headstone.guard.journal import Journal
-from headstone.guard.telling import alarm_words
-from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, watcher
+from headstone.guard.readings import Readings
+from headstone.guard.status import status_document
+from headstone.guard.telling import alarm_words, news
+from headstone.guard.watching import Round
+from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, MARGINS, ClusterTwin, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -34,7 +42,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 def test_every_alarm_has_advice_a_heading_in_the_runbook_and_an_alert() -> None:
     page = (ROOT / "docs" / "guard.md").read_text()
-    alarms = {*map(str, AlarmKind), CLUSTER_LOST, REFUSED, UNSEEN}
+    alarms = {*map(str, AlarmKind), CLUSTER_LOST, REFUSED, UNREADABLE, UNSEEN}
     assert alarms == {key for key in ADVICE if isinstance(key, str)}
     assert [kind for kind in alarms if f"### {kind}\n" not in page] == []
     assert [kind for kind in alarms if f'headstone_guard_alarm{{kind="{kind}"}}' not in page] == []
@@ -137,3 +145,78 @@ def test_who_is_away_too_long_is_readmitted_by_the_guard_itself_only_where_that_
         result = after(twin, guard, 3_600_000)
     (words,) = [alarm_words(alarm) for alarm in result.alarms if alarm.kind == AlarmKind.TOO_LATE]
     assert ("headstone guard readmit" in words, "keep it running" in words) == (not allowed, allowed)
+
+
+class Broker:
+    """Whether the replica that came back lets itself be read."""
+
+    def __init__(self, twin: ClusterTwin, journal: Journal) -> None:
+        self.error: Exception | None = OSError(28, "No space left on device", "/tmp/replicas-7x2")
+        self.guard = watcher(twin, journal, verdict=None)
+        self.guard._readings = Readings(self.read, journal, clock=twin.clock, beside=False)
+
+    def read(self, wanted: Verify) -> dict[int, Verdict]:
+        if self.error is not None:
+            raise self.error
+        return {wanted.broker: Verdict.RIGHT}
+
+
+def unreadable(twin: ClusterTwin, journal: Journal) -> tuple[Broker, Round]:
+    """Broker 3 is back, and ten readings were refused."""
+    broker = Broker(twin, journal)
+    held_at_half_a_day(twin, broker.guard)
+    after(twin, broker.guard, 1_000)
+    twin.start(3)
+    for _ in range(10):
+        result = after(twin, broker.guard, 30_000)
+    return broker, result
+
+
+def test_a_replica_that_cannot_be_read_is_an_alarm_with_its_reason_until_a_reading_succeeds(journal: Journal) -> None:
+    twin = ClusterTwin()
+    broker, result = unreadable(twin, journal)
+    assert [(alarm.kind, alarm.partition, alarm.broker, alarm.detail) for alarm in result.alarms] == [
+        (UNREADABLE, 0, 3, "No space left on device")
+    ]
+    words = "orders-0, broker 3: a replica cannot be read: No space left on device; give the guard READ on the topic"
+    status = journal_status(journal, now_ms=twin.now_ms, why="not asked")
+    (line,) = [line for line in status_lines(status, Output()) if line.startswith("ALARM")]
+    assert line.startswith(f"ALARM {words}")
+    (document,) = status_document(status)["alarms"]  # type: ignore[misc]
+    assert (document["kind"], document["detail"]) == (UNREADABLE, "No space left on device")
+    broker.error = Unfinished("this user lacks READ on the topic")
+    (alarm,) = after(twin, broker.guard, 30_000).alarms
+    assert (alarm.detail, alarm.first_ms) == ("this user lacks READ on the topic", result.alarms[0].first_ms)
+    broker.error = None
+    assert (kinds(after(twin, broker.guard, 30_000)), states(after(twin, broker.guard, 30_000))) == ([], [State.FINE])
+
+
+def test_a_guard_that_is_started_again_still_tells_of_a_replica_that_cannot_be_read(journal: Journal) -> None:
+    twin = ClusterTwin()
+    _, result = unreadable(twin, journal)
+    again = watcher(twin, journal, verdict=None)
+    assert after(twin, again, 30_000).alarms == result.alarms
+
+
+def test_a_reading_that_failed_before_the_replica_was_away_again_says_nothing(journal: Journal) -> None:
+    twin = ClusterTwin()
+    unreadable(twin, journal)
+    guard = watcher(twin, journal, verdict=None)
+    twin.stop(3)
+    assert kinds(after(twin, guard, 30_000)) == []
+    twin.start(3)
+    assert kinds(after(twin, guard, 30_000)) == []
+
+
+def test_leaders_that_may_not_be_read_are_one_alarm_and_no_failed_calls(journal: Journal) -> None:
+    """Nothing is unseen for that, and it is not told at each look."""
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard._look = lambda topics: replace(twin.look(topics), unread=("this user lacks READ on the topic",))
+    rounds = [after(twin, guard, 30_000) for _ in range(3)]
+    assert [[(alarm.kind, alarm.topic, alarm.detail) for alarm in result.alarms] for result in rounds] == [
+        [(UNREADABLE, "", "this user lacks READ on the topic")]
+    ] * 3
+    assert (guard.calls_failed, [result.problems for result in rounds]) == (0, [()] * 3)
+    said = [list(news(*pair, applies=True, poll_ms=30_000)) for pair in zip([None, *rounds], rounds, strict=False)]
+    assert [len(lines) for lines in said] == [1, 0, 0]

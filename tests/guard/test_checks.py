@@ -115,7 +115,19 @@ def test_transactions_v1_matter_only_where_there_are_transactions() -> None:
         ("producers-forgotten", "broker 1"), ("transactions-v1", "cluster"),
     ]  # fmt: skip
     assert check(replace(old, transactions=False)) == ()
-    assert check(replace(CLUSTER, brokers={1: {"producer.id.expiration.ms": "60000"}})) == ()
+
+
+def test_producers_are_forgotten_under_transactions_v2_too_for_there_are_old_clients() -> None:
+    forgetful = {1: {"producer.id.expiration.ms": "60000"}, 2: {"producer.id.expiration.ms": str(DAY_MS)}}
+    (finding,) = check(replace(CLUSTER, brokers=forgetful))
+    assert (finding.name, finding.broker, finding.severity) == ("producers-forgotten", 1, Severity.DANGER)
+    assert (
+        "transaction.version 2 does not end that: clients that do not end transactions by EndTxn version 5"
+        in finding.why
+    )
+    old = check(replace(CLUSTER, brokers=forgetful, features={}))
+    assert ["transaction.version" in each.why for each in old if each.name == "producers-forgotten"] == [False]
+    assert check(replace(CLUSTER, brokers=forgetful, transactions=False)) == ()
 
 
 def test_clocks_and_tiered_metadata_are_of_the_cluster() -> None:

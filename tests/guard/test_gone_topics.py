@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, RATIO, Allowed, Memory, SetHold, State, Verdict
-from headstone.guard.acting import carry_out
+from headstone.guard.acting import BACKOFF, ENDING, carry_out
 from headstone.guard.asking import ask_status
+from headstone.guard.departures import Departures
 from headstone.guard.gone_topics import GONE
-from headstone.guard.journal import Journal, Reading
+from headstone.guard.journal import Change, Journal, Reading
 from headstone.guard.loans import lend_hold, loans, put_back
+from headstone.guard.overrides import CLUSTER_DEFAULT
 from headstone.guard.readmission_records import keep_readmission, open_readmissions
 from headstone.guard.readmission_steps import Readmission
 from headstone.guard.release import carry_out_release, plan_release
-from headstone.guard.watching import MADE_ANEW
+from headstone.guard.watching import MADE_ANEW, Watcher
 from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, kinds, states, told, watcher
 from tests.guard.world import CLUSTER_ID, MARGINS, ClusterTwin, Topic
 
@@ -184,10 +186,10 @@ def test_a_release_by_hand_of_a_topic_that_is_gone_changes_nothing_and_forgets_i
 
 def test_what_a_readmission_lent_to_the_old_topic_is_not_put_back_into_the_new_one(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
-    lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
+    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     made_anew(twin, overrides=dict(HOLD))
     (loan,) = loans(journal)
-    assert put_back(twin, journal, loan, now_ms=2) == [  # type: ignore[arg-type]
+    assert put_back(twin, journal, loan, evidence="guard readmit", now_ms=2) == [  # type: ignore[arg-type]
         "topic orders was deleted meanwhile: there is nothing to put back"
     ]
     assert (twin.topics["orders"].overrides, loans(journal)) == (dict(HOLD), [])
@@ -197,8 +199,82 @@ def test_readmissions_and_loans_of_a_topic_that_is_gone_are_over(journal: Journa
     twin = ClusterTwin()
     guard = watcher(twin, journal)
     guard.round()
-    lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
+    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     keep_readmission(journal, Readmission(topic="orders", partition=0, broker=3, order=(1, 2, 3), topic_id="first"))
     made_anew(twin)
     after(twin, guard, 1_000)
     assert (open_readmissions(journal), loans(journal)) == ([], [])
+
+
+def no_longer_compacted(twin: ClusterTwin, guard: Watcher) -> None:
+    """The topic and its id stay; some looks go by."""
+    twin.topics["orders"].policy = "delete"
+    for _ in range(3):
+        after(twin, guard, 60_000)
+
+
+def test_a_change_of_policy_ends_neither_the_readmission_nor_the_loan_that_a_killed_one_left(journal: Journal) -> None:
+    """As `guard readmit --apply` leaves them when it is killed: the next run of it ends both."""
+    twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
+    guard = watcher(twin, journal)
+    guard.round()
+    begun = Readmission(
+        topic="orders", partition=0, broker=3, order=(1, 2, 3), expelled=True, added_ms=twin.now_ms, topic_id="first"
+    )
+    keep_readmission(journal, begun)
+    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    lent = loans(journal)
+    no_longer_compacted(twin, guard)
+    assert (open_readmissions(journal), loans(journal), journal.names()) == ([begun], lent, ["orders"])
+    keep_readmission(journal, begun, over=True)
+    twin.refuses = "not permitted"
+    after(twin, guard, 60_000)
+    assert (loans(journal), journal.names()) == (lent, ["orders"])
+    twin.refuses = None
+    after(twin, guard, 60_000)
+    assert (twin.topics["orders"].overrides, loans(journal)) == (OWN, [])
+    after(twin, guard, 60_000)
+    assert journal.names() == []
+
+
+def test_a_change_of_policy_does_not_end_a_readmission_that_waits_for_its_broker(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    waiting = Readmission(topic="orders", partition=0, broker=3, order=(1, 2, 3), expelled=True, was_away=True)
+    keep_readmission(journal, waiting)
+    no_longer_compacted(twin, guard)
+    assert (open_readmissions(journal), journal.names()) == ([waiting], ["orders"])
+
+
+def test_changes_of_a_topic_that_is_no_longer_compacted_are_not_called_gone(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    journal.begin(
+        Change(resource="topic orders", topic="orders", old=(), new=HOLD, reason="behind", evidence="", began_ms=1)
+    )
+    no_longer_compacted(twin, guard)
+    (change,) = journal.changes()
+    assert (change.outcome, journal.names()) == ("interrupted: the next look says what became of it", [])
+
+
+def test_what_an_interrupted_guard_changed_of_brokers_is_put_back_though_its_topic_is_gone(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    twin.default[BACKOFF] = "15001"
+    journal.begin(Change(
+        resource=str(CLUSTER_DEFAULT), topic="orders", old=((BACKOFF, None),), new=((BACKOFF, "15001"),), reason=ENDING,
+        evidence="", began_ms=1,
+    ))  # fmt: skip
+    made_anew(twin)
+    after(twin, guard, 1_000)
+    assert (twin.default, journal.unfinished()) == ({}, [])
+
+
+def test_ids_that_no_answer_can_show_any_more_are_not_kept(journal: Journal) -> None:
+    departures = Departures(journal, 1_000)
+    for topic_id, ended_ms in (("a", 0), ("b", 600), ("c", 1_001)):
+        departures.note(topic_id, ended_ms)
+    assert departures.former_ids == {"b": 600, "c": 1_001}

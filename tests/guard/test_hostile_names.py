@@ -16,12 +16,14 @@ from headstone.coordination.guard_values import RATIO
 from headstone.guard.asking import journal_status
 from headstone.guard.commands import hold, release
 from headstone.guard.journal import Journal
-from headstone.guard.readmission import Ended, Readmitted
+from headstone.guard.readmission import Ended, Readmitted, readmit
+from headstone.guard.readmission_plan import not_judged
 from headstone.guard.release import Undo, plan_release
 from headstone.log.topic_partition import TopicPartition
+from tests.guard.test_readmission import means_of
 from tests.guard.test_readmission_plan import PLAN
 from tests.guard.test_status import held_twin
-from tests.guard.world import CLUSTER_ID
+from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
 
 HOSTILE = "or'ders$(touch stung)`touch stung`;touch stung\x1b[2J\r\n"
 TOOLS = "kafka-configs.sh"
@@ -68,3 +70,16 @@ def test_a_readmission_is_shown_without_being_obeyed(away: bool, tmp_path: Path)
     said = [*plan_lines([plan, refused], Output()), *done_lines([ended], Output())]
     assert [line for line in said if not line.isprintable()] == []
     assert [words[1] for words in pasted(commands, tmp_path)] == [HOSTILE, HOSTILE]
+
+
+def test_what_was_found_in_a_replica_is_told_without_being_obeyed(tmp_path: Path) -> None:
+    judged = replace(PLAN.judged, why=HOSTILE)
+    twin = ClusterTwin(orders=Topic(replicas=PLAN.readmission.order))
+    said: list[str] = [not_judged(TopicPartition(HOSTILE, 0), 3, judged)]
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as journal:
+        means = means_of(twin, journal)
+        means.tell = said.append
+        with pytest.raises(KeyboardInterrupt):
+            readmit(means, [replace(PLAN, judged=judged)])
+    assert [line.count("or'ders$(touch stung)") for line in said] == [2, 1, 0]
+    assert [line for line in said if not line.isprintable()] == []

@@ -27,13 +27,17 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def all_back(twin: ClusterTwin, journal: Journal) -> list[str]:
-    return [remark for loan in loans(journal) for remark in put_back(twin, journal, loan, now_ms=9)]  # type: ignore[arg-type]
+    return [
+        remark
+        for loan in loans(journal)
+        for remark in put_back(twin, journal, loan, evidence="guard readmit", now_ms=9)
+    ]  # type: ignore[arg-type]
 
 
 def test_a_hold_that_was_lent_twice_goes_back_to_what_was_found_first(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
     for now_ms in (1, 2):
-        lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=now_ms)  # type: ignore[arg-type]
+        lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=now_ms)  # type: ignore[arg-type]
     assert twin.topics["orders"].overrides == {**OWN, **dict(HOLD)}
     assert all_back(twin, journal) == []
     assert (twin.topics["orders"].overrides, loans(journal)) == (OWN, [])
@@ -44,7 +48,7 @@ def test_a_hold_that_was_lent_twice_goes_back_to_what_was_found_first(journal: J
 
 def test_what_somebody_else_has_changed_meanwhile_stays_and_is_told(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
-    lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
+    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     twin.topics["orders"].overrides[LAG_MIN] = "5"
     assert all_back(twin, journal) == [f"topic orders: {LAG_MIN} was changed by somebody else meanwhile and stays 5"]
     assert twin.topics["orders"].overrides == {**OWN, LAG_MIN: "5"}
@@ -52,7 +56,7 @@ def test_what_somebody_else_has_changed_meanwhile_stays_and_is_told(journal: Jou
 
 def test_a_hold_that_stood_before_is_nobodys_to_undo(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(overrides={name: value for name, value in HOLD if value is not None}))
-    lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
+    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     assert all_back(twin, journal) == []
     assert twin.topics["orders"].overrides == dict(HOLD)
 
@@ -61,7 +65,7 @@ def test_the_copys_rate_is_limited_and_a_limit_that_was_there_stays_as_it_is(jou
     twin = ClusterTwin(orders=Topic(overrides={THROTTLED: "1:2"}))
     twin.broker_own[3] = {RATE: "7"}
     assert not is_braked(twin, PARTITION, 3)  # type: ignore[arg-type]
-    lend_brake(twin, journal, PARTITION, 3, bytes_per_second=9, now_ms=1)  # type: ignore[arg-type]
+    lend_brake(twin, journal, PARTITION, 3, bytes_per_second=9, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     assert is_braked(twin, PARTITION, 3)  # type: ignore[arg-type]
     assert (twin.topics["orders"].overrides, twin.broker_own[3]) == ({THROTTLED: "1:2,0:3"}, {RATE: "7"})
     all_back(twin, journal)
@@ -72,7 +76,7 @@ def test_a_loan_is_in_the_journal_before_it_is_made(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
     twin.refuses = "no permission"
     with pytest.raises(Unfinished, match="no permission"):
-        lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
+        lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     assert [loan.topic for loan in loans(journal)] == ["orders"]
     twin.refuses = None
     all_back(twin, journal)

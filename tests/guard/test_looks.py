@@ -6,11 +6,14 @@ import pytest
 
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
-from headstone.coordination.guard_values import HOLD, PartitionSeen, ReplicaSeen, TopicSeen
+from headstone.coordination.guard_values import HOLD, DeletionsRead, PartitionSeen, ReplicaSeen, TopicSeen
 from headstone.errors import Unfinished
+from headstone.guard.leader_reading import LeaderReading
 from headstone.guard.looks import Look, held_brokers, look
+from headstone.guard.missed import Missed
 from tests.guard import scripted
 from tests.guard.scripted import Model
+from tests.guard.test_missed import batch
 
 COMPACTED = {"cleanup.policy": "compact,delete"}
 NOW_MS = 1_000_000
@@ -80,11 +83,11 @@ def test_the_smallest_default_of_any_broker_counts_and_only_without_an_override(
 
 def test_who_says_nothing_costs_one_deadline_and_has_no_log_end() -> None:
     model = Model(topics={"orders": 1}, configs={"orders": {**COMPACTED, **dict(HOLD)}}, silent={3})
-    seen = looked(model, seconds_max=0.5)
+    seen = looked(model, seconds_max=3)
     (topic,) = seen.topics
     assert [replica.log_end for replica in topic.partitions[0].replicas] == [10, 20, None]
     assert (topic.held_on, topic.alive) == ((1, 2), (1, 2, 3))
-    assert [problem.endswith("it said nothing for 0.5 s") for problem in seen.problems] == [True]
+    assert [problem.endswith("it said nothing for 3 s") for problem in seen.problems] == [True]
     assert sum(n for (asked, _), n in model.asked.items() if asked == 3) == 1
 
 
@@ -108,6 +111,22 @@ def test_what_is_refused_is_a_problem_and_not_the_end(key: int, error: int, said
     seen = looked(Model(topics={"orders": 1}, configs={"orders": COMPACTED}, refused={key: error}), ["orders"])
     assert len(seen.topics) == topics
     assert {said in problem for problem in seen.problems} == {True}
+
+
+def test_without_read_what_is_missed_is_not_known_which_is_told_apart_from_what_is_not_seen() -> None:
+    """Nobody is unseen for that: it is held earlier."""
+    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, isr=(1, 2))
+    missed = Missed()
+    missed.expect("orders", {(0, 3): 4})
+    leaders = LeaderReading(missed)
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=5) as admin:
+        permitted = look(admin, None, lambda: NOW_MS, leaders=leaders)
+        model.unreadable.add("orders")
+        refused = [look(admin, None, lambda: NOW_MS, leaders=leaders) for _ in range(2)]
+    assert (permitted.problems, permitted.unread) == ((), ())
+    assert [(seen.problems, len(seen.unread)) for seen in refused] == [((), 1)] * 2
+    assert refused[0].unread == refused[1].unread
+    assert "this user lacks READ on the topic: what those that are away" in refused[0].unread[0]
 
 
 def test_a_broker_that_does_not_reach_the_controllers_is_not_believed_and_another_is_asked() -> None:
@@ -143,7 +162,28 @@ def test_clocks_differ_by_what_is_proved(newest_ms: int, controller_ms: int, ske
 
 def test_each_broker_is_asked_itself_whether_it_holds() -> None:
     model = Model(topics={"orders": 1}, configs={"orders": {**COMPACTED, **dict(HOLD)}}, silent={2})
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=0.5) as admin:
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=3) as admin:
         assert held_brokers(admin, "orders", (1, 2, 3)) == (1, 3)
         model.configs["orders"]["max.compaction.lag.ms"] = "5"
         assert held_brokers(admin, "orders", (1, 3)) == ()
+
+
+def test_one_topic_that_may_not_be_read_keeps_nobody_from_the_others_of_its_leader() -> None:
+    """Broker 3 is away; every partition is led by broker 1, and each lacks its first ten offsets."""
+    topics = {"__consumer_offsets": 1, "a-secret": 1, "orders": 1}
+    model = Model(
+        topics=topics, configs=dict.fromkeys(topics, COMPACTED), isr=(1, 2), records=batch(0, 500, records=10),
+        unreadable={"__consumer_offsets", "a-secret"},
+    )  # fmt: skip
+    missed = Missed()
+    for topic in topics:
+        missed.expect(topic, {(0, 3): 0})
+    leaders = LeaderReading(missed)
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=5) as admin:
+        seen = look(admin, None, lambda: NOW_MS, leaders=leaders)
+    assert {topic.topic: topic.partitions[0].deletions for topic in seen.topics} == {
+        "__consumer_offsets": DeletionsRead(start=0, end=0), "a-secret": DeletionsRead(start=0, end=0),
+        "orders": DeletionsRead(start=0, end=10),
+    }  # fmt: skip
+    lacking = "topics __consumer_offsets, a-secret: this user lacks READ on the topic: "
+    assert (seen.problems, seen.unread) == ((), (lacking + "what those that are away have missed counts as deletions",))

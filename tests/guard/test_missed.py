@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headstone.coordination.guard_values import PartitionSeen, ReplicaSeen
-from headstone.guard.missed import Missed, Read, missed_in, newest_deletion
+from headstone.coordination.absences import is_held
+from headstone.coordination.guard_values import PartitionSeen, ReplicaSeen, State
+from headstone.guard.journal import Journal
+from headstone.guard.looks import Look
+from headstone.guard.missed import HORIZONS_MAX, Missed, Read, missed_in, newest_deletion, with_horizon
+from headstone.guard.watching import Settings, Watcher
 from headstone.log.topic_partition import TopicPartition
 from headstone.sim.batches import marker_batch
+from tests.guard.world import CLUSTER_ID, MARGINS, ClusterTwin
 from tests.oracle.batches import Batch, Record, encode
 
 ORDERS = TopicPartition("orders", 0)
@@ -37,19 +43,19 @@ def seen(*, away_end: int | None, isr: tuple[int, ...] = (1,), committed_end: in
 
 
 class Leader:
-    """Gives one batch at a time; each has its offset's horizon, or none."""
+    """Gives one batch at a time, of one record or of `step`; each has its offset's horizon, or none."""
 
-    def __init__(self, horizons: Mapping[int, int]) -> None:
+    def __init__(self, horizons: Mapping[int, int], *, step: int = 1, deletes: bool = False) -> None:
         self.asked: list[tuple[int, int]] = []
-        self._horizons = horizons
+        self._horizons, self._step, self._value = horizons, step, None if deletes else b"v"
 
-    def fetch(self, wanted: Mapping[int, Mapping[TopicPartition, int]]) -> dict[TopicPartition, bytes]:
+    def fetch(self, wanted: Mapping[int, Mapping[TopicPartition, int]]) -> list[tuple[TopicPartition, bytes]]:
         self.asked += [(broker, offset) for broker, offsets in wanted.items() for offset in offsets.values()]
-        return {
-            partition: batch(offset, self._horizons.get(offset))
+        return [
+            (partition, batch(offset, self._horizons.get(offset), value=self._value, records=self._step))
             for offsets in wanted.values()
             for partition, offset in offsets.items()
-        }
+        ]
 
 
 def reads(missed: Missed, leader: Leader, **state: Any) -> Read | None:
@@ -58,14 +64,14 @@ def reads(missed: Missed, leader: Leader, **state: Any) -> Read | None:
 
 def test_the_earliest_horizon_of_whole_batches_counts() -> None:
     data = batch(3, 500) + batch(4) + batch(5, 900) + batch(8, 700)
-    assert missed_in(data, Read(start=4, end=4)) == Read(start=4, end=9, horizon_ms=700)
-    assert missed_in(data[:-1], Read(start=3, end=3)) == Read(start=3, end=6, horizon_ms=500)
+    assert missed_in(data, Read(start=4, end=4)) == Read(start=4, end=9, horizons=((8, 700),))
+    assert missed_in(data[:-1], Read(start=3, end=3)) == Read(start=3, end=6, horizons=((3, 500), (5, 900)))
     assert missed_in(b"\0" * 100, Read(start=3, end=3)) == Read(start=3, end=3)
 
 
 def test_of_a_batch_that_is_larger_than_an_answer_its_header_must_do() -> None:
     data = batch(3, 500, records=9)[:-1]
-    assert missed_in(data, Read(start=3, end=3)) == Read(start=3, end=12, horizon_ms=500, deletion=11)
+    assert missed_in(data, Read(start=3, end=3)) == Read(start=3, end=12, horizons=((11, 500),), deletion=11)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
@@ -91,17 +97,47 @@ def test_reading_goes_on_where_it_ended_and_is_over_when_everybody_is_back() -> 
     missed, leader = Missed(), Leader({5: 900, 6: 400, 7: 800})
     assert reads(missed, leader, away_end=5, isr=(1, 2), committed_end=5) is None
     answers = [reads(missed, leader, away_end=None, committed_end=7) for _ in range(3)]
-    both = Read(start=5, end=7, horizon_ms=400)
-    assert answers == [Read(start=5, end=6, horizon_ms=900), both, both]
+    both = Read(start=5, end=7, horizons=((6, 400),))
+    assert answers == [Read(start=5, end=6, horizons=((5, 900),)), both, both]
     assert leader.asked == [(1, 5), (1, 6)]
     assert reads(missed, leader, away_end=7, isr=(1, 2), committed_end=7) is None
-    assert reads(missed, leader, away_end=7, committed_end=8) == Read(start=7, end=8, horizon_ms=800)
+    assert reads(missed, leader, away_end=7, committed_end=8) == Read(start=7, end=8, horizons=((7, 800),))
 
 
 def test_a_replica_that_came_back_with_less_is_read_from_there() -> None:
-    missed, leader = Missed(), Leader({2: 100, 5: 900})
-    assert reads(missed, leader, away_end=5) == Read(start=5, end=6, horizon_ms=900)
-    assert reads(missed, leader, away_end=2) == Read(start=2, end=3, horizon_ms=100)
+    """As soon as the memory says so; what was read before is not forgotten."""
+    missed, leader = Missed(), Leader({2: 1_000, 5: 900})
+    reads(missed, leader, away_end=5, isr=(1, 2), committed_end=5)
+    assert reads(missed, leader, away_end=2) == Read(start=5, end=6, horizons=((5, 900),))
+    missed.expect("orders", {(0, 2): 2})
+    assert reads(missed, leader, away_end=2) == Read(start=2, end=3, horizons=((5, 900),))
+
+
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_nothing_is_read_for_a_new_copy(isr: tuple[int, ...]) -> None:
+    """It lacks everything, down to what was stamped months ago, and is read when it is there."""
+    missed, leader = Missed(), Leader({})
+    copy = replace(seen(away_end=0, isr=isr), moving=(2,))
+    assert missed.learn({ORDERS: copy}, leader.fetch) == {}
+    assert leader.asked == []
+
+
+def test_reading_begins_anew_beyond_what_was_read_when_those_who_lacked_more_are_back() -> None:
+    missed, leader = Missed(), Leader({})
+    missed.expect("orders", {(0, 2): 2})
+    assert reads(missed, leader, away_end=None) == Read(start=2, end=3)
+    missed.expect("orders", {(0, 2): 8})
+    assert reads(missed, leader, away_end=None) == Read(start=8, end=9)
+
+
+def test_of_very_many_horizons_the_earliest_are_told_too_early_and_none_too_late() -> None:
+    horizons: tuple[tuple[int, int], ...] = ()
+    for offset in range(3 * HORIZONS_MAX):
+        horizons = with_horizon(horizons, offset, 1_000 + offset)
+    assert len(horizons) == HORIZONS_MAX
+    for below in range(3 * HORIZONS_MAX):
+        assert next(stamp_ms for offset, stamp_ms in horizons if offset >= below) <= 1_000 + below
+    assert horizons[-1] == (3 * HORIZONS_MAX - 1, 1_000 + 3 * HORIZONS_MAX - 1)
 
 
 def test_of_one_that_was_never_seen_only_what_the_memory_knows_is_read() -> None:
@@ -116,11 +152,77 @@ def test_of_one_that_was_never_seen_only_what_the_memory_knows_is_read() -> None
 
 def test_what_was_read_of_a_topic_that_was_made_anew_counts_no_more() -> None:
     missed, leader = Missed(), Leader({5: 900})
-    read = Read(start=5, end=6, horizon_ms=900)
+    read = Read(start=5, end=6, horizons=((5, 900),))
     missed.recognise({"orders": "first"})
+    reads(missed, leader, away_end=5, isr=(1, 2), committed_end=5)
     assert reads(missed, leader, away_end=5, committed_end=6) == read
     missed.expect("orders", {(0, 2): 5})
     missed.recognise({"orders": "first"})
     assert reads(missed, leader, away_end=None, committed_end=6) == read
     missed.recognise({"orders": "second"})
     assert reads(missed, leader, away_end=None, committed_end=6) is None
+
+
+class Cron:
+    """A guard of one look at a time: nothing but the journal is left of the one before. An hour and two records apart."""
+
+    def __init__(self, journal: Journal, *, deletes: bool = False) -> None:
+        self.journal, self.twin, self.leader = journal, ClusterTwin(), Leader({}, step=10, deletes=deletes)
+        self.committed_end = 100
+
+    def round(self) -> list[State]:
+        missed = Missed()
+
+        def looked(topics: Sequence[str] | None) -> Look:
+            look = self.twin.look(topics)
+            (topic,) = look.topics
+            state = replace(topic.partitions[0], committed_end=self.committed_end)
+            missed.recognise({"orders": topic.topic_id})
+            read = missed.learn({ORDERS: state}, self.leader.fetch, whole=True).get(ORDERS)
+            state = state if read is None else replace(state, deletions=read.deletions, horizons=read.horizons)
+            held_on = topic.alive if is_held(topic.overrides) else ()
+            return replace(look, topics=(replace(topic, partitions=(state,), held_on=held_on),))
+
+        guard = Watcher(
+            Settings(name="cron", margins=MARGINS, applies=True), admin=self.twin, look=looked, journal=self.journal,
+            clock=self.twin.clock, readings=None, missed=missed,
+        )  # type: ignore[arg-type]  # fmt: skip
+        result = guard.round()
+        self.twin.now_ms += 3_600_000
+        self.committed_end += 2
+        return [status.state for status in result.statuses["orders"]]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
+        yield opened
+
+
+def test_a_guard_of_one_look_reads_what_is_missed_by_what_the_journal_knows(journal: Journal) -> None:
+    cron = Cron(journal)
+    for _ in range(3):
+        assert cron.round() == [State.FINE]
+    cron.twin.stop(3)
+    assert {state for _ in range(48) for state in cron.round()} == {State.WATCHED}
+    assert (cron.twin.changes, cron.leader.asked[:2]) == ([], [(1, 100), (1, 104)])
+
+
+def test_a_guard_of_one_look_that_reads_a_deletion_holds(journal: Journal) -> None:
+    cron = Cron(journal, deletes=True)
+    for _ in range(3):
+        cron.round()
+    cron.twin.stop(3)
+    assert State.HELD in {state for _ in range(20) for state in cron.round()}
+
+
+def test_what_the_journal_knows_of_a_topic_that_was_made_anew_is_not_where_reading_begins(journal: Journal) -> None:
+    cron = Cron(journal)
+    for _ in range(3):
+        cron.round()
+    cron.twin.stop(3)
+    cron.round()
+    assert cron.leader.asked == []
+    cron.twin.topics["orders"].topic_id = "second"
+    cron.round()
+    assert cron.leader.asked == []

@@ -49,8 +49,8 @@ def twin_that_copies(journal: Journal) -> ClusterTwin:
     """Broker 3 copies afresh, held and at a limited rate: the guard has done that since the plan was made."""
     twin = ClusterTwin(orders=Topic(replicas=(1, 2, 3), isr=(1, 2)))
     twin.moving = {PARTITION: Reassignment(replicas=(1, 2, 3), adding=(3,), removing=())}
-    lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
-    lend_brake(twin, journal, PARTITION, 3, bytes_per_second=7, now_ms=1)  # type: ignore[arg-type]
+    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    lend_brake(twin, journal, PARTITION, 3, bytes_per_second=7, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     keep_readmission(journal, COPIES)
     return twin
 
@@ -76,7 +76,7 @@ def test_what_was_ended_since_the_plan_is_not_begun_again(journal: Journal) -> N
 
 def test_a_hold_that_the_guard_counts_on_stays_and_is_told(journal: Journal) -> None:
     twin = ClusterTwin()
-    lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
+    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     journal.lead("guard", now_ms=1, lease_ms=1_000, applies=True)
     counts = Remembered(memory=Memory(hold=Hold(asked_ms=1, found=HOLD, seen_ms=1)))
     journal.remember_all({"orders": counts}, holder="guard", now_ms=1, looked_ms=1)

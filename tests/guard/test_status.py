@@ -140,8 +140,8 @@ def test_a_release_leaves_what_somebody_else_has_changed_and_goes_on_after_a_ref
 def test_what_a_killed_readmission_left_is_shown_and_released(journal: Journal) -> None:
     """The hold that it had lent, the limit of its broker; and the replica that it had taken out."""
     twin = ClusterTwin(orders=Topic(overrides=dict(OWN), replicas=(1, 2)))
-    lend_hold(twin, journal, "orders", reason="copies afresh", now_ms=1)  # type: ignore[arg-type]
-    lend_brake(twin, journal, TopicPartition("orders", 0), 3, bytes_per_second=9, now_ms=1)  # type: ignore[arg-type]
+    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    lend_brake(twin, journal, TopicPartition("orders", 0), 3, bytes_per_second=9, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     begun = Readmission(topic="orders", partition=0, broker=3, order=(3, 1, 2), expelled=True, began_ms=7)
     keep_readmission(journal, begun)
     (topic,) = journal_status(journal, now_ms=9, why="not asked").topics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin
 
 ACTS = Settings(name="a", margins=MARGINS, applies=True)
 DRY = replace(ACTS, applies=False)
+LIMITS = Limits(copy_bytes_per_second=7_000)
 OWN = {"min.cleanable.dirty.ratio": "0.1"}
 
 
@@ -49,12 +50,16 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def watcher(
-    twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT
-) -> Watcher:
-    read = Readings(lambda *_: verdict or Verdict.RIGHT, journal, clock=twin.clock, tell=print, beside=False)
+    twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT,
+    tell: Callable[[str], None] = print, limits: Limits = LIMITS,
+) -> Watcher:  # fmt: skip
+    def judged(wanted: Verify) -> dict[int, Verdict]:
+        return {**dict.fromkeys((1, 2, 3), Verdict.RIGHT), wanted.broker: verdict or Verdict.RIGHT}
+
+    read = Readings(judged, journal, clock=twin.clock, beside=False)
     means = Means(
         admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, pause=lambda seconds: None,
-        limits=Limits(copy_bytes_per_second=7_000),
+        limits=limits, tell=tell,
     )  # type: ignore[arg-type]  # fmt: skip
     return Watcher(
         settings, admin=twin, look=twin.look, journal=journal, clock=twin.clock, readings=read if verdict else None,

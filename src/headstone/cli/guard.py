@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cluster-default: hold by the brokers' default where a robot undoes a topic's; readmission: take a replica that "
         "may be wrong out of the assignment and add it again, to copy afresh; may be repeated",
     )  # fmt: skip
-    _add_throttle(parser)
+    _add_pace(parser)
     _add_journal(parser)
     parser.add_argument(
         "--metrics", type=HostPort(), metavar="HOST:PORT", help="serve Prometheus metrics there (default: none)"
@@ -77,7 +77,11 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_throttle(parser: argparse.ArgumentParser) -> None:
+def _add_pace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--partitions-at-once", type=partition_count, default=1, metavar="N",
+        help="so many copy afresh at the same time in readmissions; the others wait (default 1)",
+    )  # fmt: skip
     parser.add_argument(
         "--throttle", type=positive, default=50 << 20, metavar="N",
         help="bytes a second that a broker copies afresh in a readmission (default 52428800: 50 MiB)",
@@ -190,10 +194,7 @@ def _add_readmit(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--broker", type=broker_number, metavar="N", help="only replicas on this broker (default: on any)"
     )
     readmit.add_argument("--apply", action="store_true", help="do it (default: only show it)")
-    readmit.add_argument(
-        "--partitions-at-once", type=partition_count, default=1, metavar="N", help="of one topic; the others wait"
-    )
-    _add_throttle(readmit)
+    _add_pace(readmit)
     readmit.add_argument(
         "--bytes-per-second", type=positive, default=50 << 20, metavar="N",
         help="to read replicas at, over all brokers (default 52428800: 50 MiB)",

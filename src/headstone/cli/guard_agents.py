@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headstone.guard.agents_told import AgentsTold
     from headstone.guard.attending import LookAt
     from headstone.guard.journal import Journal
+    from headstone.guard.readings import Read
     from headstone.guard.truth import Truth
     from headstone.guard.watching import Round
 
@@ -35,6 +36,12 @@ class Agents:
         from headstone.guard.attending import attended
 
         return look if self.truth is None else attended(look, self.truth, self.topics)
+
+    def reading(self, read: Read) -> Read:
+        """How replicas that came back are read: by their agents where these can tell."""
+        from headstone.guard.agent_readings import ByAgents
+
+        return read if self.truth is None else ByAgents(read, self.truth)
 
     def note(self, journal: Journal, result: Round) -> None:
         """For `guard status`, which is another process. Only the guard that leads, and not at every hasty look."""

@@ -84,7 +84,7 @@ def plan_lines(plans: Sequence[ReadmissionPlan], output: Output) -> Iterator[str
         yield from (f"  refused: {visible(reason)}" for reason in planned.refusals)
         yield from (f"  {number}. {step}" for number, step in enumerate(planned.steps, start=1))
         if planned.commands:
-            yield "  the same with Kafka's own tools, each reassignment verified before the next command:"
+            yield "  the same with Kafka's own tools, one after the other; # says what to wait for:"
             yield from (f"    {command}" for command in planned.commands)
     if any(planned.needed and not planned.refusals for planned in plans):
         yield "nothing was changed; --apply does it"
@@ -105,4 +105,4 @@ def done_lines(ended: Sequence[Readmitted], output: Output) -> Iterator[str]:
         text = f"{visible(str(done.partition))} on broker {done.broker}: {output.painted(str(done.ended), colour)}"
         yield text + (f": {visible(done.why)}" if done.why else "")
         if done.stray is not None:
-            yield f"  its old folder is called {done.stray} once its broker is back: the broker never deletes it, you may"
+            yield f"  {done.remark}"

@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ from headstone.cli.output import BAD, GOOD, HEADING, Output
 from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
 from headstone.cli.stopping import signals_heard
 from headstone.coordination.danger import Margins
-from headstone.coordination.guard_values import Allowed, State, Verdict
+from headstone.coordination.guard_values import Allowed, State, Verdict, Verify
 from headstone.errors import Unfinished, UsageError
 from headstone.log.scratch import scratch_directory
 from headstone.log.shown import visible
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headstone.guard.agents_told import AgentsTold
     from headstone.guard.journal import Journal
     from headstone.guard.metrics import MetricsServer
+    from headstone.guard.readings import Read
     from headstone.guard.release import Undo
     from headstone.guard.status import GuardStatus, TopicStatus
     from headstone.guard.watching import Round, Settings, Watcher
@@ -53,6 +54,7 @@ def clock_ms() -> int:
 def watch(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.admin import Admin
     from headstone.guard.clocks import Clocks
+    from headstone.guard.leader_reading import POLL_SHARE, LeaderReading
     from headstone.guard.looks import look
     from headstone.guard.missed import Missed
     from headstone.guard.readings import Readings
@@ -68,22 +70,22 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
         _refuse_topics(admin, settings.topics)
         journal = stack.enter_context(journal_of(arguments, admin))
         readings = readmissions = None
+        agents = listening(arguments, stack, output)
         if settings.applies:
             work = stack.enter_context(scratch_directory("guard"))
-            readings = Readings(
-                _reader(connection, work), journal, clock=clock_ms, tell=output.tell, beside=not arguments.once
-            )  # fmt: skip
+            read = agents.reading(_reader(connection, work))
+            readings = Readings(read, journal, clock=clock_ms, beside=not arguments.once)
             stack.callback(readings.end)
-            limits = Limits(copy_bytes_per_second=arguments.throttle)
+            limits = Limits(partitions_at_once=arguments.partitions_at_once, copy_bytes_per_second=arguments.throttle)
             readmissions = OwnReadmissions(
                 Means(admin=admin, connection=connection, journal=journal, work=work, limits=limits, tell=output.say)
             )
         missed, clocks = Missed(), Clocks()
-        agents = listening(arguments, stack, output)
+        leaders = LeaderReading(missed, seconds_max=POLL_SHARE * settings.margins.poll_ms / 1000)
         watcher = Watcher(
             settings, admin=admin, journal=journal, clock=clock_ms, readings=readings,
             readmissions=readmissions, missed=missed,
-            look=agents.attended(lambda topics: look(admin, topics, clock_ms, missed=missed, clocks=clocks)),
+            look=agents.attended(lambda topics: look(admin, topics, clock_ms, leaders=leaders, clocks=clocks)),
         )  # fmt: skip
         stack.callback(journal.stand_down, settings.name)
         rounds = _Rounds(watcher, journal, output, note=lambda result: agents.note(journal, result))
@@ -159,11 +161,11 @@ def journal_of(arguments: argparse.Namespace, admin: Admin) -> Journal:
     return Journal.open(arguments.journal or usual_journal(cluster_id, os.environ), cluster_id=cluster_id)
 
 
-def _reader(connection: Connection, work: Path) -> Callable[[str, int, int], Verdict]:
+def _reader(connection: Connection, work: Path) -> Read:
     from headstone.guard.verification import verify
 
-    def read(topic: str, partition: int, broker: int) -> Verdict:
-        return verify(connection, topic, partition, broker, work=work)
+    def read(wanted: Verify) -> Mapping[int, Verdict]:
+        return verify(connection, wanted.topic, wanted.partition, wanted.broker, work=work)
 
     return read
 
@@ -190,7 +192,7 @@ class _Rounds:
         self._note(result)
 
     def status(self, now_ms: int) -> GuardStatus | None:
-        from headstone.guard.asking import by_hand
+        from headstone.guard.asking import by_hand, reasons_of
         from headstone.guard.status import Known, guard_status
 
         result = self.newest
@@ -199,7 +201,7 @@ class _Rounds:
         known = Known(
             cluster_id=result.cluster_id, memories=result.memories, statuses=result.statuses, looked_ms=result.looked_ms,
             lease=result.lease, alarms=result.alarms, problems=result.problems, held_bytes=result.held_bytes,
-            by_hand=by_hand(self._journal),
+            reasons=reasons_of(self._journal), by_hand=by_hand(self._journal),
         )  # fmt: skip
         return guard_status(known, now_ms=now_ms, poll_ms=self.watcher.settings.margins.poll_ms, fresh=True)
 

@@ -16,6 +16,7 @@ from headstone.coordination.messages import Poll, Report, Send
 from headstone.coordination.replica import Replica, Started, Truncated
 from headstone.errors import HeadstoneError, UsageError
 from headstone.guard.partition_truth import GUARD
+from headstone.guard.replica_deletions import DeletionsScan
 from headstone.guard.replica_files import HEADERS_MAX, ReplicaFacts, ReplicaReader
 from headstone.guard.report_client import GuardClient
 from headstone.guard.reports import (
@@ -26,6 +27,8 @@ from headstone.guard.reports import (
     Question,
     Receipt,
     ReplicaReport,
+    SpanAnswered,
+    SpanQuestion,
     Welcome,
 )
 from headstone.log import checkpoints
@@ -35,6 +38,8 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.selection import select
 from headstone.storage.places import children
 
+SPAN_BYTES_MAX = 256 << 20
+"""Read with one report: some seconds of one core, and of the disk at most."""
 NO_CHALLENGE = f"0.{'0' * 64}"
 """Of a report that nobody asked for: it is shown, and no guard would take it."""
 
@@ -100,6 +105,8 @@ class Agent:
         self._epoch = -1
         self._watched: dict[Path, _Watched] = {}
         self._problems: dict[str, str] = {}
+        self._spans: dict[SpanQuestion, SpanAnswered] = {}
+        self._scans: dict[SpanQuestion, DeletionsScan] = {}
 
     def tell(self, client: GuardClient) -> Receipt:
         """One round: hello, read, report. Unfinished if the guard does not take it."""
@@ -122,7 +129,7 @@ class Agent:
             cluster_id=self.identity.cluster_id, broker=self.identity.broker, session_ms=self.session_ms,
             sequence=self._sequence, epoch=welcome.epoch, challenge=welcome.challenge,
             clock_before_ms=clock_before_ms, clock_after_ms=clock_after_ms, interval_ms=self._interval_ms,
-            replicas=tuple(replicas), answers=self._answers(welcome.questions),
+            replicas=tuple(replicas), answers=self._answers(welcome.questions), spans=self._span_answers(welcome.spans),
         )  # fmt: skip
 
     def unasked(self) -> BrokerReport:
@@ -213,6 +220,27 @@ class Agent:
         asked = [question for question in questions if question.partition in readers]
         told = [(question, readers[question.partition].holds(question.offset)) for question in asked]
         return tuple(Answered(question=question, holds=holds) for question, holds in told if holds is not None)
+
+    def _span_answers(self, questions: Sequence[SpanQuestion]) -> tuple[SpanAnswered, ...]:
+        """A span is read once, some of it with every report; what is asked no more is forgotten."""
+        folders = {
+            watched.reader.directory.topic_partition: watched.reader.directory for watched in self._watched.values()
+        }
+        known, self._spans = self._spans, {}
+        answers = []
+        for question in questions:
+            folder = folders.get(question.partition)
+            if folder is None:
+                continue
+            answer = known.get(question) or SpanAnswered(question=question, read_to=0)
+            if answer.deletions is None:
+                scan = self._scans.setdefault(question, DeletionsScan(folder, question.span))
+                deletions = scan.go_on(SPAN_BYTES_MAX)
+                answer = SpanAnswered(question=question, read_to=scan.read_to, deletions=deletions)
+            self._spans[question] = answer
+            answers.append(answer)
+        self._scans = {question: scan for question, scan in self._scans.items() if question in questions}
+        return tuple(answers)
 
     def _remark_new(self, problems: dict[str, str]) -> None:
         for where, problem in problems.items():

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headstone.coordination.guard_values import Alarm, AlarmKind, Allowed, Decision, Memory
-from headstone.guard.journal import KeptAlarm
+from headstone.coordination.guard_values import Alarm, AlarmKind, Allowed, Decision, Memory, Verify
+from headstone.guard.journal import KeptAlarm, Reading
 
 CLUSTER_LOST = "the cluster cannot be looked at"
 REFUSED = "a change was refused"
 UNSEEN = "part of the cluster cannot be seen"
+UNREADABLE = "a replica cannot be read"
 BY_DEFAULT = "the cluster default holds it instead"
 OUT_OF_REACH = "the cluster default does not reach overrides of its own"
 DEFAULT_CHANGED = "of the cluster default"
 BY_ITSELF = "with --allow readmission"
+REASONS_MAX = 5
 ADVICE: dict[str | tuple[str, str], str] = {
     AlarmKind.UNDONE_BY_ROBOT: "tell the robot to leave the three settings alone, or restart the guard with --allow "
     "cluster-default",
@@ -38,6 +40,8 @@ ADVICE: dict[str | tuple[str, str], str] = {
     "are in sync",
     AlarmKind.RETENTION_TOO_SHORT: "raise delete.retention.ms, or set clocks right that differ: headstone guard check",
     REFUSED: "give the guard the permission that is named, or remove what else is named: it asks again at every look",
+    UNREADABLE: "give the guard READ on the topic, or see to what else is named: it is tried again at every look, and topics "
+    "are held until it succeeds",
     UNSEEN: "give the guard the permission that is named, or see why the broker does not answer",
     CLUSTER_LOST: "what is held stays held; see why the brokers do not answer",
 }  # fmt: skip
@@ -49,11 +53,12 @@ def advice(alarm: KeptAlarm) -> str:
 
 
 def standing(
-    topic: str, decision: Decision, reasons: Sequence[str], allowed: Allowed, *, applies: bool
+    topic: str, decision: Decision, reasons: Sequence[str], allowed: Allowed, *, applies: bool,
+    readings: Sequence[Reading] = (),
 ) -> list[KeptAlarm]:  # fmt: skip
     """What a person must know now: some alarms are decided once, and stand until what they are about is over.
 
-    `reasons` are why changes of this topic were refused."""
+    `reasons` are why changes of this topic were refused, `readings` are its newest ones, of this look too."""
     itself = BY_ITSELF if allowed.readmission and applies else ""
     details = {AlarmKind.TOO_LATE: itself, AlarmKind.WRONG: itself}
     alarms = [
@@ -73,10 +78,39 @@ def standing(
         if away.too_late or away.order
     ]  # fmt: skip
     alarms += _undone(topic, decision.memory, allowed)
+    alarms += _unreadable(topic, decision, readings)
     if reasons:
         alarms.append(KeptAlarm(kind=REFUSED, topic=topic, detail="; ".join(sorted(set(reasons)))))
     unique = {(alarm.kind, alarm.partition, alarm.broker): alarm for alarm in alarms}
     return list(unique.values())
+
+
+def wants_reading(decision: Decision) -> bool:
+    return any(isinstance(action, Verify) for action in decision.actions)
+
+
+def _unreadable(topic: str, decision: Decision, readings: Sequence[Reading]) -> Iterator[KeptAlarm]:
+    """Whom the guard wants to read and, since it is back, could not."""
+    failed = {(reading.partition, reading.broker): reading for reading in readings if reading.verdict is None}
+    returned_ms = {(away.partition, away.broker): away.returned_ms or 0 for away in decision.memory.away}
+    for action in decision.actions:
+        if isinstance(action, Verify):
+            reading = failed.get((action.partition, action.broker))
+            if reading is not None and reading.read_ms >= returned_ms[action.partition, action.broker]:
+                yield KeptAlarm(
+                    kind=UNREADABLE,
+                    topic=topic,
+                    partition=action.partition,
+                    broker=action.broker,
+                    detail=reading.detail,
+                )
+
+
+def of_cluster(problems: Sequence[str], unread: Sequence[str]) -> list[KeptAlarm]:
+    """What stands of the whole after a look: what it did not show, and leaders from which it may not read what those that are
+    away have missed."""
+    told = {UNSEEN: problems, UNREADABLE: unread}
+    return [KeptAlarm(kind=kind, detail="; ".join(reasons[:REASONS_MAX])) for kind, reasons in told.items() if reasons]
 
 
 def _undone(topic: str, memory: Memory, allowed: Allowed) -> Iterator[KeptAlarm]:

@@ -5,15 +5,13 @@ The one place where the two meet; the loop knows nothing of agents. Asks nobody,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from headstone.coordination.guard_values import PartitionSeen, TopicSeen
-from headstone.coordination.watermarks import ReplicaWatermarks
+from headstone.coordination.guard_values import TopicSeen
 from headstone.guard.clocks import largest_difference_ms
 from headstone.guard.looks import Look
 from headstone.guard.truth import Truth
-from headstone.log.topic_partition import TopicPartition
 
 LookAt = Callable[[Sequence[str] | None], Look]
 
@@ -31,14 +29,4 @@ def attended(look: LookAt, truth: Truth, watched: Sequence[str]) -> LookAt:
 
 
 def _with_truth(topic: TopicSeen, truth: Truth) -> TopicSeen:
-    partitions = tuple(
-        _with_claims(partition, truth.claims(TopicPartition(topic.topic, partition.partition)))
-        for partition in topic.partitions
-    )
-    skew_ms = max(topic.skew_ms, largest_difference_ms(truth.clocks()))
-    return replace(topic, partitions=partitions, skew_ms=skew_ms)
-
-
-def _with_claims(partition: PartitionSeen, claims: Mapping[int, ReplicaWatermarks]) -> PartitionSeen:
-    replicas = tuple(replace(replica, watermarks=claims.get(replica.broker)) for replica in partition.replicas)
-    return replace(partition, replicas=replicas)
+    return replace(topic, skew_ms=max(topic.skew_ms, largest_difference_ms(truth.clocks())))

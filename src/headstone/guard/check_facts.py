@@ -11,10 +11,13 @@ from headstone.cluster.admin import Admin
 from headstone.cluster.questions import Configs
 from headstone.cluster.refusals import NotPermitted
 from headstone.cluster.wire import ClusterState
+from headstone.coordination.guard_values import HOLD
 from headstone.errors import Unfinished, UsageError
-from headstone.guard.checks import TIERED_METADATA, TRANSACTIONS, ClusterFacts, TopicFacts
+from headstone.guard.checks import BROKER_NUMBERS, SEGMENT_MS, TIERED_METADATA, TRANSACTIONS, ClusterFacts, TopicFacts
 from headstone.guard.journal import Journal
-from headstone.guard.looks import look
+from headstone.guard.loans import loans
+from headstone.guard.looks import NUMBERS, believed, is_number, look
+from headstone.guard.outages import longest_known
 from headstone.log.shown import visible
 from headstone.retention.settings import CLEANUP_POLICY, policies_of
 
@@ -44,11 +47,10 @@ def gather(
         if topic in configs and topic not in compacted:
             raise UsageError(f"topic {visible(topic)} is not compacted: there is nothing to check")
     remembered = {} if journal is None else journal.topics()
+    lent = [] if journal is None else [loan.topic for loan in loans(journal) if loan.lent == HOLD]
+    held = {*lent, *(topic for topic, kept in remembered.items() if kept.memory.hold is not None)}
     facts = ClusterFacts(
-        topics=tuple(
-            _facts(topic, found, state, held=topic in remembered and remembered[topic].memory.hold is not None)
-            for topic, found in compacted.items()
-        ),
+        topics=tuple(_facts(topic, found, state, held=topic in held) for topic, found in compacted.items()),
         brokers=_brokers(admin, sorted(state.brokers), problems),
         features=_features(admin, problems),
         outage_max_ms=outage_max_ms if outage_max_ms is not None else learnt_outage_ms(journal, now_ms=clock_ms()),
@@ -63,31 +65,17 @@ def gather(
 
 
 def learnt_outage_ms(journal: Journal | None, *, now_ms: int) -> int | None:
-    """The longest that a replica was away while the guard held for it, or is away now; None: none is known."""
-    if journal is None:
-        return None
-    spans = [
-        now_ms - away.since_ms for kept in journal.topics().values() for away in kept.memory.away if away.returned_ms is None
-    ]  # fmt: skip
-    held_ms: dict[str, int] = {}
-    for change in journal.changes():
-        if change.topic is None or not change.resource.startswith("topic "):
-            continue
-        if change.reason.startswith("behind"):
-            held_ms.setdefault(change.topic, change.began_ms)
-        elif change.topic in held_ms:
-            spans.append(change.began_ms - held_ms.pop(change.topic))
-    return max(spans, default=None)
+    """The longest that a replica was away while a guard watched, or is away now; None: none is known."""
+    longest = None if journal is None else longest_known(journal, now_ms=now_ms)
+    return None if longest is None else longest.span_ms
 
 
 def _topic_configs(admin: Admin, topics: Sequence[str], problems: list[str]) -> dict[str, Configs]:
     known: dict[str, Configs] = {}
     for first in range(0, len(topics), TOPICS_AT_ONCE):
-        for topic, answer in admin.try_topic_configs(topics[first : first + TOPICS_AT_ONCE]).items():
-            if isinstance(answer, Unfinished):
-                problems.append(str(answer))
-            else:
-                known[topic] = answer
+        answers = admin.try_topic_configs(topics[first : first + TOPICS_AT_ONCE])
+        problems += [str(answer) for answer in answers.values() if isinstance(answer, Unfinished)]
+        known |= believed(answers, problems, (*NUMBERS, SEGMENT_MS))
     return known
 
 
@@ -116,7 +104,11 @@ def _brokers(admin: Admin, brokers: Sequence[int], problems: list[str]) -> dict[
         except Unfinished as error:
             problems.append(str(error))
             continue
-        known[broker] = {name: config.value for name, config in configs.items() if config.value is not None}
+        values = {name: config.value for name, config in configs.items() if config.value is not None}
+        strange = [name for name in BROKER_NUMBERS if name in values and not is_number(name, values[name])]
+        problems += [f"broker {broker}: {name} is {values[name]!r}, which is no number" for name in strange]
+        if not strange:
+            known[broker] = values
     return known
 
 

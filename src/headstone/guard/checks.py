@@ -29,9 +29,14 @@ COORDINATED = {
 }
 """Kafka's own compacted topics: no consumer would notice, and nobody writes them anew."""
 PRODUCER_EXPIRY, TRANSACTION_MAX = "producer.id.expiration.ms", "transaction.max.timeout.ms"
+BROKER_NUMBERS = (PRODUCER_EXPIRY, TRANSACTION_MAX)
 BROKER_NAMES = {RETENTION: "log.cleaner.delete.retention.ms", IN_SYNC_MIN: IN_SYNC_MIN, UNCLEAN: UNCLEAN}
 """What the brokers' default of a topic's setting is called."""
 TRANSACTION_VERSION, EPOCHS_TELL = "transaction.version", 2
+OLD_CLIENTS = (
+    f"; {TRANSACTION_VERSION} {EPOCHS_TELL} does not end that: clients that do not end transactions by EndTxn version 5, as "
+    "librdkafka 2.16, still get markers with the epoch of their data"
+)
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 ROLL_MS_MIN, RATIO_MIN, LAG_MS_MIN = 10 * MINUTE_MS, 0.05, HOUR_MS
 """Below these a recipe is in a hurry: Kafka's defaults are 7 days, 0.5 and never."""
@@ -284,16 +289,22 @@ def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
-    version = facts.features.get(TRANSACTION_VERSION, 0)
-    if not facts.transactions or version >= EPOCHS_TELL:
+    if not facts.transactions:
         return
-    yield Finding(
-        name="transactions-v1", severity=Severity.WARNING, figure=f"{TRANSACTION_VERSION} {version}",
-        why="a marker has the epoch of its data: a replica that misses one takes the next transaction's marker for it, and "
-        "nothing in its log shows that",
-        fix=f"kafka-features.sh --bootstrap-server {quoted(facts.bootstrap)} upgrade --feature {TRANSACTION_VERSION}=2 "
-        "(brokers and clients of 4.0 or later)",
-    )  # fmt: skip
+    version = facts.features.get(TRANSACTION_VERSION, 0)
+    if version < EPOCHS_TELL:
+        yield Finding(
+            name="transactions-v1", severity=Severity.WARNING, figure=f"{TRANSACTION_VERSION} {version}",
+            why="a marker has the epoch of its data: a replica that misses one takes the next transaction's marker for it, and "
+            "nothing in its log shows that",
+            fix=f"kafka-features.sh --bootstrap-server {quoted(facts.bootstrap)} upgrade --feature {TRANSACTION_VERSION}=2 "
+            "(brokers and clients of 4.0 or later)",
+        )  # fmt: skip
+    yield from _forgotten_producers(facts, OLD_CLIENTS if version >= EPOCHS_TELL else "")
+
+
+def _forgotten_producers(facts: ClusterFacts, still: str) -> Iterator[Finding]:
+    """`still`: why it matters under whichever version of transactions."""
     for broker, values in sorted(facts.brokers.items()):
         expiry_ms = int(values.get(PRODUCER_EXPIRY, DAY_MS))
         least_ms = max(facts.outage_ms, int(values.get(TRANSACTION_MAX, 15 * MINUTE_MS)))
@@ -302,6 +313,6 @@ def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
                 name="producers-forgotten", severity=Severity.DANGER, broker=broker,
                 figure=f"{PRODUCER_EXPIRY} is {expiry_ms} ({duration(expiry_ms)}); {duration(least_ms)} are needed",
                 why="markers stay as long as their producer is remembered, and then delete.retention.ms: with less, a replica "
-                "that is away takes aborted data for committed, or hides what was committed",
+                "that is away takes aborted data for committed, or hides what was committed" + still,
                 fix=alter_broker(None, {PRODUCER_EXPIRY: str(DAY_MS)}, bootstrap=facts.bootstrap),
             )  # fmt: skip

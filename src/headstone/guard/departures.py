@@ -23,7 +23,8 @@ class Departures:
 
     def __init__(self, journal: Journal, age_ms: int) -> None:
         self._journal, self._age_ms = journal, age_ms
-        self._former_ids: dict[str, int] = {}
+        self.former_ids: dict[str, int] = {}
+        """Of topics that are gone, which an old answer may still show: when that was seen."""
 
     def unknown(self, admin: Admin, topics: Sequence[str]) -> tuple[str, ...]:
         """Those that the cluster says it does not know."""
@@ -41,12 +42,15 @@ class Departures:
     def note(self, topic_id: str | None, now_ms: int) -> None:
         """It is gone, or another one has its name."""
         if topic_id is not None:
-            self._former_ids[topic_id] = now_ms
+            young = {
+                other: ended_ms for other, ended_ms in self.former_ids.items() if now_ms - ended_ms <= self._age_ms
+            }
+            self.former_ids = {**young, topic_id: now_ms}
 
     def current(self, topics: Sequence[TopicSeen]) -> tuple[TopicSeen, ...]:
         """Without those that are gone, which an old answer may still show; one that is shown later than that is there."""
         return tuple(seen for seen in topics if not self._is_former(seen))
 
     def _is_former(self, seen: TopicSeen) -> bool:
-        ended_ms = None if seen.topic_id is None else self._former_ids.get(seen.topic_id)
+        ended_ms = None if seen.topic_id is None else self.former_ids.get(seen.topic_id)
         return ended_ms is not None and seen.asked_ms - ended_ms <= self._age_ms

@@ -1,15 +1,16 @@
 """Ends what the journal has of topics that were deleted: also if one of the same name was made since.
 
 A hold is gone with its topic, and so are overrides that a readmission lent; what stays is what was set elsewhere for its sake,
-the cluster default, which is put back once nobody needs it. Which topics are gone is found elsewhere.
+the cluster default, which is put back once nobody needs it. Of a topic that is there, but has no need of a guard, only the
+guard's memory goes: what was set in it is put back by whoever set it. Which topics are gone is found elsewhere.
 """
 
 from __future__ import annotations
 
 from headstone.cluster.admin import Admin
-from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD
+from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Memory, TopicSeen
 from headstone.errors import Unfinished
-from headstone.guard.acting import DEFAULT_FOUND, default_restored, restore_default
+from headstone.guard.acting import DEFAULT_FOUND, ENDING, default_restored, restore_default
 from headstone.guard.journal import Change, Journal
 from headstone.guard.loans import forget_loan, loans
 from headstone.guard.overrides import Resource
@@ -19,12 +20,26 @@ GONE = "topic is gone"
 """Outcome of changes that nobody can finish or undo any more."""
 
 
+def is_idle(journal: Journal, memory: Memory, seen: TopicSeen) -> bool:
+    """Nothing is removed from it by key, nobody is owed anything, and nothing that was begun with it is open."""
+    if seen.compacted or memory.hold is not None or memory.away:
+        return False
+    lent, begun = loans(journal), open_readmissions(journal)
+    return seen.topic not in {loan.topic for loan in lent} | {readmission.topic for readmission in begun}
+
+
+def forget_idle(journal: Journal, topic: str, *, why: str) -> str:
+    """It is still there, and so is what was set in it: nothing but the memory goes. What is told, in words."""
+    journal.forget(topic)
+    return f"topic {topic}: {why}: what was known of it is forgotten"
+
+
 def end_topic(journal: Journal, topic: str, *, why: str, now_ms: int) -> str:
-    """All but its changes is forgotten; what is told, in words."""
+    """All but its changes is forgotten; what is told, in words. What was changed of brokers for its sake is still put back."""
     hold = journal.memory(topic).hold
     held = hold is not None and hold.released_ms is None
     for change in journal.unfinished():
-        if change.topic == topic:
+        if change.topic == topic and not change.reason.startswith(ENDING):
             journal.end(change.number, GONE, now_ms=now_ms)
     if hold is not None and held:
         ended = Change(

@@ -45,7 +45,8 @@ FAILED = "failed: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of the cluster. `old` and `new` are configs, or a partition's replicas as ("replicas", "1,2,3")."""
+    """One change of the cluster. `old` and `new` are configs, or a partition's replicas as ("replicas", "1,2,3"), or its leader
+    as ("leader", "1")."""
 
     resource: str
     """In words: topic orders, cluster default, broker 3, partition orders-0."""
@@ -78,11 +79,12 @@ class KeptAlarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A replica that was read and compared with the others; read_ms is when that began."""
+    """A replica that was read and compared with the others; read_ms is when that began. verdict None: it could not be read,
+    and detail says why."""
 
     partition: int
     broker: int
-    verdict: Verdict
+    verdict: Verdict | None
     read_ms: int
     detail: str = ""
 
@@ -371,14 +373,14 @@ class Journal:
         with self._transaction() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO readings VALUES (?, ?, ?, ?, ?, ?)",
-                (topic, reading.partition, reading.broker, str(reading.verdict), reading.read_ms, reading.detail),
+                (topic, reading.partition, reading.broker, str(reading.verdict or ""), reading.read_ms, reading.detail),
             )
 
     def readings(self, topic: str) -> list[Reading]:
         rows = self._rows("SELECT partition, broker, verdict, read_ms, detail FROM readings WHERE topic = ?", topic)
         return [
             Reading(
-                partition=int(str(partition)), broker=int(str(broker)), verdict=Verdict(str(verdict)),
+                partition=int(str(partition)), broker=int(str(broker)), verdict=Verdict(str(verdict)) if verdict else None,
                 read_ms=int(str(read_ms)), detail=str(detail),
             )
             for partition, broker, verdict, read_ms, detail in rows

@@ -48,25 +48,26 @@ def _keep(journal: Journal, kept: Sequence[Loan]) -> None:
     journal.note_fact(LOANS, json.dumps([plain(loan) for loan in kept]) if kept else None)
 
 
-def lend_hold(admin: Admin, journal: Journal, topic: str, *, reason: str, now_ms: int) -> None:
+def lend_hold(admin: Admin, journal: Journal, topic: str, *, reason: str, evidence: str, now_ms: int) -> None:
     found = own_values(admin, Resource(topic=topic), [name for name, _ in HOLD])
-    _lend(admin, journal, Loan(topic=topic, found=found, lent=HOLD), reason=reason, now_ms=now_ms)
+    _lend(admin, journal, Loan(topic=topic, found=found, lent=HOLD), reason=reason, evidence=evidence, now_ms=now_ms)
 
 
 def lend_brake(
-    admin: Admin, journal: Journal, partition: TopicPartition, broker: int, *, bytes_per_second: int, now_ms: int
-) -> None:
+    admin: Admin, journal: Journal, partition: TopicPartition, broker: int, *, bytes_per_second: int, evidence: str,
+    now_ms: int,
+) -> None:  # fmt: skip
     """Where somebody limits it already, that stays as it is."""
     reason = f"broker {broker} copies {partition} afresh, at {bytes_per_second} bytes a second"
     ((_, rate),) = own_values(admin, Resource(broker=broker), [RATE])
     if rate is None:
         loan = Loan(broker=broker, found=((RATE, None),), lent=((RATE, str(bytes_per_second)),))
-        _lend(admin, journal, loan, reason=reason, now_ms=now_ms)
+        _lend(admin, journal, loan, reason=reason, evidence=evidence, now_ms=now_ms)
     ((_, listed),) = own_values(admin, Resource(topic=partition.topic), [THROTTLED])
     wanted = with_replica(listed, partition.number, broker)
     if wanted != listed:
         loan = Loan(topic=partition.topic, found=((THROTTLED, listed),), lent=((THROTTLED, wanted),))
-        _lend(admin, journal, loan, reason=reason, now_ms=now_ms)
+        _lend(admin, journal, loan, reason=reason, evidence=evidence, now_ms=now_ms)
 
 
 def is_braked(admin: Admin, partition: TopicPartition, broker: int) -> bool:
@@ -84,7 +85,7 @@ def with_replica(listed: str | None, partition: int, broker: int) -> str:
     return ",".join([*members, wanted])
 
 
-def _lend(admin: Admin, journal: Journal, loan: Loan, *, reason: str, now_ms: int) -> None:
+def _lend(admin: Admin, journal: Journal, loan: Loan, *, reason: str, evidence: str, now_ms: int) -> None:
     """What was found first is what goes back, however often it is lent."""
     if loan.topic is not None:
         loan = replace(loan, topic_id=admin.describe([loan.topic]).topic_ids.get(loan.topic))
@@ -99,15 +100,15 @@ def _lend(admin: Admin, journal: Journal, loan: Loan, *, reason: str, now_ms: in
         _keep(journal, [first if other == same[0] else other for other in known])
     else:
         _keep(journal, [*known, loan])
-    _changed(admin, journal, loan, loan.found, loan.lent, reason, now_ms)
+    _changed(admin, journal, loan, loan.found, loan.lent, reason, evidence, now_ms)
 
 
 def _names(loan: Loan) -> list[str]:
     return [name for name, _ in loan.lent]
 
 
-def put_back(admin: Admin, journal: Journal, loan: Loan, *, now_ms: int) -> list[str]:
-    """What could not be put back, in words: somebody else's values stay."""
+def put_back(admin: Admin, journal: Journal, loan: Loan, *, evidence: str, now_ms: int) -> list[str]:
+    """What could not be put back, in words: somebody else's values stay. `evidence`: who does it, or by whose word."""
     if is_gone(admin, loan):
         forget_loan(journal, loan)
         return [f"{loan.resource} was deleted meanwhile: there is nothing to put back"]
@@ -117,11 +118,21 @@ def put_back(admin: Admin, journal: Journal, loan: Loan, *, now_ms: int) -> list
     if ours:
         restore = tuple((name, found.get(name)) for name, _ in ours)
         reason = "the readmission is over: as it was found"
-        _changed(admin, journal, loan, tuple(ours), restore, reason, now_ms)
+        _changed(admin, journal, loan, tuple(ours), restore, reason, evidence, now_ms)
     forget_loan(journal, loan)
     return [
         f"{loan.resource}: {name} was changed by somebody else meanwhile and stays {present[name]}" for name in others
     ]
+
+
+def before_loans(journal: Journal, resource: Resource, present: Configs, *, topic_id: str | None = None) -> Configs:
+    """What these settings go back to: what was found, where what was lent still stands; somebody else's stay."""
+    before = dict(present)
+    for loan in loans(journal):
+        if loan.resource == resource and loan.topic_id in (None, topic_id):
+            lent, found = dict(loan.lent), dict(loan.found)
+            before |= {name: found.get(name) for name, value in present if name in lent and lent[name] == value}
+    return tuple(before.items())
 
 
 def is_counted_on(journal: Journal, loan: Loan) -> bool:
@@ -141,7 +152,7 @@ def forget_loan(journal: Journal, loan: Loan) -> None:
 
 
 def _changed(
-    admin: Admin, journal: Journal, loan: Loan, old: Configs, new: Configs, reason: str, now_ms: int
+    admin: Admin, journal: Journal, loan: Loan, old: Configs, new: Configs, reason: str, evidence: str, now_ms: int
 ) -> None:  # fmt: skip
     entry = Change(
         resource=str(loan.resource),
@@ -149,7 +160,7 @@ def _changed(
         old=old,
         new=new,
         reason=reason,
-        evidence="guard readmit",
+        evidence=evidence,
         began_ms=now_ms,
     )
     change(admin, journal, loan.resource, entry)

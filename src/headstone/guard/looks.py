@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headstone.cluster.admin import Admin
@@ -30,7 +30,7 @@ from headstone.coordination.guard_values import (
 from headstone.coordination.guard_values import Configs as Overrides
 from headstone.errors import Unfinished
 from headstone.guard.clocks import STAMPED_BY_BROKERS, Clocks, Reading, Stamps, largest_difference_ms
-from headstone.guard.missed import Missed, Read
+from headstone.guard.leader_reading import LeaderReading
 from headstone.log.topic_partition import TopicPartition
 
 POLICY, RETENTION, IN_SYNC_MIN = "cleanup.policy", "delete.retention.ms", "min.insync.replicas"
@@ -39,8 +39,6 @@ NUMBERS = (RETENTION, IN_SYNC_MIN, LAG_MIN, LAG_MAX, RATIO)
 BROKERS_AT_ONCE = 32
 DESCRIBERS_MAX = 3
 """At one look; the next goes on with the next broker."""
-MISSED_BYTES_MAX, MISSED_PARTITION_BYTES_MAX = 16 << 20, 1 << 20
-"""Of each leader at each look."""
 
 Clock = Callable[[], int]
 Asked = TypeVar("Asked")
@@ -49,13 +47,15 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """asked_ms is when the first question was sent, by the guard's clock. `problems` are what could not be learnt."""
+    """asked_ms is when the first question was sent, by the guard's clock. `problems` are what could not be learnt; `unread` is
+    from whom this user may not read what those that are away have missed, which harms nobody: they are held for earlier."""
 
     cluster_id: str
     asked_ms: int
     brokers: tuple[int, ...]
     topics: tuple[TopicSeen, ...]
     problems: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +81,13 @@ class _Account:
 
 
 def look(
-    admin: Admin, topics: Sequence[str] | None, clock: Clock, *, missed: Missed | None = None,
+    admin: Admin, topics: Sequence[str] | None, clock: Clock, *, leaders: LeaderReading | None = None,
     clocks: Clocks | None = None,
 ) -> Look:  # fmt: skip
     """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers from what is
     known to be new.
 
-    `missed` and `clocks` are kept from look to look by who wants to know more; only what was missed needs READ.
+    `leaders` and `clocks` are kept from look to look by who wants to know more; only reading of leaders needs READ.
     """
     asked_ms, state, running = _described(admin, topics, clock)
     reassignments = None if isinstance(running, NotPermitted) else running
@@ -122,11 +122,12 @@ def look(
         )
         for name in watched
     )  # fmt: skip
-    if missed is not None:
-        seen = _with_missed(admin, seen, missed, problems, whole=topics is None)
+    unread: list[str] = []
+    if leaders is not None:
+        seen = leaders.learn(admin, seen, problems, unread, whole=topics is None)
     return Look(
         cluster_id=state.cluster_id, asked_ms=asked_ms, brokers=tuple(sorted(state.brokers)), topics=seen,
-        problems=tuple(problems),
+        problems=tuple(problems), unread=tuple(sorted(unread)),
     )  # fmt: skip
 
 
@@ -135,8 +136,8 @@ def held_brokers(admin: Admin, topic: str, brokers: Sequence[int]) -> tuple[int,
 
     def ask(broker: int) -> bool:
         try:
-            believed = _believed(admin.try_topic_configs([topic], broker=broker, keys=KEYS), [])
-            return topic in believed and holds(believed[topic])
+            configs = believed(admin.try_topic_configs([topic], broker=broker, keys=KEYS), [])
+            return topic in configs and holds(configs[topic])
         except Unfinished:
             return False
 
@@ -176,24 +177,26 @@ def _configs(admin: Admin, topics: Sequence[str], problems: list[str]) -> dict[s
         problems.append(str(error))
         return {}
     problems += [str(answer) for answer in answers.values() if isinstance(answer, Unfinished)]
-    return _believed(answers, problems)
+    return believed(answers, problems)
 
 
-def _believed(answers: Mapping[str, Configs | Unfinished], problems: list[str]) -> dict[str, Configs]:
+def believed(
+    answers: Mapping[str, Configs | Unfinished], problems: list[str], numbers: Sequence[str] = NUMBERS
+) -> dict[str, Configs]:
     """Without refusals, and without numbers that are none, as no Kafka answers: nothing can be said of such a topic."""
-    believed = {}
+    kept = {}
     for topic, answer in sorted(answers.items()):
         if isinstance(answer, Unfinished):
             continue
-        strange = [name for name in NUMBERS if name in answer and not _is_number(name, answer[name].value)]
+        strange = [name for name in numbers if name in answer and not is_number(name, answer[name].value)]
         if strange:
             problems.append(f"topic {topic}: {strange[0]} is {answer[strange[0]].value!r}, which is no number")
         else:
-            believed[topic] = answer
-    return believed
+            kept[topic] = answer
+    return kept
 
 
-def _is_number(name: str, value: str | None) -> bool:
+def is_number(name: str, value: str | None) -> bool:
     try:
         (float if name == RATIO else int)(value or "0")
     except ValueError:
@@ -295,7 +298,7 @@ def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) 
     def configs() -> None:
         answers = admin.try_topic_configs(questions.topics, broker=broker, keys=KEYS) if questions.topics else {}
         strange: list[str] = []
-        account.configs = _believed(answers, strange)
+        account.configs = believed(answers, strange)
         account.problems += [f"broker {broker}: {problem}" for problem in strange]
 
     def stamps() -> None:
@@ -368,34 +371,3 @@ def _partition(
         moving=() if running is None else (*running.adding, *running.removing),
         committed_end=max(committed, default=None),
     )  # fmt: skip
-
-
-def _with_missed(
-    admin: Admin, topics: tuple[TopicSeen, ...], missed: Missed, problems: list[str], *, whole: bool
-) -> tuple[TopicSeen, ...]:
-    def fetch_one(leader: int, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, bytes]:
-        try:
-            return admin.records(
-                leader, offsets, bytes_max=MISSED_BYTES_MAX, partition_bytes_max=MISSED_PARTITION_BYTES_MAX
-            )
-        except Unfinished as error:
-            problems.append(f"broker {leader}: {error}; stamps of clients in what is missing elsewhere are not seen")
-            return {}
-
-    def fetch(wanted: Mapping[int, Mapping[TopicPartition, int]]) -> Mapping[TopicPartition, bytes]:
-        answers = _at_once(lambda leader: fetch_one(leader, wanted[leader]), sorted(wanted))
-        return {partition: data for answer in answers for partition, data in answer.items()}
-
-    seen = {TopicPartition(topic.topic, state.partition): state for topic in topics for state in topic.partitions}
-    missed.recognise({topic.topic: topic.topic_id for topic in topics})
-    reads = missed.learn(seen, fetch, whole=whole)
-    return tuple(
-        replace(topic, partitions=tuple(
-            _with_read(state, reads.get(TopicPartition(topic.topic, state.partition))) for state in topic.partitions
-        ))
-        for topic in topics
-    )  # fmt: skip
-
-
-def _with_read(state: PartitionSeen, read: Read | None) -> PartitionSeen:
-    return state if read is None else replace(state, horizon_ms=read.horizon_ms, deletions=read.deletions)

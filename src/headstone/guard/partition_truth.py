@@ -228,13 +228,6 @@ class Group:
         self.group = GroupWatermarks(mtro=max(self.group.mtro, lowest.mtro), mxro=max(self.group.mxro, lowest.mxro))
         self.settled_ms = max(self.settled_ms or 0, moment_ms)
 
-    def relied_on(self) -> dict[int, ReplicaWatermarks]:
-        """What holds for all holds for each; and it lasts, so an agent that fell silent since does not matter."""
-        if self.settled_ms is None:
-            return {}
-        lowest = ReplicaWatermarks(mcco=self.group.mtro, mxfo=self.group.mxro)
-        return {broker: lowest for broker in self.brokers if self.problem(broker) is None}
-
     def _believed(self, claim: ReplicaWatermarks) -> ReplicaWatermarks:
         """No more than the cluster itself has said to be committed."""
         bound = self.committed_end or 0

@@ -1,63 +1,97 @@
 """Reads replicas that came back, one at a time and beside the loop, and writes what was found into the journal.
 
-A reading may take minutes and fail; the loop asks again as long as it wants one. How a replica is read and judged is
-`readmission.py`'s.
+A reading may take minutes and fail, which is written too, with the reason; the loop asks again as long as it wants one. How a
+replica is read and judged is `verification.py`'s.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from headstone.coordination.guard_values import Verdict, Verify
 from headstone.errors import HeadstoneError
 from headstone.guard.journal import Journal, Reading
-from headstone.log.shown import visible
 
-Read = Callable[[str, int, int], Verdict]
-"""Topic, partition, broker."""
+Read = Callable[[Verify], Mapping[int, Verdict]]
+"""By broker, of all replicas that were judged; the one that is wanted among them."""
 
 
 class Readings:
-    """`beside`: on a thread of its own, else at once."""
+    """`beside`: on a thread of its own, else at once. Who was tried longest ago is first, so that one that cannot be read keeps
+    nobody waiting."""
 
-    def __init__(
-        self, read: Read, journal: Journal, *, clock: Callable[[], int], tell: Callable[[str], None], beside: bool
-    ) -> None:  # fmt: skip
-        self._read, self._journal, self._clock, self._tell = read, journal, clock, tell
+    def __init__(self, read: Read, journal: Journal, *, clock: Callable[[], int], beside: bool) -> None:
+        self._read, self._journal, self._clock = read, journal, clock
         self._beside = beside
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._waiting: list[Verify] = []
+        self._running: tuple[str, int, int] | None = None
+        self._tried: dict[tuple[str, int, int], int] = {}
+        """When each was last begun, by a count."""
         self._ended = False
 
     def end(self) -> None:
         """A reading that still goes on is left alone, and what it finds is of no use any more."""
         self._ended = True
 
-    @property
-    def busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def want(self, wanted: Verify) -> bool:
-        """False while another reading goes on: ask again at the next look."""
-        if self.busy:
-            return False
+    def want(self, wanted: Sequence[Verify], topics: Collection[str]) -> None:
+        """All that a look at these topics wants; what an earlier one wanted of them, and this one does not, is not begun."""
+        keys = {_key(verify) for verify in wanted}
+        with self._lock:
+            others = [verify for verify in self._waiting if verify.topic not in topics]
+            self._waiting = others + [verify for verify in wanted if _key(verify) != self._running]
+            self._tried = {key: tries for key, tries in self._tried.items() if key in keys or key[0] not in topics}
+            is_read = self._running is not None
+        if is_read or not self._waiting:
+            return
         if not self._beside:
-            self._run(wanted)
-            return True
+            self._go_on()
+            return
         # A daemon: the end of the guard does not wait for it. It changes nothing but the journal, whole or not at all.
-        self._thread = threading.Thread(target=self._run, args=(wanted,), name="reading", daemon=True)
+        self._thread = threading.Thread(target=self._go_on, name="reading", daemon=True)
         self._thread.start()
-        return True
+
+    def _go_on(self) -> None:
+        while not self._ended and (wanted := self._next()) is not None:
+            self._run(wanted)
+
+    def _next(self) -> Verify | None:
+        with self._lock:
+            self._running = None
+            if not self._waiting:
+                return None
+            wanted = min(self._waiting, key=lambda verify: self._tried.get(_key(verify), 0))
+            self._waiting.remove(wanted)
+            self._running = _key(wanted)
+            self._tried[self._running] = max(self._tried.values(), default=0) + 1
+            return wanted
 
     def _run(self, wanted: Verify) -> None:
         read_ms = self._clock()
         try:
-            verdict = self._read(wanted.topic, wanted.partition, wanted.broker)
+            verdicts = self._read(wanted)
         except (HeadstoneError, OSError) as error:
-            if not self._ended:
-                self._tell(visible(f"{wanted.topic}-{wanted.partition}: broker {wanted.broker}: not read: {error}"))
+            self._note(wanted, {wanted.broker: None}, read_ms, reason_of(error))
             return
+        self._note(wanted, verdicts, read_ms)
+
+    def _note(self, wanted: Verify, verdicts: Mapping[int, Verdict | None], read_ms: int, detail: str = "") -> None:
+        """The one that is wanted last: whoever sees its verdict sees those of the others."""
         if self._ended:
             return
-        reading = Reading(partition=wanted.partition, broker=wanted.broker, verdict=verdict, read_ms=read_ms)
-        self._journal.note_reading(wanted.topic, reading)
+        for broker in sorted(verdicts, key=lambda broker: broker == wanted.broker):
+            reading = Reading(
+                partition=wanted.partition, broker=broker, verdict=verdicts[broker], read_ms=read_ms, detail=detail
+            )
+            self._journal.note_reading(wanted.topic, reading)
+
+
+def _key(wanted: Verify) -> tuple[str, int, int]:
+    return wanted.topic, wanted.partition, wanted.broker
+
+
+def reason_of(error: Exception) -> str:
+    """Without the scratch file's name, which is another one each time."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

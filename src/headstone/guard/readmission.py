@@ -59,6 +59,7 @@ STALL_SECONDS_MAX = 600.0
 """Nothing has moved for so long: a person should look, and run it again."""
 ASKED_MAX = 20
 """A hold, or an election, that was asked for so often and does not come."""
+BY_HAND = "guard readmit"
 READINGS_MAX = 10
 """A new copy hears a moment later of what is committed: until then it is not judged."""
 
@@ -81,6 +82,11 @@ class Readmitted:
     why: str = ""
     stray: str | None = None
 
+    @property
+    def remark(self) -> str:
+        """What a person may clear away."""
+        return f"its old folder is called {self.stray} once its broker is back: the broker never deletes it, you may"
+
 
 @dataclass(slots=True, kw_only=True)
 class Means:
@@ -92,6 +98,8 @@ class Means:
     work: Path
     limits: Limits = field(default_factory=Limits)
     tell: Tell = print
+    actor: str = BY_HAND
+    """Who changes settings, for the journal."""
     clock_ms: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
     pause: Callable[[float], None] = time.sleep
 
@@ -267,18 +275,20 @@ def _carry_out(means: Means, course: Course, step: Step, now: PartitionNow) -> N
         case SetHold():
             _say(means, course, "holding the topic")
             reason = f"broker {broker} copies {partition} afresh"
-            lend_hold(means.admin, means.journal, partition.topic, reason=reason, now_ms=means.clock_ms())
+            now_ms = means.clock_ms()
+            lend_hold(means.admin, means.journal, partition.topic, reason=reason, evidence=means.actor, now_ms=now_ms)
             means.pause(PAUSE_SECONDS)
         case Brake():
             rate = means.limits.copy_bytes_per_second
             now_ms = means.clock_ms()
-            lend_brake(means.admin, means.journal, partition, broker, bytes_per_second=rate, now_ms=now_ms)
+            lend_brake(
+                means.admin, means.journal, partition, broker, bytes_per_second=rate, evidence=means.actor, now_ms=now_ms
+            )  # fmt: skip
             means.pause(PAUSE_SECONDS)
         case Read():
             _read(means, course)
         case Elect():
-            _say(means, course, f"broker {broker} leads again")
-            means.admin.elect_preferred([partition])
+            _elect(means, course, now)
             means.pause(PAUSE_SECONDS)
         case Wait():
             copied = f": {now.copied_bytes} bytes" if now.copied_bytes is not None and now.adding else ""
@@ -287,8 +297,9 @@ def _carry_out(means: Means, course: Course, step: Step, now: PartitionNow) -> N
             course.readmission = replace(course.readmission, was_away=True)
             _end(means, course, Ended.EXPELLED, f"when broker {broker} is back, run the same command again", over=False)
         case Stop():
-            # The guard would begin it anew at its next look, and so for ever.
+            # The guard would begin it anew at its next look, and so for ever; but it has let go of whom somebody replaced.
             begun = course.readmission.by_guard and (course.readmission.expelled or course.readmission.tries > 0)
+            begun = begun and not step.theirs
             _end(means, course, Ended.STOPPED, step.why, over=not step.again and not begun)
         case Finished():
             _end(means, course, Ended.READMITTED)
@@ -304,6 +315,18 @@ def _reassign(means: Means, course: Course, now: PartitionNow, replicas: tuple[i
         reason=reason, evidence=course.plan.judged.why, began_ms=means.clock_ms(),
     )  # fmt: skip
     journaled(means.journal, change, lambda: means.admin.reassign({partition: replicas}))
+
+
+def _elect(means: Means, course: Course, now: PartitionNow) -> None:
+    partition, broker = course.readmission.topic_partition, course.readmission.broker
+    reason = f"broker {broker} leads again"
+    _say(means, course, reason)
+    change = Change(
+        resource=f"partition {partition}", topic=partition.topic, new=(("leader", str(broker)),),
+        old=(("leader", None if now.leader is None else str(now.leader)),), reason=reason,
+        evidence=course.plan.judged.why, began_ms=means.clock_ms(),
+    )  # fmt: skip
+    journaled(means.journal, change, lambda: means.admin.elect_preferred([partition]))
 
 
 def _replicas(brokers: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
@@ -354,7 +377,8 @@ def put_back_loans(means: Means, topic: str | None) -> None:
         ours = loan.topic == topic if topic is not None else True
         if not ours or loan.topic in topics or loan.broker in brokers or is_counted_on(means.journal, loan):
             continue
-        for remark in put_back(means.admin, means.journal, loan, now_ms=means.clock_ms()):
+        now_ms = means.clock_ms()
+        for remark in put_back(means.admin, means.journal, loan, evidence=means.actor, now_ms=now_ms):
             means.tell(visible(remark))
 
 
@@ -362,7 +386,7 @@ def _say(means: Means, course: Course, text: str) -> None:
     """Once."""
     if text != course.said:
         course.said = text
-        means.tell(f"{_name(course)}: {text}")
+        means.tell(f"{_name(course)}: {visible(text)}")
 
 
 def _name(course: Course) -> str:

@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headstone.audit.kafka_tools import alter_broker, alter_topic, elect_preferred, quoted, reassign
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.cluster.replicas import BYTES_PER_SECOND
 from headstone.cluster.wire import ClusterState
-from headstone.coordination.guard_values import HOLD, Configs, Verdict
+from headstone.coordination.guard_values import HOLD, Verdict
 from headstone.errors import Unfinished, UsageError
-from headstone.guard import commands
 from headstone.guard.journal import Journal
-from headstone.guard.loans import RATE, THROTTLED, with_replica
+from headstone.guard.loans import RATE, THROTTLED, before_loans, is_counted_on, loans
 from headstone.guard.overrides import Resource, own_values
+from headstone.guard.readmission_commands import Found, Settings, readmission_commands
 from headstone.guard.readmission_records import open_readmissions
 from headstone.guard.readmission_steps import PartitionNow, Readmission, refusals
 from headstone.guard.topic_identity import still_there
@@ -140,18 +139,26 @@ def plan(
                 judged = read.get(broker, Judged(verdict=Verdict.UNJUDGED, why="it has no replica of it", read=False))
             asked = wanted.broker is not None or (partition, broker) in (*begun, *late)
             if not asked and judged.verdict is Verdict.UNJUDGED:
-                tell(
-                    f"{visible(str(partition))}: broker {broker} was not judged: {judged.why}; --broker {broker} names it"
-                )
+                tell(not_judged(partition, broker, judged))
             if asked or judged.verdict is Verdict.WRONG:
                 case = begun.get((partition, broker))
-                plans.append(_plan(admin, connection, state, now, partition, broker, judged, case, read or {}, limits))
+                plans.append(
+                    _plan(
+                        admin, connection, journal, state, now, partition, broker, judged, case, read or {}, limits
+                    )
+                )  # fmt: skip
     return plans
 
 
+def not_judged(partition: TopicPartition, broker: int, judged: Judged) -> str:
+    """What was found may quote what a broker or a record says."""
+    return visible(f"{partition}: broker {broker} was not judged: {judged.why}; --broker {broker} names it")
+
+
 def _plan(
-    admin: Admin, connection: Connection, state: ClusterState, now: PartitionNow, partition: TopicPartition, broker: int,
-    judged: Judged, begun: Readmission | None, read: Mapping[int, Judged], limits: Limits,
+    admin: Admin, connection: Connection, journal: Journal, state: ClusterState, now: PartitionNow,
+    partition: TopicPartition, broker: int, judged: Judged, begun: Readmission | None, read: Mapping[int, Judged],
+    limits: Limits,
 ) -> ReadmissionPlan:  # fmt: skip
     away = broker not in state.brokers
     readmission = begun or Readmission(
@@ -168,7 +175,10 @@ def _plan(
         return made
     return ReadmissionPlan(
         readmission=readmission, judged=judged, away=away, resumed=made.resumed,
-        commands=_commands(admin, connection, readmission, away=away, limits=limits),
+        commands=readmission_commands(
+            readmission, now, _found(admin, journal, readmission, away=away), away=away,
+            bytes_per_second=limits.copy_bytes_per_second, bootstrap=connection.address,
+        ),
     )  # fmt: skip
 
 
@@ -197,30 +207,26 @@ def no_source(partition: TopicPartition, broker: int, now: PartitionNow, read: M
     ]
 
 
-def _commands(
-    admin: Admin, connection: Connection, readmission: Readmission, *, away: bool, limits: Limits
-) -> tuple[str, ...]:
-    """For Kafka's own tools, in this order; each reassignment is verified before the next command."""
-    partition, broker, order = readmission.topic_partition, readmission.broker, readmission.order
-    remaining = [other for other in order if other != broker]
-    bootstrap = connection.address
-    held = own_values(admin, Resource(topic=partition.topic), [name for name, _ in HOLD])
-    ((_, listed),) = own_values(admin, Resource(topic=partition.topic), [THROTTLED])
-    rate: Configs = () if away else own_values(admin, Resource(broker=broker), [RATE])
-    brake = {} if dict(rate).get(RATE) else {RATE: str(limits.copy_bytes_per_second)}
-    throttled = with_replica(listed, partition.number, broker)
-    steps = [] if readmission.expelled else [*reassign({partition: remaining}, "without.json", bootstrap=bootstrap)]
-    steps.append(commands.hold(partition.topic, bootstrap=bootstrap))
-    steps += [alter_broker(broker, brake, bootstrap=bootstrap)] if brake else []
-    steps += [alter_topic(partition.topic, {THROTTLED: throttled}, bootstrap=bootstrap)] if throttled != listed else []
-    steps += reassign({partition: [*remaining, broker]}, "again.json", bootstrap=bootstrap)
-    steps += [f"headstone audit --bootstrap {quoted(bootstrap)} --topic {quoted(partition.topic)}"]
-    if order != (*remaining, broker):
-        steps += reassign({partition: order}, "order.json", bootstrap=bootstrap)
-    steps += [elect_preferred(partition, bootstrap=bootstrap)] if order[0] == broker else []
-    steps += [alter_topic(partition.topic, {THROTTLED: listed}, bootstrap=bootstrap)] if throttled != listed else []
-    steps += [alter_broker(broker, dict.fromkeys(brake), bootstrap=bootstrap)] if brake else []
-    return *steps, commands.release(partition.topic, held, bootstrap=bootstrap)
+def _found(admin: Admin, journal: Journal, readmission: Readmission, *, away: bool) -> Found:
+    """What was lent goes back to what the journal says was found: at present there is what a killed run has set."""
+    topic, broker = Resource(topic=readmission.topic), Resource(broker=readmission.broker)
+    own = own_values(admin, topic, [*(name for name, _ in HOLD), THROTTLED])
+    lent = {name: value for loan in loans(journal) if loan.resource == broker for name, value in loan.lent}
+    rate = lent.get(RATE) if away else dict(own_values(admin, broker, [RATE]))[RATE]
+    before = dict(before_loans(journal, topic, own, topic_id=readmission.topic_id))
+    rate_before = dict(before_loans(journal, broker, ((RATE, rate),)))[RATE]
+    if any(loan.resource == topic and is_counted_on(journal, loan) for loan in loans(journal)):
+        before |= dict(HOLD)
+    return Found(
+        present=_settings(dict(own), rate),
+        before=_settings(before, rate_before),
+        rate_known=not away or rate is not None,
+    )
+
+
+def _settings(configs: Mapping[str, str | None], rate: str | None) -> Settings:
+    hold = tuple((name, configs[name]) for name, _ in HOLD)
+    return Settings(hold=hold, listed=configs[THROTTLED], rate=rate)
 
 
 def partition_now(admin: Admin, state: ClusterState, partition: TopicPartition) -> PartitionNow:

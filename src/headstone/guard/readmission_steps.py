@@ -128,10 +128,12 @@ class Away:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Nothing more is done, and a person must know why. again: the readmission is not over, the next run goes on with it."""
+    """Nothing more is done, and a person must know why. again: the readmission is not over, the next run goes on with it.
+    theirs: somebody has replaced the replica, and it is over, whoever began it."""
 
     why: str
     again: bool = False
+    theirs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,8 @@ def _add(readmission: Readmission, now: PartitionNow) -> Step:
     if set(now.replicas) != set(readmission.order) - {readmission.broker}:
         return Stop(
             why=f"somebody else has changed the replicas of {readmission.topic_partition} to {_list(now.replicas)}: they are "
-            "left as they are"
+            "left as they are",
+            theirs=True,
         )
     if now.has_copy is None:
         return Away()

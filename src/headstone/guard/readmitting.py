@@ -7,8 +7,8 @@ old copy that must be gone, the limit of the rate, the replica's place in the li
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from headstone.coordination.guard_values import AddAgain, Expel, Verdict
 from headstone.errors import Unfinished
@@ -23,8 +23,12 @@ from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 
 WHY = "it may have missed what the others removed"
+BY_GUARD = "the guard itself"
+"""In the journal, where a person's are `guard readmit`."""
 STEPS_MAX = 5
 """At one look: what was noted is followed at once, what the cluster was asked for at the next look."""
+HEARD_MS_MAX = 60_000
+"""A broker that is asked may not have heard for so long of a replica that was added."""
 
 Replica = tuple[TopicPartition, int]
 
@@ -41,7 +45,7 @@ class OwnReadmissions:
     """Of the guard that leads and acts."""
 
     def __init__(self, means: Means) -> None:
-        self._means = means
+        self._means = replace(means, actor=BY_GUARD)
         self._courses: dict[Replica, Course] = {}
         self._wanted: dict[Replica, Expel | AddAgain] = {}
 
@@ -105,7 +109,7 @@ class OwnReadmissions:
         try:
             for _ in range(STEPS_MAX):
                 course.verdict = self._verdict(course.readmission)
-                step = advance(self._means, course, is_left=lambda step: _is_left(step, action))
+                step = advance(self._means, course, is_left=lambda step: self._is_left(step, replica, action))
                 if course.end is not None or not isinstance(step, steps.Note | steps.Brake):
                     break
         except Unfinished as error:
@@ -113,7 +117,34 @@ class OwnReadmissions:
         if course.end is None:
             self._courses[replica] = course
             return None
+        if course.end.ended is Ended.READMITTED and course.end.stray is not None:
+            partition, broker = replica
+            self._means.tell(f"{visible(str(partition))} on broker {broker}: {course.end.remark}")
         return course.end.why if course.end.ended is Ended.STOPPED else None
+
+    def _is_left(self, step: Step, replica: Replica, action: Expel | AddAgain | None) -> bool:
+        """To take it out is decided anew at each look; the hold and the reading are the loop's. All that are late leave at
+        once, which is safe; they copy in turn, and what limits a copy is not set before its turn."""
+        if isinstance(step, steps.Expel):
+            return not isinstance(action, Expel)
+        if isinstance(step, steps.Brake | steps.Add):
+            return self._copying(besides=replica) >= self._means.limits.partitions_at_once
+        return isinstance(step, steps.SetHold | steps.Read | steps.Away)
+
+    def _copying(self, *, besides: Replica) -> int:
+        """How many copies are being made, by whoever began them. One that is in sync and waits to be read, or for a person,
+        takes nothing from anybody; nor does one whose broker is off, which may stay so for long."""
+        count = 0
+        for readmission in open_readmissions(self._means.journal):
+            if readmission.copies and (readmission.topic_partition, readmission.broker) != besides:
+                state = self._means.admin.describe([readmission.topic])
+                described = state.topics.get(readmission.topic, {}).get(readmission.partition)
+                if described is not None and readmission.broker in state.brokers:
+                    count += readmission.broker not in described.isr and self._is_added(readmission, described.replicas)
+        return count
+
+    def _is_added(self, readmission: Readmission, replicas: Sequence[int]) -> bool:
+        return readmission.broker in replicas or self._means.clock_ms() - readmission.added_ms < HEARD_MS_MAX
 
     def _verdict(self, readmission: Readmission) -> Verdict | None:
         """Of the new copy, as the loop read it."""
@@ -135,10 +166,3 @@ def _course(readmission: Readmission, *, resumed: bool) -> Course:
     judged = Judged(verdict=Verdict.UNJUDGED, why=WHY)
     plan = ReadmissionPlan(readmission=readmission, judged=judged, away=readmission.was_away, resumed=resumed)
     return Course(plan=plan, readmission=readmission)
-
-
-def _is_left(step: Step, action: Expel | AddAgain | None) -> bool:
-    """To take it out is decided anew at each look; the hold and the reading are the loop's."""
-    if isinstance(step, steps.Expel):
-        return not isinstance(action, Expel)
-    return isinstance(step, steps.SetHold | steps.Read | steps.Away)

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headstone.coordination.guard_values import Memory, TopicSeen, Verdict
+from headstone.coordination.guarding import REREAD_MS
 from headstone.guard.journal import Journal, Reading, Remembered
 
-REREAD_MS = 600_000
 """A replica that could not be judged is read again after this long."""
 IDLE_MS = 300_000
 RETENTION_SHARE = 8
@@ -104,3 +104,15 @@ def with_readings(seen: TopicSeen, readings: Sequence[Reading], now_ms: int) -> 
             replicas.append(replica)
         partitions.append(replace(partition, replicas=tuple(replicas)))
     return replace(seen, partitions=tuple(partitions))
+
+
+def without_wishes(before: Memory, decided: Memory) -> Memory:
+    """Of a dry run: what was learnt, but no hold and no readmission that nobody asked the cluster for."""
+    hold = decided.hold
+    if before.hold is None or hold is None or hold.asked_ms != before.hold.asked_ms or (
+        hold.released_ms != before.hold.released_ms
+    ):  # fmt: skip
+        hold = before.hold
+    orders = {(away.partition, away.broker): away.order for away in before.away}
+    away = tuple(replace(away, order=orders.get((away.partition, away.broker), ())) for away in decided.away)
+    return replace(decided, hold=hold, default_hold=before.default_hold, away=away)

@@ -126,7 +126,7 @@ def carry_out_release(
 def _restore(admin: Admin, journal: Journal, undo: Undo, now_ms: int, evidence: str) -> None:
     if undo.loan is not None:
         with alone(journal, seconds_max=LOCK_SECONDS_MAX):
-            put_back(admin, journal, undo.loan, now_ms=now_ms)
+            put_back(admin, journal, undo.loan, evidence=evidence, now_ms=now_ms)
     elif undo.gone and undo.topic is not None:
         end_topic(journal, undo.topic, why=REASON, now_ms=now_ms)
     elif undo.topic is None:

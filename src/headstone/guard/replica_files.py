@@ -39,6 +39,7 @@ WINDOW_BYTES = 4096
 OFFSET_DIGITS = 20
 ATTEMPTS = 3
 """A swap of segments takes the broker some renames; who meets it twice comes again with the next report."""
+SWAPPED = ": a swap of segments is under way"
 HEADERS_MAX = 1_000_000
 """Of segments behind the active one, in one look at a partition: some seconds. The next look goes on from there."""
 
@@ -73,25 +74,51 @@ class ReplicaFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class LogFile:
+    """A segment's file as it was listed."""
+
     name: str
     inode: int
     size: int
     mtime_ns: int
 
     @property
+    def identity(self) -> tuple[str, int]:
+        return self.name, self.inode
+
+    @property
     def base(self) -> int:
         return int(self.name[:OFFSET_DIGITS])
 
-    def same_as(self, other: _File) -> bool:
+    def same_as(self, other: LogFile) -> bool:
         return (self.inode, self.size) == (other.inode, other.size)
+
+
+def segments(directory: PartitionDir) -> list[LogFile]:
+    """In offset order. Unsettled while a swap is under way: then no list is the log."""
+    files = []
+    with os.scandir(local(directory.path)) as entries:
+        for entry in entries:
+            digits, rest = entry.name[:OFFSET_DIGITS], entry.name[OFFSET_DIGITS:]
+            if not digits.isdecimal() or len(digits) < OFFSET_DIGITS:
+                continue
+            if rest.startswith(LOG) and rest.endswith(SWAP):
+                raise Unsettled(f"{directory.path}{SWAPPED}")
+            if rest == LOG:
+                status = entry.stat()
+                files.append(
+                    LogFile(name=entry.name, inode=status.st_ino, size=status.st_size, mtime_ns=status.st_mtime_ns)
+                )
+    if not files:
+        raise Unsettled(f"{directory.path}: no segment")
+    return sorted(files, key=lambda file: file.base)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Scan:
     """How far the headers of one file were read. `last` is where its last whole batch begins, -1 if there is none."""
 
-    file: _File
+    file: LogFile
     next_offset: int
     position: int = 0
     last: int = -1
@@ -114,9 +141,11 @@ class ReplicaReader:
         for attempt in range(ATTEMPTS):
             try:
                 return self._attempt()
-            except (Unsettled, FileNotFoundError):
-                if attempt == ATTEMPTS - 1 or not local(self.directory.path).is_dir():
+            except (Unsettled, FileNotFoundError) as error:
+                if not local(self.directory.path).is_dir():
                     raise
+                if attempt == ATTEMPTS - 1:
+                    raise Unsettled(f"{self.directory.path}{SWAPPED}") from error
         raise AssertionError("the last attempt returns or raises")
 
     def _attempt(self) -> ReplicaFacts:
@@ -125,12 +154,12 @@ class ReplicaReader:
             self._checkpoint(name) for name in (checkpoints.CLEANER, checkpoints.LOG_START, checkpoints.HIGH_WATERMARK)
         )
         life = self._life()
-        files = self._segments()
+        files = segments(self.directory)
         self._scans = {file.name: self._scan_of(file) for file in files}
         active = self._scans[files[-1].name]
         self._read(active, headers_max=None)
         frontier = self._frontier([self._scans[file.name] for file in files], active.next_offset)
-        if not _same_log(files, self._segments()) or self._life() != life:
+        if not _same_log(files, segments(self.directory)) or self._life() != life:
             raise Unsettled(f"{self.directory.path}: segments were swapped while they were read")
         facts = ReplicaFacts(
             life=life,
@@ -157,26 +186,7 @@ class ReplicaReader:
             return folder.st_dev, folder.st_ino
         return folder.st_dev, folder.st_ino, born.st_ino, born.st_mtime_ns
 
-    def _segments(self) -> list[_File]:
-        """In offset order. While a swap is under way, no list is the log."""
-        files = []
-        with os.scandir(local(self.directory.path)) as entries:
-            for entry in entries:
-                digits, rest = entry.name[:OFFSET_DIGITS], entry.name[OFFSET_DIGITS:]
-                if not digits.isdecimal() or len(digits) < OFFSET_DIGITS:
-                    continue
-                if rest.startswith(LOG) and rest.endswith(SWAP):
-                    raise Unsettled(f"{self.directory.path}: a swap of segments is under way")
-                if rest == LOG:
-                    status = entry.stat()
-                    files.append(
-                        _File(name=entry.name, inode=status.st_ino, size=status.st_size, mtime_ns=status.st_mtime_ns)
-                    )
-        if not files:
-            raise Unsettled(f"{self.directory.path}: no segment")
-        return sorted(files, key=lambda file: file.base)
-
-    def _scan_of(self, file: _File) -> _Scan:
+    def _scan_of(self, file: LogFile) -> _Scan:
         """What is known of the file goes on if it is the same one and has only grown."""
         known = self._scans.get(file.name)
         if known is None or known.file.inode != file.inode or known.position > file.size:
@@ -190,7 +200,7 @@ class ReplicaReader:
         """Whether the last batch that was read is still there: a log may be truncated, and grow again."""
         if scan.last < 0:
             return False
-        with _opened(self.directory, scan.file) as descriptor:
+        with opened(self.directory, scan.file) as descriptor:
             return os.pread(descriptor, _HEAD.size, scan.last) == scan.last_front
 
     def _frontier(self, scans: list[_Scan], log_end: int) -> int:
@@ -218,7 +228,7 @@ class ReplicaReader:
         """Reads on, up to so many headers; of the active segment (None) up to the end, whose last batch must be right."""
         if scan.position >= scan.file.size:
             return 0
-        with _opened(self.directory, scan.file) as descriptor:
+        with opened(self.directory, scan.file) as descriptor:
             size = os.fstat(descriptor).st_size
             if headers_max is None:
                 count = self._walk(scan, descriptor, size, headers_max=size)
@@ -250,10 +260,10 @@ class ReplicaReader:
     def holds(self, offset: int) -> bool | None:
         """Whether there is a record or a marker with that offset; None if it cannot be told now."""
         try:
-            files = self._segments()
+            files = segments(self.directory)
             below = [file for file in files if file.base <= offset]
             held = _holds(self.directory, below[-1], offset) if below else False
-            settled = _same_log(files, self._segments())
+            settled = _same_log(files, segments(self.directory))
         except (OSError, Unsettled, CorruptLog):
             return None
         facts = self._before
@@ -262,10 +272,10 @@ class ReplicaReader:
         return False if offset < facts.log_start else held
 
 
-class _opened:
+class opened:
     """A descriptor of the very file that was listed."""
 
-    def __init__(self, directory: PartitionDir, file: _File) -> None:
+    def __init__(self, directory: PartitionDir, file: LogFile) -> None:
         self._path = local(directory.path) / file.name
         self._inode = file.inode
         self._descriptor = -1
@@ -282,7 +292,7 @@ class _opened:
         os.close(self._descriptor)
 
 
-def _same_log(before: list[_File], after: list[_File]) -> bool:
+def _same_log(before: list[LogFile], after: list[LogFile]) -> bool:
     """The same files in the same places; at its end the log may have grown and rolled."""
     *inactive, active = before
     found = {file.name: file for file in after}
@@ -305,8 +315,8 @@ def _drop_torn(scan: _Scan, descriptor: int) -> None:
         scan.transactional = None
 
 
-def _holds(directory: PartitionDir, file: _File, offset: int) -> bool:
-    with _opened(directory, file) as descriptor:
+def _holds(directory: PartitionDir, file: LogFile, offset: int) -> bool:
+    with opened(directory, file) as descriptor:
         size = os.fstat(descriptor).st_size
         position = 0
         while position + HEADER_BYTES <= size:

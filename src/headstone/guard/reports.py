@@ -9,23 +9,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from headstone.log.topic_partition import TopicPartition
+from headstone.coordination.guard_values import OffsetSpan
+from headstone.guard.replica_deletions import DeletionsDigest
+from headstone.log.topic_partition import TOPIC_NAME, TopicPartition
 
-VERSION = 1
+VERSION = 2
 BODY_BYTES_MAX = 4 << 20
 """A partition takes about 200 bytes: room for 20,000 on one broker."""
 PARTITIONS_MAX = 20_000
 QUESTIONS_MAX = 20
 """Each costs an agent the headers of a segment, at every report."""
+SPANS_MAX = 4
+"""Each costs an agent the bytes of its span, once."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 INTERVAL_MS_MAX = 3_600_000
 
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NAME = re.compile(r"[a-zA-Z0-9._=+/-]{1,128}")
 _CHALLENGE = re.compile(r"[0-9]{1,19}\.[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class UnreadableReport(ValueError):
@@ -38,6 +42,14 @@ class Question:
 
     partition: TopicPartition
     offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanQuestion:
+    """Which tombstones and markers does your replica have there?"""
+
+    partition: TopicPartition
+    span: OffsetSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +72,7 @@ class Welcome:
     challenge: str
     topics: tuple[str, ...]
     questions: tuple[Question, ...] = ()
+    spans: tuple[SpanQuestion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +97,15 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpanAnswered:
+    """`deletions` is None until all of it was read, up to `read_to` by now."""
+
+    question: SpanQuestion
+    read_to: int
+    deletions: DeletionsDigest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReport:
     """Agent to guard: all replicas of one broker.
 
@@ -102,6 +124,7 @@ class BrokerReport:
     interval_ms: int
     replicas: tuple[ReplicaReport, ...]
     answers: tuple[Answered, ...] = ()
+    spans: tuple[SpanAnswered, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +154,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
         challenge=welcome.challenge,
         topics=list(welcome.topics),
         questions=[_question(question) for question in welcome.questions],
+        spans=[_span(question) for question in welcome.spans],
     )
 
 
@@ -141,6 +165,7 @@ def decode_welcome(body: bytes) -> Welcome:
         challenge=fields.text("challenge", _CHALLENGE),
         topics=tuple(_topic(name) for name in fields.items("topics", PARTITIONS_MAX)),
         questions=tuple(_asked(_Fields.within(item)) for item in fields.items("questions", QUESTIONS_MAX)),
+        spans=tuple(_asked_span(_Fields.within(item)) for item in fields.items("spans", SPANS_MAX)),
     )
 
 
@@ -152,6 +177,10 @@ def document(report: BrokerReport) -> dict[str, object]:
         "clock_before_ms": report.clock_before_ms, "clock_after_ms": report.clock_after_ms, "interval_ms": report.interval_ms,
         "replicas": [_replica(replica) for replica in report.replicas],
         "answers": [{**_question(answer.question), "holds": answer.holds} for answer in report.answers],
+        "spans": [
+            {**_span(answer.question), "read_to": answer.read_to, "deletions": answer.deletions and asdict(answer.deletions)}
+            for answer in report.spans
+        ],
     }  # fmt: skip
 
 
@@ -173,6 +202,7 @@ def decode_report(body: bytes) -> BrokerReport:
         interval_ms=fields.whole("interval_ms", INTERVAL_MS_MAX),
         replicas=tuple(_reported(_Fields.within(item)) for item in fields.items("replicas", PARTITIONS_MAX)),
         answers=tuple(_answered(_Fields.within(item)) for item in fields.items("answers", QUESTIONS_MAX)),
+        spans=tuple(_answered_span(_Fields.within(item)) for item in fields.items("spans", SPANS_MAX)),
     )
     if len({replica.partition for replica in report.replicas}) < len(report.replicas):
         raise UnreadableReport("replicas: a partition twice")
@@ -230,12 +260,32 @@ def _asked(fields: _Fields) -> Question:
     return Question(partition=_partition(fields), offset=fields.whole("offset"))
 
 
+def _span(question: SpanQuestion) -> dict[str, object]:
+    partition, span = question.partition, question.span
+    return {"topic": partition.topic, "partition": partition.number, "start": span.start, "end": span.end}
+
+
+def _asked_span(fields: _Fields) -> SpanQuestion:
+    span = OffsetSpan(start=fields.whole("start"), end=fields.whole("end"))
+    return SpanQuestion(partition=_partition(fields), span=span)
+
+
+def _answered_span(fields: _Fields) -> SpanAnswered:
+    deletions = None
+    if fields.values.get("deletions") is not None:
+        told = _Fields.within(fields.values["deletions"])
+        deletions = DeletionsDigest(
+            count=told.whole("count"), emptied=told.whole("emptied"), digest=told.text("digest", _DIGEST)
+        )
+    return SpanAnswered(question=_asked_span(fields), read_to=fields.whole("read_to"), deletions=deletions)
+
+
 def _partition(fields: _Fields) -> TopicPartition:
-    return TopicPartition(fields.text("topic", _TOPIC), fields.whole("partition", INT32_MAX))
+    return TopicPartition(fields.text("topic", TOPIC_NAME), fields.whole("partition", INT32_MAX))
 
 
 def _topic(name: object) -> str:
-    if not isinstance(name, str) or not _TOPIC.fullmatch(name):
+    if not isinstance(name, str) or not TOPIC_NAME.fullmatch(name):
         raise UnreadableReport("topics: not the name of a topic")
     return name
 

@@ -9,15 +9,27 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headstone.coordination.guard_values import TopicSeen
-from headstone.coordination.watermarks import ReplicaWatermarks
+from headstone.errors import UsageError
 from headstone.guard.authentication import Challenges, Refusal, Refused
 from headstone.guard.clocks import Reading
 from headstone.guard.partition_truth import Group, PartitionTruth, Whereabouts
-from headstone.guard.reports import QUESTIONS_MAX, Answered, BrokerReport, Hello, Question, Receipt, Welcome
+from headstone.guard.reports import (
+    QUESTIONS_MAX,
+    SPANS_MAX,
+    Answered,
+    BrokerReport,
+    Hello,
+    Question,
+    Receipt,
+    SpanAnswered,
+    SpanQuestion,
+    Welcome,
+)
 from headstone.log.topic_partition import TopicPartition
 
 SILENT_INTERVALS = 3
@@ -70,6 +82,8 @@ class Truth:
         self._groups: dict[TopicPartition, Group] = {}
         self._agents: dict[int, _Agent] = {}
         self._questions: deque[Question] = deque(maxlen=QUESTIONS_MAX)
+        self._spans: dict[SpanQuestion, dict[int, SpanAnswered]] = {}
+        """By question, the answer of each broker's agent."""
 
     def learn(
         self, cluster_id: str, brokers: Sequence[int], topics: Sequence[TopicSeen], *, whole: bool = True
@@ -98,6 +112,7 @@ class Truth:
             return Welcome(
                 epoch=self.epoch, challenge=self._challenges.give(hello.broker, self.clock()),
                 topics=tuple(sorted({at.topic for at in self._groups})), questions=tuple(self._questions),
+                spans=tuple(self._spans),
             )  # fmt: skip
 
     def report(self, report: BrokerReport) -> Receipt:
@@ -128,6 +143,9 @@ class Truth:
                 else:
                     group.take(report.broker, replica, given_ms, now_ms)
             self._answered(report.broker, report.answers, now_ms)
+            for answer in report.spans:
+                if answer.question in self._spans:
+                    self._spans[answer.question][report.broker] = answer
             return Receipt(taken=len(report.replicas) - len(left), left=tuple(left[:LEFT_MAX]))
 
     def _check(self, cluster_id: str, broker: int, session_ms: int) -> None:
@@ -189,11 +207,42 @@ class Truth:
             group = self._groups.get(partition)
             return None if group is None else group.told(self._silent())
 
-    def claims(self, partition: TopicPartition) -> dict[int, ReplicaWatermarks]:
-        """By broker, what may be relied on of each: all of one moment. Nothing of a replica whose agent does not count."""
+    @contextmanager
+    def asking(self, question: SpanQuestion) -> Iterator[None]:
+        """Lets agents read that span from their next report on. UsageError if too many are asked already."""
+        with self._lock:
+            if len(self._spans) >= SPANS_MAX:
+                raise UsageError(f"agents are asked for {SPANS_MAX} spans already")
+            self._spans[question] = {}
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._spans.pop(question, None)
+
+    def answers(self, question: SpanQuestion) -> dict[int, SpanAnswered]:
+        """By broker, of those whose report counts, what was told while it is asked."""
+        with self._lock:
+            group = self._groups.get(question.partition)
+            told = self._spans.get(question, {})
+            return {} if group is None else {b: told[b] for b in group.brokers if b in told and not group.problem(b)}
+
+    def interval_ms(self, partition: TopicPartition) -> int:
+        """Of the slowest agent beside its replicas."""
         with self._lock:
             group = self._groups.get(partition)
-            return {} if group is None else group.relied_on()
+            agents = [self._agents[b] for b in (group.brokers if group is not None else ()) if b in self._agents]
+            return max((agent.report.interval_ms for agent in agents), default=0)
+
+    def beside_all(self, partition: TopicPartition) -> tuple[int, ...] | None:
+        """All brokers that have a replica; None unless there is an agent beside each, whose report counts and who is not
+        silent."""
+        with self._lock:
+            group, silent = self._groups.get(partition), self._silent()
+            if group is None or not group.brokers:
+                return None
+            heard = all(group.problem(b) is None and b in self._agents and b not in silent for b in group.brokers)
+            return group.brokers if heard else None
 
     def agents(self) -> tuple[AgentSeen, ...]:
         with self._lock:

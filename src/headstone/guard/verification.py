@@ -38,15 +38,17 @@ class Judged:
 
 def verify(
     connection: Connection, topic: str, partition: int, broker: int, *, work: Path, bytes_per_second: int = BYTES_PER_SECOND
-) -> Verdict:  # fmt: skip
-    """Of one replica. Unfinished if it could not be read: that is no evidence against it, ask again later."""
+) -> dict[int, Verdict]:  # fmt: skip
+    """By broker, of one replica and of the others that could be judged with it. Unfinished if that one could not be read:
+    that is no evidence against it, ask again later."""
     wanted = TopicPartition(topic, partition)
-    judged = read_replicas(connection, wanted, last=broker, work=work, bytes_per_second=bytes_per_second).get(broker)
+    read = read_replicas(connection, wanted, last=broker, work=work, bytes_per_second=bytes_per_second)
+    judged = read.get(broker)
     if judged is None:
         raise Unfinished(f"{wanted}: broker {broker} is not among its replicas any more")
     if not judged.read or judged.behind:
         raise Unfinished(f"{wanted}: {judged.why}")
-    return judged.verdict
+    return {number: other.verdict for number, other in read.items() if other.read and not other.behind}
 
 
 def read_replicas(

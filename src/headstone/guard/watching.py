@@ -39,18 +39,19 @@ from headstone.coordination.guard_values import (
 from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished
 from headstone.guard.acting import Outcome, carry_out, forget_old_changes, grown_bytes, put_back, topic_bytes
-from headstone.guard.alarms import CLUSTER_LOST, UNSEEN, standing
+from headstone.guard.alarms import CLUSTER_LOST, of_cluster, standing, wants_reading
 from headstone.guard.departures import Departures
 from headstone.guard.evidence import evidence
-from headstone.guard.gone_topics import end_topic, release_orphaned_default
+from headstone.guard.gone_topics import end_topic, forget_idle, is_idle, release_orphaned_default
 from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Remembered
 from headstone.guard.loans import loans
 from headstone.guard.looks import Look
 from headstone.guard.memories import plain
 from headstone.guard.missed import Missed
+from headstone.guard.outages import ended, note_longest
 from headstone.guard.readings import Readings
 from headstone.guard.readmitting import OwnReadmissions
-from headstone.guard.recollection import Recollection, released_by_person, with_readings
+from headstone.guard.recollection import Recollection, released_by_person, with_readings, without_wishes
 from headstone.guard.topic_identity import is_another
 
 LEASE_POLLS = 3
@@ -64,7 +65,6 @@ MARGINS = "margins"
 DELETED = "it was deleted"
 NOT_COMPACTED = "it is not compacted any more"
 MADE_ANEW = "it was deleted, and another one has its name now"
-PROBLEMS_MAX = 5
 END_TRIES_MAX = 10
 FORGET_EVERY_MS = 86_400_000
 HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
@@ -194,8 +194,7 @@ class Watcher:
             return self._stand_by(began_ms, self._journal.lease() or lease)
         self._note(decided, done, began_ms, whole=only is None)
         if only is None:
-            unseen = [KeptAlarm(kind=UNSEEN, detail="; ".join(look.problems[:PROBLEMS_MAX]))] if look.problems else []
-            self._journal.set_alarms("", unseen, now_ms=self._clock())
+            self._journal.set_alarms("", of_cluster(look.problems, look.unread), now_ms=self._clock())
         self.looks += 1
         self.calls_failed += len(look.problems)
         return self._result(began_ms, lease, True, tuple(done), tuple(problems), whole=only is None)
@@ -209,6 +208,8 @@ class Watcher:
 
     def _looked(self, only: Sequence[str] | None) -> Look:
         """Topics that the guard remembers are looked at also if they are no longer compacted: then the hold ends."""
+        if self._missed is not None:
+            self._expect(self._missed, only or self._journal.names())
         self.looking, self._gone = True, {}
         try:
             look = self._look(only or self.settings.topics or None)
@@ -221,18 +222,22 @@ class Watcher:
                 left = [name for name in missing if name not in unknown]
                 if left and not watched:
                     more = self._look(left)
-                    idle = [seen for seen in more.topics if self._is_idle(seen)]
+                    memory = self._recollection.memory
+                    idle = [seen for seen in more.topics if is_idle(self._journal, memory(seen.topic), seen)]
                     self._gone |= dict.fromkeys((seen.topic for seen in idle), NOT_COMPACTED)
                     topics = (*look.topics, *(seen for seen in more.topics if seen not in idle))
-                    look = replace(look, topics=topics, problems=(*look.problems, *more.problems))
+                    unread = dict.fromkeys((*look.unread, *more.unread))
+                    look = replace(look, topics=topics, problems=(*look.problems, *more.problems), unread=tuple(unread))
             return replace(look, topics=self._departures.current(look.topics))
         finally:
             self.looking = False
 
-    def _is_idle(self, seen: TopicSeen) -> bool:
-        """Nothing is removed from it by key, and nobody is owed anything."""
-        memory = self._recollection.memory(seen.topic)
-        return not seen.compacted and memory.hold is None and not memory.away
+    def _expect(self, missed: Missed, topics: Sequence[str]) -> None:
+        """From where on those that are away may lack something: by the journal, so that a guard of one look reads it too."""
+        for topic in topics:
+            memory = self._recollection.memory(topic)
+            missed.recognise({topic: memory.topic_id})
+            missed.expect(topic, known_below(memory))
 
     def _lost(self, began_ms: int, lease: Lease, why: str) -> Round:
         """What is set stays set, which is safe; it is told, and looked for again."""
@@ -269,9 +274,11 @@ class Watcher:
         self._journal.check_lease(self.settings.name, now_ms=self._clock())
         remarks = []
         for topic, why in gone:
-            if why != NOT_COMPACTED:
+            if why == NOT_COMPACTED:
+                remarks.append(forget_idle(self._journal, topic, why=why))
+            else:
                 self._departures.note(self._recollection.memory(topic).topic_id, look.asked_ms)
-            remarks.append(end_topic(self._journal, topic, why=why, now_ms=self._clock()))
+                remarks.append(end_topic(self._journal, topic, why=why, now_ms=self._clock()))
             self._recollection.drop(topic)
             self._held_on.pop(topic, None)
             self._accepted_ms.pop(topic, None)
@@ -290,6 +297,11 @@ class Watcher:
             for topic, (before, decision) in decided.items()
         }  # fmt: skip
         self._recollection.keep(kept, holder=self.settings.name, now_ms=self._clock(), looked_ms=looked_ms)
+        note_longest(self._journal, (
+            outage
+            for topic, (before, decision) in decided.items()
+            for outage in ended(topic, before, decision.memory, seen[topic].asked_ms)
+        ))  # fmt: skip
         margins = json.dumps(plain(self.settings.margins))
         if self._journal.fact(MARGINS) != margins:
             self._journal.note_fact(MARGINS, margins)
@@ -316,6 +328,8 @@ class Watcher:
         for topic, action in wanted:
             outcome = self._acted(topic, action, decided[topic][1], seen[topic]) if self.settings.applies else None
             done.append(Done(topic=topic, action=action, outcome=outcome))
+        if self._readings is not None and self.settings.applies:
+            self._readings.want([action for _, action in wanted if isinstance(action, Verify)], decided.keys())
         return done + self._readmit()
 
     def _readmit(self) -> list[Done]:
@@ -348,8 +362,6 @@ class Watcher:
 
     def _acted(self, topic: str, action: Action, decision: Decision, seen: TopicSeen) -> Outcome:
         if isinstance(action, Verify):
-            if self._readings is not None:
-                self._readings.want(action)
             return Outcome()
         if isinstance(action, Expel | AddAgain):
             if self._readmissions is not None:
@@ -390,13 +402,14 @@ class Watcher:
                 for topic, statuses in self._statuses.items()
             }
         for topic, (_, decision) in decided.items():
-            if self._missed is not None:
-                self._missed.expect(topic, known_below(decision.memory))
             self._statuses[topic] = decision.statuses
             self._memories[topic] = self._recollection.memory(topic)
             reasons = [each.outcome.why for each in done if each.topic == topic and each.outcome and each.outcome.why]
             settings = self.settings
-            alarms = standing(topic, decision, reasons, settings.allowed, applies=settings.applies)
+            readings = self._journal.readings(topic) if wants_reading(decision) else ()
+            alarms = standing(
+                topic, decision, reasons, settings.allowed, applies=settings.applies, readings=readings
+            )  # fmt: skip
             # A readmission by hand holds the topic for a while, and says so in the journal.
             alarms = [a for a in alarms if a.kind != AlarmKind.FOREIGN_HOLD or topic not in lent]
             self._journal.set_alarms(topic, alarms, now_ms=now_ms)
@@ -432,15 +445,3 @@ def _actions(decided: Mapping[str, tuple[Memory, Decision]]) -> list[tuple[str, 
         for action in decision.actions
         if not isinstance(action, Alarm)
     ]
-
-
-def without_wishes(before: Memory, decided: Memory) -> Memory:
-    """Of a dry run: what was learnt, but no hold and no readmission that nobody asked the cluster for."""
-    hold = decided.hold
-    if before.hold is None or hold is None or hold.asked_ms != before.hold.asked_ms or (
-        hold.released_ms != before.hold.released_ms
-    ):  # fmt: skip
-        hold = before.hold
-    orders = {(away.partition, away.broker): away.order for away in before.away}
-    away = tuple(replace(away, order=orders.get((away.partition, away.broker), ())) for away in decided.away)
-    return replace(decided, hold=hold, default_hold=before.default_hold, away=away)

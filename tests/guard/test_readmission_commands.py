@@ -1,0 +1,184 @@
+"""A readmission with Kafka's own tools: the whole text, with what must be waited for, and what goes back at the end."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headstone.cluster.connection import Connection
+from headstone.coordination.guard_values import HOLD, Hold, Memory
+from headstone.guard.journal import Journal, Remembered
+from headstone.guard.loans import RATE, THROTTLED, lend_brake, lend_hold
+from headstone.guard.readmission_commands import Found, Settings, readmission_commands
+from headstone.guard.readmission_plan import Limits, Wanted, plan
+from headstone.guard.readmission_records import keep_readmission
+from headstone.guard.readmission_steps import PartitionNow, Readmission
+from headstone.log.topic_partition import TopicPartition
+from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
+
+OWN = {"min.cleanable.dirty.ratio": "0.2"}
+AT = "--bootstrap-server k1:9092"
+CONFIGS = f"kafka-configs.sh {AT} --entity-type"
+LONG_MAX = "9223372036854775807"
+SET_HOLD = (
+    f"{CONFIGS} topics --entity-name orders --alter --add-config min.cleanable.dirty.ratio=1.0,"
+    f"min.compaction.lag.ms={LONG_MAX},max.compaction.lag.ms={LONG_MAX}"
+)
+RELEASE = (
+    f"{CONFIGS} topics --entity-name orders --alter --add-config min.cleanable.dirty.ratio=0.2 "
+    "--delete-config min.compaction.lag.ms,max.compaction.lag.ms"
+)
+SET_RATE = f"{CONFIGS} brokers --entity-name 3 --alter --add-config {RATE}=7000"
+DELETE_RATE = f"{CONFIGS} brokers --entity-name 3 --alter --delete-config {RATE}"
+SET_LIST = f"{CONFIGS} topics --entity-name orders --alter --add-config {THROTTLED}=0:3"
+DELETE_LIST = f"{CONFIGS} topics --entity-name orders --alter --delete-config {THROTTLED}"
+COPIES = f"kafka-log-dirs.sh {AT} --describe --broker-list 3 --topic-list orders"
+GONE = "# run this until broker 3 answers and shows no copy of orders-0 any more, and only then go on:"
+STARTED = (
+    "# start broker 3, which renames its old folder of orders-0 and goes on without it, then run this until broker 3 answers "
+    "and shows no copy of orders-0 any more, and only then go on:"
+)
+HELD = "# wait a minute: every broker must have the hold before the copy begins"
+ELECT = f"kafka-leader-election.sh {AT} --election-type PREFERRED --topic orders --partition 0"
+JUDGED = (
+    "# go on only if the audit finds nothing wrong on broker 3:",
+    "headstone audit --bootstrap k1:9092 --topic orders",
+)
+
+BEGUN = Readmission(topic="orders", partition=0, broker=3, order=(3, 1, 2), topic_id="first")
+EXPELLED = replace(BEGUN, expelled=True)
+NOW = PartitionNow(replicas=(3, 1, 2), isr=(1, 2, 3), leader=1, in_sync_min=1)
+PLAIN = Settings(hold=tuple((name, OWN.get(name)) for name, _ in HOLD), listed=None, rate=None)
+
+
+def moved(replicas: str, file: str, *, runs: bool = False) -> tuple[str, ...]:
+    document = f'{{"version": 1, "partitions": [{{"topic": "orders", "partition": 0, "replicas": [{replicas}]}}]}}'
+    tool = f"kafka-reassign-partitions.sh {AT} --reassignment-json-file {file}"
+    return (
+        f"printf '%s\\n' '{document}' > {file}", *(() if runs else (f"{tool} --execute",)),
+        "# run this until it says that the reassignment is complete, and only then go on:",
+        f"{tool} --preserve-throttles --verify",
+    )  # fmt: skip
+
+
+LEAVE, AGAIN, PLACE = moved("1, 2", "without.json"), moved("1, 2, 3", "again.json"), moved("3, 1, 2", "order.json")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
+        yield opened
+
+
+def planned(twin: ClusterTwin, journal: Journal) -> tuple[str, ...]:
+    """Of a replica that need not be read: it is away, or its readmission was begun."""
+    (only,) = plan(
+        twin, Connection.parse("k1:9092", {}), journal, Wanted(topics=("orders",), broker=3), work=journal.path.parent,
+        limits=Limits(copy_bytes_per_second=7_000), tell=print,
+    )  # type: ignore[arg-type]  # fmt: skip
+    return only.commands
+
+
+def told(readmission: Readmission, now: PartitionNow, found: Found) -> tuple[str, ...]:
+    return readmission_commands(
+        readmission, now, found, away=False, bytes_per_second=7_000, bootstrap="k1:9092"
+    )  # fmt: skip
+
+
+def test_of_a_broker_that_is_back_the_old_copy_is_gone_before_it_is_added_again() -> None:
+    assert told(BEGUN, NOW, Found(present=PLAIN, before=PLAIN)) == (
+        *LEAVE, GONE, COPIES, SET_HOLD, HELD, SET_RATE, SET_LIST, *AGAIN, *JUDGED, *PLACE, ELECT, DELETE_RATE, DELETE_LIST,
+        RELEASE,
+    )  # fmt: skip
+
+
+def test_a_broker_that_is_away_is_started_before_anything_is_set_on_it_or_added(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(replicas=(3, 1, 2), overrides=dict(OWN)))
+    twin.stop(3)
+    own_rate = (
+        f"# if this shows a {RATE} of its own, leave out the two changes of that below:",
+        f"{CONFIGS} brokers --entity-name 3 --describe",
+    )
+    assert planned(twin, journal) == (
+        *LEAVE, STARTED, COPIES, SET_HOLD, HELD, *own_rate, SET_RATE, SET_LIST, *AGAIN, *JUDGED, *PLACE, ELECT, DELETE_RATE,
+        DELETE_LIST, RELEASE,
+    )  # fmt: skip
+
+
+def interrupted(journal: Journal, readmission: Readmission, *, replicas: tuple[int, ...]) -> ClusterTwin:
+    """As a killed run leaves it, with what it lent."""
+    twin = ClusterTwin(orders=Topic(replicas=replicas, isr=(1, 2), overrides={**OWN, THROTTLED: "1:2"}))
+    lend_hold(twin, journal, "orders", reason="copies", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    lend_brake(twin, journal, TopicPartition("orders", 0), 3, bytes_per_second=7, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    keep_readmission(journal, readmission)
+    return twin
+
+
+BACK_AS_FOUND = (
+    DELETE_RATE, f"{CONFIGS} topics --entity-name orders --alter --add-config {THROTTLED}=1:2", RELEASE,
+)  # fmt: skip
+
+
+def test_after_a_kill_what_was_lent_goes_back_to_what_the_journal_says_was_found(journal: Journal) -> None:
+    twin = interrupted(journal, EXPELLED, replicas=(1, 2))
+    added = (*AGAIN, *JUDGED, *PLACE, ELECT)
+    assert planned(twin, journal) == (GONE, COPIES, SET_HOLD, HELD, *added, *BACK_AS_FOUND)
+    twin.stop(3)
+    assert planned(twin, journal) == (STARTED, COPIES, SET_HOLD, HELD, *added, *BACK_AS_FOUND)
+
+
+def test_one_that_copies_already_is_not_waited_for_to_be_gone_nor_added_twice(journal: Journal) -> None:
+    twin = interrupted(journal, replace(EXPELLED, added_ms=7), replicas=(1, 2, 3))
+    again = moved("1, 2, 3", "again.json", runs=True)
+    assert planned(twin, journal) == (SET_HOLD, *again, *JUDGED, *PLACE, ELECT, *BACK_AS_FOUND)
+
+
+def test_one_that_was_read_and_is_right_only_gets_its_place_and_the_settings_back(journal: Journal) -> None:
+    twin = interrupted(journal, replace(EXPELLED, added_ms=7, verified=True), replicas=(1, 2, 3))
+    assert planned(twin, journal) == (*PLACE, ELECT, *BACK_AS_FOUND)
+
+
+def test_one_that_leaves_already_is_not_taken_out_twice() -> None:
+    leaves = replace(NOW, removing=(3,))
+    commands = told(BEGUN, leaves, Found(present=PLAIN, before=PLAIN))
+    assert commands[:5] == (*moved("1, 2", "without.json", runs=True), GONE, COPIES)
+
+
+def test_a_limit_of_somebody_elses_and_a_hold_that_stood_before_stay_as_they_are() -> None:
+    theirs = Settings(hold=HOLD, listed="*", rate="5")
+    assert told(BEGUN, NOW, Found(present=theirs, before=theirs)) == (
+        *LEAVE, GONE, COPIES, SET_HOLD, HELD, *AGAIN, *JUDGED, *PLACE, ELECT,
+        "# the topic was held before, or the guard counts on it: the hold stays",
+    )  # fmt: skip
+
+
+def test_a_hold_that_the_guard_counts_on_by_now_is_not_released_by_hand(journal: Journal) -> None:
+    twin = interrupted(journal, EXPELLED, replicas=(1, 2))
+    journal.lead("guard", now_ms=1, lease_ms=1_000, applies=True)
+    counts = Remembered(memory=Memory(hold=Hold(asked_ms=1, found=HOLD, seen_ms=1)))
+    journal.remember_all({"orders": counts}, holder="guard", now_ms=1, looked_ms=1)
+    assert planned(twin, journal)[-1] == "# the topic was held before, or the guard counts on it: the hold stays"
+
+
+def test_what_was_lent_to_a_topic_that_is_gone_is_not_what_its_namesake_goes_back_to(journal: Journal) -> None:
+    interrupted(journal, EXPELLED, replicas=(1, 2))
+    namesake = ClusterTwin(orders=Topic(replicas=(3, 1, 2), overrides=dict(HOLD), topic_id="second"))  # type: ignore[arg-type]
+    namesake.stop(3)
+    assert planned(namesake, journal)[-1].startswith("# the topic was held before")
+
+
+def test_a_hostile_name_is_one_word_of_a_remark_too(tmp_path: Path) -> None:
+    """Some shells take # for a word when they are typed into."""
+    hostile = replace(BEGUN, topic="or'ders$(touch stung)`touch stung`;touch stung\x1b[2J\n")
+    commands = readmission_commands(
+        hostile, NOW, Found(present=PLAIN, before=PLAIN), away=True, bytes_per_second=7, bootstrap="k1:9092"
+    )
+    remarks = [line for line in commands if line.startswith("#")]
+    assert [line for line in remarks if not line.isprintable()] == []
+    for remark in remarks:
+        subprocess.run(["bash", "-c", f": \\{remark}"], cwd=tmp_path, check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == []
