@@ -9,6 +9,9 @@ import json
 import sys
 from typing import Any
 
+from headstone.lake.compaction import Compacted, compact_partitions
+from headstone.lake.job_plan import JobOptions
+from headstone.lake.lake import open_lake
 from headstone.log.directory import find_partitions
 from headstone.pipeline.auditing import audit, replicas_of
 from headstone.pipeline.inspection import inspect
@@ -16,7 +19,18 @@ from headstone.spark.engine import OnSpark
 from headstone.spark.session import spark_session
 from headstone.storage.access import Access
 from tests.audit.replicas import findings
-from tests.clusters.backups import POLICY, compact_backup, rows_by_partition
+from tests.clusters.backups import NOW_MS, POLICY, compact_backup, rows_by_partition
+
+
+def compacted_lake(url: str, settings: dict[str, str], path: str, engine: OnSpark) -> dict[str, int]:
+    """Of each partition the records that are left; -1 if it was not compacted."""
+    lake = open_lake(url, settings=settings)
+    options = JobOptions(path=path, commit_bytes=150_000)
+    outcomes = compact_partitions(lake, lake.metastore.partitions(), engine, now_ms=NOW_MS, options=options)
+    lake.close()
+    return {
+        str(name): outcome.records_after if isinstance(outcome, Compacted) else -1 for name, outcome in outcomes.items()
+    }
 
 
 def answers(task: dict[str, Any]) -> dict[str, Any]:
@@ -31,6 +45,7 @@ def answers(task: dict[str, Any]) -> dict[str, Any]:
             "session": type(spark).__module__,
             "facts": [fact.as_json() for fact in facts],
             "findings": [str(findings(audited)) for audited in audit(groups, engine)],
+            "lakes": {path: compacted_lake(url, task["store"], path, engine) for path, url in task["lakes"].items()},
             "rows": rows_by_partition(spark, task["source"], access),
         }
 

@@ -8,6 +8,7 @@ import pytest
 
 from headstone.errors import UsageError
 from headstone.lake.clock import SKEW_MS_MAX, Clock, SkewedClock, wall_clock
+from headstone.lake.erasures import Erasures
 from headstone.lake.holds import Holds
 from headstone.lake.leases import Leases
 from headstone.lake.metastore import Append, Metastore
@@ -128,6 +129,22 @@ def test_a_clock_that_was_ahead_is_mended(opened: Callable[[int], Metastore]) ->
     assert right.partition_as_of(AT, right.clock()).extents == right.partition(AT).extents
     assert end_as_of(right, mended_ms - HOUR_MS) == 0
     assert right.check() == []
+
+
+def test_an_upload_that_was_registered_ahead_of_the_clock_is_as_old_as_the_mending(
+    opened: Callable[[int], Metastore],
+) -> None:
+    """An erasure waits for what was on its way before its step, and would take one that is from the future for younger."""
+    store = opened(0)
+    made = store.register(1)
+    store.keep_registered(made)
+    with store.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE objects SET size = size - {HOUR_MS}")
+    assert store.set_clock(apply=False) == 1
+    store.set_clock(apply=True)
+    (since_ms,) = Erasures(store).unused_objects().changed_ms
+    assert store.clock() - SKEW_MS_MAX < since_ms <= store.clock()
+    assert store.set_clock(apply=False) == 0
 
 
 def test_the_future_is_no_past(opened: Callable[[int], Metastore]) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headstone.lake import collection
 from headstone.lake.collection import collect, garbage
+from headstone.lake.lake import create_lake
+from headstone.pipeline.progress import Board
 from tests.lake.scene import AT, Scene
 
 
@@ -42,14 +46,33 @@ def test_what_is_in_the_store_and_known_to_nobody_goes_after_a_grace_of_its_own(
     assert len(scene.lake.store.list("objects")) == 1
 
 
-def test_a_long_collection_tells_how_far_it_is(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(3):
+def test_an_orphan_that_two_collectors_find_is_noted_once(metastore_url: str, tmp_path: Path) -> None:
+    """At the time of the first: its grace does not begin anew."""
+    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
+    lake.store.put("objects/ab/abc", b"late")
+    first, second = (garbage(lake, now_ms=1) for _ in range(2))
+    for now_ms, found in ((10, first), (20, second)):
+        lake.metastore.give_clock(now_ms)
+        assert collect(lake, found) == []
+    assert lake.metastore.objects()["abc"].changed_ms == 10
+    lake.close()
+
+
+def test_a_collection_counts_objects_and_stops_between_two_batches(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
         scene.write("N[a]")
         scene.compact(now_ms=10)
-    texts: list[str] = []
     monkeypatch.setattr(collection, "BATCH", 1)
-    gone = collect(scene.lake, garbage(scene.lake, now_ms=200, grace_ms=100), texts.append)
-    assert (len(gone), texts) == (2, ["deleted 1 of 2 objects"])
+    boards = [Board(), Board()]
+    first = collect(
+        scene.lake, garbage(scene.lake, now_ms=200, grace_ms=100), boards[0], stop=lambda: boards[0].total()[0] == 2
+    )
+    second = collect(scene.lake, garbage(scene.lake, now_ms=200, grace_ms=100), boards[1])
+    assert [(board.expected, board.total()[0]) for board in boards] == [(3, 2), (1, 1)]
+    assert (len(first), len(second), scene.lake.metastore.check()) == (2, 1, [])
+    assert {path.rpartition("/")[2] for path in scene.lake.store.list("objects")}.isdisjoint([*first, *second])
 
 
 def test_what_was_replaced_or_never_used_waits_for_its_time(scene: Scene) -> None:

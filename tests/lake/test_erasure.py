@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from headstone.lake.folding import fold
 from headstone.lake.holds import Holds
 from headstone.lake.ingest import ingest
 from headstone.lake.key_search import KeyRecord, KeySearch, digest_of
-from headstone.lake.lake import Lake
+from headstone.lake.lake import Lake, create_lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Metastore
 from headstone.lake.pins import Pins
@@ -170,6 +170,62 @@ def test_a_key_that_the_log_never_had_is_gone_when_the_objects_of_its_past_are(t
     assert [step for step, _ in town.carry_on(20)] == [ERASED]
 
 
+class Overtaken(KeySearch):
+    """Something happens between its first answer and what is made of that."""
+
+    def __init__(self, town: Town, meanwhile: Callable[[], object]) -> None:
+        super().__init__(town.lake, InProcess(1))
+        self._meanwhile: list[Callable[[], object]] = [meanwhile]
+
+    def records(self, topic: str, digests: Collection[str]) -> list[KeyRecord]:
+        answer = super().records(topic, digests)
+        while self._meanwhile:
+            self._meanwhile.pop()()
+        return answer
+
+
+@pytest.mark.parametrize("key", [b"person3", b"nobody"])
+def test_a_key_that_is_asked_for_during_a_search_was_not_looked_for(
+    metastore_url: str, tmp_path: Path, key: bytes
+) -> None:
+    """Nor one that the search was for because of another request, which somebody else has brought to its end."""
+    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
+    town = Town(lake, tmp_path)
+    town.request(b"nobody")
+
+    def ask() -> None:
+        town.carry_on(6)
+        town.ingest(users="N[nobody]")
+        town.request(key)
+
+    tools = Tools(lake=lake, engine=InProcess(1), clock=town.clock, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS)
+    carry_on_erasures(replace(tools, search=Overtaken(town, ask)))
+    digest = digest_of(key, lake.metastore.hash_key)
+    (asked,) = (erasure for erasure in Erasures(lake.metastore).all() if erasure.key_digest == digest)
+    assert (asked.step, asked.waits_for) == (REQUESTED, "")
+    (waits_for,) = (waits_for for step, waits_for in town.carry_on(7) if step != ERASED)
+    assert waits_for.startswith("a value in users-0")
+    lake.close()
+
+
+def test_a_key_that_comes_again_and_is_asked_for_again_during_the_last_search_is_not_erased(town: Town) -> None:
+    town.ingest(users="T[alice]")
+    town.request(b"alice")
+    for now_ms in (20, 200, 2000):
+        town.carry_on(now_ms)
+    town.now_ms = 2000 + GRACE_MS + 1
+
+    def ask() -> None:
+        town.ingest(users="N[alice]")
+        town.now_ms += 1
+        town.request(b"alice")
+
+    tools = Tools(lake=town.lake, engine=InProcess(1), clock=town.clock, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS)
+    carry_on_erasures(replace(tools, search=Overtaken(town, ask)))
+    assert [erasure.step for erasure in Erasures(town.lake.metastore).all()] == [KEY_LEFT]
+    assert [step for step, _ in town.carry_on(town.now_ms + 1)] == [REQUESTED]
+
+
 def test_several_keys_are_erased_together_and_told_apart(town: Town) -> None:
     town.ingest(users="T[alice] T[person3]")
     digests = town.request(b"alice", b"person3", b"person4")
@@ -271,10 +327,34 @@ def test_rows_of_erasures_are_changed_by_compare_and_set(metastore: Metastore) -
     erasures.request("t", ["aa", "bb"], deadline_ms=80, now_ms=60)
     assert [(row.step, row.requested_ms, row.deadline_ms) for row in erasures.all()] == [
         (REQUESTED, 60, 80),
-        (REQUESTED, 5, 80),
+        (REQUESTED, 60, 80),
     ]
     metastore.register(1, now_ms=10)
     assert [erasures.unused_objects().since(moment_ms) for moment_ms in (9, 10)] == [0, 1]
+
+
+def test_a_step_of_before_is_not_the_same_step_again(metastore: Metastore) -> None:
+    """It came back to where it was: whoever knows the first time of it knows of other objects."""
+    erasures = Erasures(metastore)
+    erasures.request("t", ["aa"], deadline_ms=100, now_ms=5)
+    past = []
+    for now_ms, step in ((6, KEY_LEFT), (7, REQUESTED), (8, KEY_LEFT)):
+        past += erasures.all()
+        assert erasures.advance([(past[-1], step)], now_ms=now_ms) == 1
+    assert (past[1].step, erasures.advance([(past[1], ERASED)], now_ms=9)) == (KEY_LEFT, 0)
+    assert [(row.step, row.step_ms) for row in erasures.all()] == [(KEY_LEFT, 8)]
+
+
+def test_what_a_long_job_has_registered_is_as_old_as_ever(metastore: Metastore) -> None:
+    """It may have uploaded it before it renewed it. Garbage it is later, and once it is committed nothing of that is left."""
+    (object_id,) = metastore.register(1, now_ms=10)
+    for now_ms in (500, 900):
+        metastore.keep_registered([object_id], now_ms=now_ms)
+    unused = Erasures(metastore).unused_objects()
+    assert [unused.since(moment_ms) for moment_ms in (9, 10)] == [0, 1]
+    for before_ms, garbage_ids in ((900, []), (901, [object_id])):
+        rows = metastore.collectable(unreferenced_before_ms=0, registered_before_ms=before_ms, now_ms=1000)
+        assert [(row.object_id, row.size) for row in rows] == [(each, 0) for each in garbage_ids]
 
 
 def test_more_keys_than_a_statement_has_parameters(metastore: Metastore) -> None:
@@ -292,7 +372,7 @@ def test_asking_again_keeps_the_earlier_deadline_and_what_was_done(town: Town) -
     for deadline_ms in (20_000, 8000):
         town.request(b"alice", deadline_ms=deadline_ms)
     (erasure,) = Erasures(town.lake.metastore).all()
-    assert (erasure.step, erasure.requested_ms, erasure.deadline_ms) == (VALUES_LEFT, 5, 8000)
+    assert (erasure.step, erasure.requested_ms, erasure.deadline_ms) == (VALUES_LEFT, 20, 8000)
     assert [erasure.is_late(now_ms) for now_ms in (8000, 8001)] == [False, True]
 
 

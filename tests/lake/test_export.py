@@ -11,7 +11,7 @@ import pytest
 from headstone.cli.main import main
 from headstone.errors import UsageError
 from headstone.lake.commits import Extent
-from headstone.lake.export import Exported, plan_export
+from headstone.lake.export import Exported, plan_export, segment_works, write_segments
 from headstone.lake.export_cluster import Broker, brokers_of, placed
 from headstone.lake.export_plan import PLAN_FILE
 from headstone.lake.export_run import requested, run_export
@@ -28,6 +28,7 @@ from headstone.log.encoding import BatchHead, batch_bytes
 from headstone.log.listing import list_batches
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.progress import Meter
 from headstone.storage.access import Access
 from headstone.storage.places import Place, place
 from headstone.storage.stores import MissingObject
@@ -140,6 +141,18 @@ def test_a_topic_of_several_segments_has_a_task_for_each(scene: Scene, tmp_path:
     (done,) = exported(scene.lake, tmp_path)
     assert done.segments == 4
     assert listed(tmp_path) == [(number, number, 1) for number in range(4)]
+
+
+def test_a_task_on_another_machine_says_that_it_does_not_see_the_drivers_disk(scene: Scene, tmp_path: Path) -> None:
+    """A directory of that name that it made itself would hold segments that nobody ever looks at."""
+    scene.write("N[a]")
+    (planned,) = plan_export(scene.lake, ["t"], topic_ids={})
+    (work,) = segment_works(planned, scene.lake.store, tmp_path / "out" / "made-by-the-driver" / "t-0")
+    with pytest.raises(
+        UsageError, match=r"made-by-the-driver/t-0: .* must have the same path for the driver and for every"
+    ):
+        write_segments(work, Meter())
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_there_is_not_overwritten_and_an_error_leaves_nothing_but_the_plan(

@@ -66,7 +66,7 @@ def test_a_folded_journal_tells_the_same(local: Scene, tmp_path: Path, monkeypat
 def test_a_lake_goes_on_after_its_journal_was_folded(scene: Scene, metastore_url: str) -> None:
     """Also one whose metastore was set back to a time before that: it is noticed, refused, and brought up to date."""
     fill(scene)
-    back_up(scene, metastore_url)
+    back_up(scene.lake, metastore_url)
     behind = open_lake(another(metastore_url))
     grow(scene)
     fold(scene.lake)
@@ -83,6 +83,20 @@ def test_a_lake_goes_on_after_its_journal_was_folded(scene: Scene, metastore_url
     assert (known(behind), scene.table(), behind.metastore.check()) == (now, table, [])
     scene.write("N[y]", now_ms=10**5)
     open_lake(another(metastore_url)).close()
+
+
+def test_whoever_was_set_back_is_refused_however_often_it_commits(local: Scene, tmp_path: Path) -> None:
+    """Numbers below the base are free for it; it must not come by them to the first one that counts."""
+    url = f"sqlite:///{tmp_path / 'lake.db'}"
+    back_up(local.lake, url)
+    behind = open_lake(another(url))
+    local.write("N[a]")
+    number = fold(local.lake)
+    for i in range(number + 2):
+        with pytest.raises(SetBack, match="it was set back in time"):
+            behind.metastore.create_topic(f"mine-{i}", 1)
+    assert not local.lake.store.has(object_of(number + 1))
+    expect_current(local.lake.metastore, local.lake.store)
 
 
 class Killed(BaseException):
@@ -144,7 +158,7 @@ def test_whoever_was_set_back_is_refused_also_while_another_one_folds(
     scene: Scene, metastore_url: str, question: str
 ) -> None:
     fill(scene)
-    back_up(scene, metastore_url)
+    back_up(scene.lake, metastore_url)
     behind = open_lake(another(metastore_url))
     grow(scene)
     store = Overtaken(behind.store.url, behind.store._store)

@@ -344,3 +344,34 @@ def test_the_table_is_that_of_the_records(scene: Scene, codec: str) -> None:
     expected = {key: (entry.offset, entry.value) for key, entry in table(scene.lake, AT).items()}
     assert len(rows) == len(expected)
     assert {row["key"]: (row["offset"], row["value"]) for row in rows} == expected
+
+
+def test_the_past_since_the_last_commit_begins_where_the_log_does(metastore_url: str, tmp_path: Path) -> None:
+    """The records below the start lie in the same extent as those that are served."""
+    scene = Scene(create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0), tmp_path)
+    scene.write("N[a]", "N[b]", "N[c]", now_ms=1000)
+    scene.lake.metastore.start_at(AT, 2, now_ms=2000)
+
+    def offsets(moment_ms: int) -> list[int]:
+        return [record.offset for record in records(scene.lake, AT, as_of_ms=moment_ms)]
+
+    assert [offsets(moment_ms) for moment_ms in (1999, 2000, 4000)] == [[0, 1, 2], [2], [2]]
+    assert set(table(scene.lake, AT, as_of_ms=4000)) == {b"c"}
+    scene.lake.close()
+
+
+def test_the_past_since_the_last_commit_ends_where_the_log_does_though_nothing_is_left_of_it(
+    metastore_url: str, tmp_path: Path
+) -> None:
+    """Whoever made a log of it anew would give its offsets to other records."""
+    scene = Scene(create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0), tmp_path)
+    scene.write("N[a]", "N[b]", now_ms=1000)
+    scene.lake.metastore.start_at(AT, 2, now_ms=2000)
+    assert scene.lake.metastore.partition(AT).extents == ()
+
+    def bounds(moment_ms: int) -> tuple[int, int]:
+        state = scene.lake.metastore.partition_as_of(AT, moment_ms)
+        return state.start_offset, state.next_offset
+
+    assert [bounds(moment_ms) for moment_ms in (1999, 2000, 4000)] == [(0, 2), (2, 2), (2, 2)]
+    scene.lake.close()

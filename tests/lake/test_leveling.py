@@ -1,14 +1,42 @@
-"""Leveling: what it keeps of the extents that it makes one."""
+"""Leveling: what it keeps of the extents that it makes one, and many partitions in one job."""
 
 from __future__ import annotations
 
-from headstone.lake.leases import LEVELED, Leases
-from headstone.lake.leveling import level_partition
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from headstone.lake.changes import REGISTERED
+from headstone.lake.commits import Partition
+from headstone.lake.compaction import Stopped, compact_partitions
+from headstone.lake.ingest import EXTENT_BYTES
+from headstone.lake.job_plan import RENEW_MS
+from headstone.lake.lake import Lake
+from headstone.lake.leased_jobs import level_leased
+from headstone.lake.leases import FAILED, LEVELED, STOPPED, Leases
+from headstone.lake.leveling import SMALL, level_partition, level_partitions, runs_to_merge, with_small_extents
+from headstone.lake.metastore import Append
+from headstone.lake.objects import object_path, writing_object
+from headstone.lake.rewriting import rewrite
+from headstone.lake.schema import SMALL_BYTES
 from headstone.lake.spans import Span
-from headstone.lake.worker import Worker
+from headstone.lake.turns import Turn
+from headstone.lake.worker import HARD, LEVELED_AT_ONCE, RUN, SOFT, Worker
+from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.progress import Board
 from tests.lake.oracle import eligibility_of
 from tests.lake.scene import AT, Scene
+from tests.lake.test_metastore import extent
+from tests.lake.test_worker import put
+from tests.oracle.batches import Batch, Record, encode
 
 
 def test_leveling_does_not_make_data_younger(scene: Scene) -> None:
@@ -46,3 +74,251 @@ def test_a_worker_merges_what_compactions_left_small_when_nothing_is_due(scene: 
     assert (before, after) == ([Span(0, 4), Span(4, 8), Span(8, 9)], [Span(0, 8), Span(8, 9)])
     assert metastore.unleveled(limit=9) == {}
     assert [row.outcome for row in Leases(metastore).history()] == [LEVELED]
+
+
+class Counting(InProcess):
+    """Knows of how many tasks its jobs were."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.jobs: list[int] = []
+
+    def as_they_end(
+        self, body: Any, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
+    ) -> Iterator[tuple[int, Any]]:
+        if body is rewrite:
+            self.jobs.append(len(tasks))
+        return super().as_they_end(body, tasks, board, stop=stop)
+
+
+def put_all(lake: Lake, names: Sequence[TopicPartition], keys: str) -> None:
+    """A record for each key to the end of each of them: one object, one commit."""
+    (object_id,) = lake.metastore.register(1, now_ms=1)
+    ends, appends = lake.metastore.next_offsets(names), dict[TopicPartition, Append]()
+    with writing_object(lake.store, object_id) as writer:
+        for name in names:
+            start = ends[name]
+            rows = tuple(
+                Record(offset=start + n, timestamp=1, key=key.encode(), value=b"1") for n, key in enumerate(keys)
+            )
+            batch = Batch(
+                base_offset=start, last_offset_delta=len(rows) - 1, records=rows, count=len(rows), base_timestamp=1,
+                horizon_ms=None, max_timestamp=1, leader_epoch=0, codec="none", transactional=False, producer_id=-1,
+                producer_epoch=-1, base_sequence=-1,
+            )  # fmt: skip
+            span = Span(start, start + len(rows))
+            extent = writer.add(
+                name.topic, name.number, span, [encode(batch)], records=len(rows), max_timestamp_ms=1
+            )  # fmt: skip
+            appends[name] = Append(expected_next=start, extents=(extent,))
+    lake.metastore.append(appends, {object_id: writer.size}, now_ms=1)
+
+
+def to_level(lake: Lake, count: int) -> list[TopicPartition]:
+    """So many partitions in which a compaction has left two small neighbours."""
+    lake.metastore.create_topic("many", count, {"min.cleanable.dirty.ratio": "1"})
+    names = [TopicPartition("many", number) for number in range(count)]
+    put_all(lake, names, "abcd")
+    put_all(lake, names, "abce")
+    compact_partitions(lake, names, InProcess(1), now_ms=10)
+    put_all(lake, names, "f")
+    return names
+
+
+def spans(lake: Lake, names: Sequence[TopicPartition]) -> dict[TopicPartition, list[Span]]:
+    snapshot = lake.metastore.snapshot(names)
+    return {name: [extent.span for extent in partition.extents] for name, partition in snapshot.items()}
+
+
+SPREAD, MERGED = [Span(0, 4), Span(4, 8), Span(8, 9)], [Span(0, 8), Span(8, 9)]
+
+
+def leveling_worker(lake: Lake, engine: InProcess, **options: Any) -> Worker:
+    return Worker(name="w", lake=lake, engine=engine, clock=lambda: 20, tell=lambda text: None, **options)
+
+
+def test_a_worker_levels_more_partitions_than_it_looks_at_at_once(lake: Lake) -> None:
+    """All of them before it says that nothing is left to do, the partitions of a look in one job."""
+    names, engine = to_level(lake, LEVELED_AT_ONCE + 30), Counting()
+    assert set(map(len, spans(lake, names).values())) == {3}
+    leveling_worker(lake, engine).work()
+    assert spans(lake, names) == dict.fromkeys(names, MERGED)
+    assert (engine.jobs, lake.metastore.unleveled(limit=999)) == ([LEVELED_AT_ONCE, 30], {})
+    assert (Leases(lake.metastore).held(now_ms=20), lake.metastore.check()) == ({}, [])
+
+
+@pytest.mark.parametrize("bytes_at_once", [1, 1 << 30])
+def test_what_fails_or_is_busy_stops_no_other_of_a_leveling(lake: Lake, tmp_path: Path, bytes_at_once: int) -> None:
+    """Nor does it keep a worker at it for ever, where each look is of one partition."""
+    names = to_level(lake, 4)
+    (damaged, busy, *others), grown = names, [*SPREAD, Span(9, 10)]
+    put_all(lake, [damaged, busy], "g")  # they come first
+    (extent, *_) = lake.metastore.partition(damaged).extents
+    broken = tmp_path / "objects" / object_path(extent.object_id)
+    content = bytearray(broken.read_bytes())
+    content[extent.position + 30] ^= 1
+    broken.write_bytes(content)
+    Leases(lake.metastore).take(busy, "somebody", now_ms=20)
+    leveling_worker(lake, InProcess(1), bytes_at_once=bytes_at_once).work()
+    assert spans(lake, names) == dict.fromkeys(others, MERGED) | dict.fromkeys((damaged, busy), grown)
+    outcomes = sorted((row.partition, row.outcome) for row in Leases(lake.metastore).history())
+    assert outcomes == [(damaged, FAILED), *((name, LEVELED) for name in others)]
+    assert Leases(lake.metastore).held(now_ms=21) == {busy: "somebody"}
+
+
+@pytest.mark.parametrize("freed", [False, True])
+@pytest.mark.parametrize("bytes_at_once", [1, 1 << 30])
+def test_what_was_busy_once_is_leveled_where_something_is_always_due(
+    lake: Lake, bytes_at_once: int, freed: bool
+) -> None:
+    """Each commit brings more to compact, so the worker finds no end. Nor is there a look for nothing but what is busy."""
+    (busy,), fed = to_level(lake, 1), TopicPartition("fed", 0)
+    lake.metastore.create_topic("fed", 1)
+    put(lake, fed, [(b"a", b"1"), (b"a", b"2")])
+    leases, commits, asked = Leases(lake.metastore), list[str](), list[int]()
+    leases.take(busy, "somebody", now_ms=20)
+    worker, merge = leveling_worker(lake, InProcess(1), upkeep_every_ms=0, bytes_at_once=bytes_at_once), Worker._merge
+
+    def tell(text: str) -> None:
+        if text == "fed-0: committed":
+            commits.append(text)
+            if len(commits) == 2 and freed:
+                leases.release(busy, "somebody")
+            if len(commits) < 5:
+                put(lake, fed, [(b"a", b"3"), (b"a", b"4")])
+
+    def watched(self: Worker, leases: Leases, names: list[TopicPartition], turn: Turn) -> Any:
+        asked.extend(len(commits) for name in names if name == busy)
+        self.stop = SOFT if len(asked) > 9 else RUN
+        return merge(self, leases, names, turn)
+
+    worker.tell = tell
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "_merge", watched)
+        assert worker.work() == 5
+    assert spans(lake, [busy]) == {busy: MERGED if freed else SPREAD}
+    assert len(asked) < 9
+
+
+def test_a_leveling_that_is_stopped_keeps_what_is_committed_and_no_lease(lake: Lake) -> None:
+    names, ended = to_level(lake, 3), list[TopicPartition]()
+
+    def stop() -> bool:
+        return spans(lake, names)[names[0]] == MERGED
+
+    outcomes = level_leased(lake, names, InProcess(1), worker="w", stop=stop)
+    ended = [name for name, outcome in outcomes.items() if not isinstance(outcome, Stopped)]
+    assert (ended, spans(lake, names)) == ([names[0]], {names[0]: MERGED, names[1]: SPREAD, names[2]: SPREAD})
+    assert Leases(lake.metastore).held(now_ms=lake.metastore.clock()) == {}
+    level_leased(lake, names, InProcess(1), worker="w")
+    assert spans(lake, names) == dict.fromkeys(names, MERGED)
+
+
+def test_a_leveling_that_is_given_up_commits_no_more(lake: Lake) -> None:
+    """By a second signal: what a task has written is garbage that nobody has seen."""
+    names = to_level(lake, 3)
+    worker = leveling_worker(lake, InProcess(1))
+    worker.tell = lambda text: setattr(worker, "stop", HARD) if text.endswith(": leveled") else None
+
+    class Ahead(InProcess):
+        """All tasks have ended before the first answer."""
+
+        def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+            return iter(list(super().as_they_end(*given, **options)))
+
+    worker.engine = Ahead(1)
+    worker.work()
+    assert sorted(map(len, spans(lake, names).values())) == [2, 3, 3]
+    assert sorted(row.outcome for row in Leases(lake.metastore).history()) == [LEVELED, STOPPED, STOPPED]
+    assert Leases(lake.metastore).held(now_ms=20) == {}
+
+
+def test_a_lease_is_free_when_its_partition_is_leveled_and_not_at_the_end_of_the_job(lake: Lake) -> None:
+    names, held = to_level(lake, 3), list[int]()
+    put_all(lake, names[:1], "ghij")
+
+    class Watching(Counting):
+        def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+            for answer in super().as_they_end(*given, **options):
+                held.append(len(Leases(lake.metastore).held(now_ms=lake.metastore.clock())))
+                yield answer
+
+    level_leased(lake, names, Watching(), worker="w")
+    assert held == [3, 2, 1]
+
+
+def test_objects_of_a_long_leveling_are_registered_anew(lake: Lake) -> None:
+    """Or garbage collection would take them for uploads that never came."""
+    names, moments = to_level(lake, 3), count(100, RENEW_MS)
+    waiting: list[set[int]] = []
+
+    def look(name: TopicPartition, outcome: object) -> None:
+        rows = lake.metastore.objects().values()
+        waiting.append({row.changed_ms for row in rows if row.state == REGISTERED})
+
+    level_partitions(lake, names, clock=lambda: next(moments), done=look)
+    assert [len(times) for times in waiting] == [1, 1, 0]
+    assert all(min(times) > 100 for times in waiting[:2])
+
+
+def test_leveling_keeps_up_with_small_appends(lake: Lake) -> None:
+    """However long that goes on, there are as many small extents as make one of a healthy size, and no more."""
+    at, value = TopicPartition("fed", 0), bytes(EXTENT_BYTES // 8)
+    lake.metastore.create_topic("fed", 1, {"cleanup.policy": "delete"})
+    worker, counts = leveling_worker(lake, InProcess(1)), list[int]()
+    for _ in range(24):
+        put(lake, at, [(b"k", value)])
+        worker.work()
+        small = [extent for extent in lake.metastore.partition(at).extents if extent.length < EXTENT_BYTES * SMALL]
+        counts.append(len(small))
+    assert (max(counts), len(lake.metastore.partition(at).extents)) == (3, 24 // 4)
+
+
+def test_who_looks_for_small_extents_reads_no_other(lake: Lake) -> None:
+    """Rows of large ones are as many as a log is long: an index knows the small ones."""
+    at, plans = TopicPartition("t", 0), list[str]()
+    lake.metastore.create_topic("t", 1, {})
+    lengths = [EXTENT_BYTES] * 40 + [10, 20] + [EXTENT_BYTES // 2] * 40 + [30]
+    made = lake.metastore.register(len(lengths), now_ms=1)
+    extents = tuple(
+        extent(start, start + 1, object_id, length=length)
+        for start, (object_id, length) in enumerate(zip(made, lengths, strict=True))
+    )
+    sizes = {each.object_id: each.length for each in extents}
+    lake.metastore.append({at: Append(expected_next=0, extents=extents)}, sizes, now_ms=1)
+
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *rest: object) -> None:
+        if "FROM extents" in statement and "EXPLAIN" not in statement:
+            rows = connection.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+            plans.extend(row[-1] for row in rows)
+
+    event.listen(lake.metastore._engine, "before_cursor_execute", explain)
+    looked = with_small_extents(lake, [at])[at]
+    assert [each.length for each in looked.partition.extents] == [10, 20, 30]
+    assert (looked.extents, plans) == (83, ["SEARCH extents USING INDEX extents_by_smallness (partition_id=?)"])
+    assert runs_to_merge(looked.partition) == [list(extents[40:42])] == runs_to_merge(lake.metastore.partition(at))
+    assert EXTENT_BYTES * SMALL == SMALL_BYTES
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_small_extents_alone_tell_what_is_merged(seed: int) -> None:
+    """As all of them do, by the rule as it reads."""
+    chance, at = random.Random(seed), 0
+    extents = []
+    for _ in range(chance.randrange(1, 12)):
+        extents.append(extent(at, at + 5, "o", length=chance.choice((10, 30, 49, 50, 80))))
+        at += 5
+    cleaned = (Span(0, 5 * chance.randrange(1, 12)),) if chance.random() < 0.7 else ()
+    whole = Partition(
+        start_offset=0, next_offset=at, compaction_epoch=0, extents=tuple(extents), cleaned=cleaned, tombstones=()
+    )
+    small = replace(whole, extents=tuple(each for each in extents if each.length < 50))
+    runs = runs_to_merge(whole, extent_bytes=100)
+    assert runs_to_merge(small, extent_bytes=100) == runs
+    clean = cleaned[0].end if cleaned else 0
+    for run in runs:
+        assert len(run) > 1
+        assert (all(each.length < 50 for each in run), sum(each.length for each in run) <= 100) == (True, True)
+        assert all(left.span.end == right.span.start for left, right in pairwise(run))
+        assert len({each.span.end <= clean for each in run}) == 1
+        assert run[-1].span.end < at or sum(each.length for each in run) >= 50

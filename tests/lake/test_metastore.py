@@ -545,15 +545,6 @@ def test_a_job_that_the_start_offset_has_overtaken_leaves_garbage_only(store: Me
     assert {row.object_id for row in found} == {first.object_id, *made}
 
 
-def test_a_program_that_was_running_when_the_tables_changed_writes_no_more(store: Metastore) -> None:
-    append(store, ORDERS, 0, 10)
-    with store.transaction() as connection:
-        connection.execute(update(schema.lakes).values(version=schema.VERSION + 1))
-    with pytest.raises(UsageError, match="use a newer headstone"):
-        append(store, ORDERS, 10, 20)
-    assert store.partition(ORDERS).next_offset == 10
-
-
 def test_a_topic_is_created_once(store: Metastore) -> None:
     with pytest.raises(UsageError, match="exists already"):
         store.create_topic("orders", 1)

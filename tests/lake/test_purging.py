@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,18 +13,20 @@ from typing import Any
 import pytest
 
 from headstone.cli.main import main
+from headstone.errors import CorruptLog
+from headstone.lake import rewriting
 from headstone.lake.collection import collect, garbage
-from headstone.lake.commits import CommitRefused
+from headstone.lake.commits import CommitRefused, Extent
 from headstone.lake.compaction import compact_partition
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.keeping import leased
-from headstone.lake.lake import Lake
+from headstone.lake.lake import Lake, create_lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, read_extent, writing_object
 from headstone.lake.proof import prove_erased
-from headstone.lake.purging import evacuate, objects_to_leave, purge_aged
+from headstone.lake.purging import aged_behind, evacuate, objects_to_leave, purge_aged
 from headstone.lake.reading import records
 from headstone.lake.spans import Span
 from headstone.lake.topics import drop_topic
@@ -261,18 +264,47 @@ def test_a_busy_partition_keeps_none_behind_it_from_being_purged(lake: Lake, tmp
     assert (dead(lake), {name: held(lake, name) for name in before}) == ({ORDERS: 0, USERS: 0}, before)
 
 
-def test_purging_in_several_turns_leaves_what_one_leaves(lake: Lake, tmp_path: Path) -> None:
-    """A byte per turn: an extent each. Objects are evacuated when the last has left."""
-    before, emptied, turns = aged(lake, tmp_path), set[str](), list[int]()
+def test_purging_in_several_turns_leaves_what_one_leaves(metastore_url: str, tmp_path: Path) -> None:
+    """A byte per turn: an extent each, and each by somebody who knows of no other. Objects are evacuated at last."""
+    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
+    before, turns = aged(lake, tmp_path), list[int]()
     while True:
-        purged = purge_aged(lake, clock=lambda: 120, age_ms_max=100, turn=Turn(bytes_left=1), emptied=emptied)
+        purged = purge_aged(lake, clock=lambda: 120, age_ms_max=100, turn=Turn(bytes_left=1))
         turns.append(purged.extents)
         if purged.complete:
             break
-    assert (turns, emptied) == ([1, 1, 1], set())
+    assert turns == [1, 1, 1]
     collected(lake)
     assert [holding(tmp_path, value) for value in (b"v3",)] == [[]]
     assert ({name: held(lake, name) for name in before}, lake.metastore.check()) == (before, [])
+    lake.close()
+
+
+def test_objects_are_evacuated_for_the_age_of_what_is_left_behind_and_for_nothing_else(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Of a topic whose time has come; not because extents were marked, which lie where they lay."""
+    before = aged(lake, tmp_path)
+    for name in (ORDERS, USERS):
+        purge_aged(lake, clock=lambda: 120, age_ms_max=100, topics=[name.topic], turn=Turn(bytes_left=1))
+    lake.metastore.configure("users", {"headstone.dead.age.max.ms": "-1"})
+    assert purge_aged(lake, clock=lambda: 119, age_ms_max=100).extents == 0
+    assert purge_aged(lake, clock=lambda: 120, topics=["users"], age_ms_max=100).extents == 0
+    assert purge_aged(lake, clock=lambda: 120, age_ms_max=100).extents == 1
+    assert purge_aged(lake, clock=lambda: 120, age_ms_max=100).objects == ()
+    assert {name: held(lake, name) for name in before} == before
+
+
+def test_an_extent_that_is_marked_again_has_left_nothing_behind(scene: Scene) -> None:
+    scene.write(*(f"N[k{i}]" for i in range(20)))
+    for i, now_ms in enumerate((10, 20, 30)):
+        scene.compact(now_ms=now_ms)
+        scene.write(f"N[k{i}]", now_ms=now_ms)
+    first = scene.lake.metastore.partition(AT).extents[0]
+    assert (first.dead, first.dead_since_ms) == (2, 20)
+    assert aged_behind(scene.lake, 10**9, {"t": 0}) == []
+    purge_aged(scene.lake, clock=lambda: 40, age_ms_max=0)
+    assert aged_behind(scene.lake, 10**9, {"t": 0}) == []
 
 
 def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None:
@@ -405,3 +437,86 @@ def test_the_documented_erasure_erases(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(len(one["sha256"]) == 64 for one in proof["objects"])
     assert main(["lake", "prove-erased", where, "nosuch", "--key", "a"]) == 2
     assert main(["lake", "prove-erased", where, "users", "--key-hex", "xyz"]) == 2
+
+
+class Near(InProcess):
+    """In the place of the process itself, where somebody forgot the engine."""
+
+    def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+        raise AssertionError("written without the engine")
+
+
+@pytest.mark.parametrize("verb", [("compact", "--purge"), ("compact",), ("worker",)])
+def test_what_is_purged_is_written_by_the_engine(
+    verb: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewriting, "InProcess", Near)
+    history, where = History(), str(tmp_path / "lake")
+    told(capsys, "init", where, "--now-ms", "1000")
+    for terms in (" ".join(f"N[k{i}]" for i in range(20)), "N[k1]"):
+        history.append(terms + " |")
+        history.write_partition(tmp_path / "logs", "users-0")
+        told(capsys, "ingest", where, str(tmp_path / "logs"))
+        told(capsys, "compact", where, "--all")
+    status = told(capsys, "status", where)["topics"][0]["partitions"][0]
+    action, *options = verb
+    told(capsys, action, where, *options, "--dead-age-max-ms", "0")
+    after = told(capsys, "status", where)["topics"][0]["partitions"][0]
+    assert (status["dead_records"], after["dead_records"]) == (1, 0)
+
+
+def test_many_partitions_are_purged_in_one_job_and_one_that_fails_stops_no_other(lake: Lake, tmp_path: Path) -> None:
+    """What it met is raised when the others had their turn, whichever job they are in."""
+    aged(lake, tmp_path)
+    (extent,) = [extent for extent in lake.metastore.partition(ORDERS).extents if extent.dead]
+    sizes: list[int] = []
+
+    class Watched(InProcess):
+        def as_they_end(self, body: Any, tasks: Any, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+            sizes.append(len(tasks))
+            return super().as_they_end(body, tasks, *given, **options)
+
+    damage(tmp_path, extent)
+    with pytest.raises(CorruptLog):
+        purge_aged(lake, clock=lambda: 120, age_ms_max=100, engine=Watched(1))
+    assert (sizes, dead(lake)) == ([2, 2], {ORDERS: 1, USERS: 0})  # what is aged leaves the log, then its objects
+
+
+def damage(root: Path, extent: Extent) -> None:
+    path = root / "objects" / object_path(extent.object_id)
+    content = bytearray(path.read_bytes())
+    content[extent.position + 30] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_partition_keeps_no_object_from_being_left(metastore_url: str, tmp_path: Path) -> None:
+    """Of other topics what is dead for too long goes from objects too, those included that others share."""
+    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
+    users, broken, name = History(), History(), TopicPartition("broken", 0)
+    people = " ".join(f"N[person{i}]" for i in range(20))
+    grow(lake, tmp_path, {"orders": (History(), "N[o1] N[o2]"), "users": (users, people)})
+    grow(lake, tmp_path, {"broken": (broken, people)})
+    for one in (USERS, name):
+        compact_partition(lake, one, InProcess(1), now_ms=10)
+    grow(lake, tmp_path, {"users": (users, "N[person3]"), "broken": (broken, "N[person3]")})
+    for one in (USERS, name):
+        assert compact_partition(lake, one, InProcess(1), now_ms=20).extents_marked == 1
+    (extent,) = [extent for extent in lake.metastore.partition(name).extents if extent.dead]
+    damage(tmp_path, extent)
+    with pytest.raises(CorruptLog):
+        purge_aged(lake, clock=lambda: 120, age_ms_max=100)
+    assert aged_behind(lake, 120, {"users": 100}) == []
+    collected(lake)
+    assert holding(tmp_path, b"v3") == [extent.object_id]
+    lake.close()
+
+
+def test_objects_that_a_damaged_partition_is_in_are_not_told_as_left(lake: Lake, tmp_path: Path) -> None:
+    """An erasure would take its step for done."""
+    shared(lake, tmp_path)
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    (left,) = objects_to_leave(lake, ["users"])
+    (extent,) = [extent for extent in lake.metastore.partition(ORDERS).extents if extent.object_id == left]
+    damage(tmp_path, extent)
+    with pytest.raises(CorruptLog):
+        evacuate(lake, ["users"], clock=lambda: 30)

@@ -120,8 +120,9 @@ class Race:
             except CommitRefused:
                 self.counts["appends refused"] += 1
             else:
-                break
-        self.appended[partition].update(pairs)
+                self.appended[partition].update(pairs)
+                return
+        raise AssertionError(f"{partition}: refused {APPENDS_MAX} times")
 
     def erase(self, partition: TopicPartition) -> None:
         """A key of its own, with a value that can be searched for."""
@@ -158,6 +159,9 @@ class Race:
             self.seen |= {object_path(extent.object_id) for extent in snapshot(self.lake, partition).extents}
             shown = {key: entry.value for key, entry in table(self.lake, partition).items()}
         assert shown == live(self.appended[partition])
+
+    def collected(self) -> int:
+        return len(self.seen - set(self.lake.store.list("objects")))
 
     @contextmanager
     def _pinned(self) -> Iterator[None]:
@@ -210,7 +214,7 @@ def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -
 def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[str, str], tmp_path: Path) -> None:
     race, racers = Race(lake, tmp_path), Racers(metastore_url, dict(s3_settings), 3)
     try:
-        for number in _rounds(lake):
+        for number in _rounds(race):
             race.step(number)
             if race.chance.random() < 0.05:
                 racers.kill_one(race.chance)
@@ -218,7 +222,7 @@ def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[st
     finally:
         racers.stop()
     assert lake.metastore.check() == []
-    race.counts["collected"] = len(race.seen - set(lake.store.list("objects")))
+    race.counts["collected"] = race.collected()
     assert race.counts["collected"], "nobody has collected garbage"
     race.export()
     for partition in PARTITIONS:
@@ -240,12 +244,13 @@ def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[st
     assert rebuild(lake).changed == ()
 
 
-def _rounds(lake: Lake) -> Iterator[int]:
-    """At least so many; on a busy machine more, until the workers have taken part."""
+def _rounds(race: Race) -> Iterator[int]:
+    """At least so many; on a busy machine more, until the workers have taken part in everything."""
     yield from range(RACE_ROUNDS)
     for number in range(RACE_ROUNDS, 20 * RACE_ROUNDS):
-        history = Leases(lake.metastore).history(limit=100_000)
-        if sum(row.outcome == COMMITTED for row in history) >= COMMITS_MIN:
+        history = Leases(race.lake.metastore).history(limit=100_000)
+        commits = sum(row.outcome == COMMITTED for row in history)
+        if commits >= COMMITS_MIN and race.collected() and base_number(race.lake.store) > 0:
             return
         yield number
 

@@ -5,28 +5,36 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, make_url, select, text
 
 from headstone.cli.main import main
 from headstone.errors import Unfinished, UsageError
+from headstone.lake import schema
 from headstone.lake.collection import collect, garbage
+from headstone.lake.erasures import Erasures
+from headstone.lake.folding import fold
+from headstone.lake.holds import Holds
 from headstone.lake.journal import SetBack, object_of, record
 from headstone.lake.lake import Lake, create_lake, open_lake, rebuilt_place
-from headstone.lake.leader_epochs import known_leader_epochs
+from headstone.lake.leader_epochs import known_leader_epochs, note_leader_epochs
 from headstone.lake.leveling import level_partition
 from headstone.lake.objects import writing_object
+from headstone.lake.reading import records
 from headstone.lake.rebuild import Rebuilt, open_for_rebuild, rebuild
 from headstone.lake.spans import Span
 from headstone.lake.topics import drop_topic
+from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline import progress
 from headstone.pipeline.progress import Board
 from headstone.storage.redaction import without_secrets
 from headstone.storage.stores import Store
 from tests.lake.scene import AT, RETENTION_MS, Scene
+from tests.lake.test_worker import put
 
 
 @pytest.fixture
@@ -82,9 +90,9 @@ def name_of(url: str) -> str:
     return str(make_url(url).database)
 
 
-def back_up(scene: Scene, url: str) -> None:
+def back_up(lake: Lake, url: str) -> None:
     """As it is now, to the database beside it."""
-    scene.lake.metastore.close()
+    lake.metastore.close()
     if url.startswith("sqlite"):
         shutil.copy(url.removeprefix("sqlite:///"), another(url).removeprefix("sqlite:///"))
     else:
@@ -118,7 +126,7 @@ def test_a_lake_whose_metastore_is_lost_is_the_same_after_a_rebuild(
 
 def test_a_metastore_that_was_set_back_is_noticed_and_brought_up_to_date(scene: Scene, metastore_url: str) -> None:
     fill(scene)
-    back_up(scene, metastore_url)
+    back_up(scene.lake, metastore_url)
     grow(scene)
     now_ms = scene.lake.metastore.clock()
     collect(scene.lake, garbage(scene.lake, now_ms=now_ms + 10**6, grace_ms=0))
@@ -140,15 +148,147 @@ def test_a_metastore_that_was_set_back_is_noticed_and_brought_up_to_date(scene: 
     open_lake(another(metastore_url)).close()
 
 
-def test_who_commits_with_a_metastore_that_was_set_back_is_told(scene: Scene, metastore_url: str) -> None:
+@pytest.mark.parametrize("folded", [False, True])
+def test_who_commits_with_a_metastore_that_was_set_back_is_told(scene: Scene, metastore_url: str, folded: bool) -> None:
     fill(scene)
-    back_up(scene, metastore_url)
+    back_up(scene.lake, metastore_url)
     lake = open_lake(another(metastore_url))
     grow(scene)
+    if folded:
+        fold(scene.lake)
     with pytest.raises(SetBack, match="stop all workers"):
         lake.metastore.create_topic("mine", 1)
     rebuild(lake)
     assert known(lake) == known(scene.lake)
+
+
+def leave_untold(scene: Scene) -> None:
+    """Commits of which the store has not heard: it did not answer, or their process was killed behind them."""
+    metastore, tell = scene.lake.metastore, scene.lake.metastore.after_commit
+    metastore.after_commit = None
+    scene.write("N[y]")
+    note_leader_epochs(metastore, AT, [(5, 0)])
+    metastore.create_topic("untold", 1)
+    put(scene.lake, TopicPartition("untold", 0), [(b"k", b"v")])
+    metastore.after_commit = tell
+
+
+def test_what_was_committed_and_not_told_to_the_store_is_told_before_a_rebuild(
+    scene: Scene, metastore_url: str
+) -> None:
+    scene.write("N[a]")
+    leave_untold(scene)
+    before, table = known(scene.lake), scene.table()
+    scene.lake.close()
+    scene.lake = open_for_rebuild(metastore_url, None)
+    done = rebuild(scene.lake)
+    assert (done.changed, done.unused, done.missing) == ((), (), ())
+    assert (known(scene.lake), scene.table(), scene.lake.metastore.check()) == (before, table, [])
+
+
+def test_what_a_metastore_had_not_told_when_it_was_set_back_is_in_the_journal_once(
+    scene: Scene, metastore_url: str
+) -> None:
+    """The other copy has told the same since, and more."""
+    scene.write("N[a]")
+    leave_untold(scene)
+    back_up(scene.lake, metastore_url)
+    scene.write("N[b]")
+    lake = open_for_rebuild(another(metastore_url), None)
+    number = len(lake.store.list("journal"))
+    rebuild(lake)
+    assert (known(lake), lake.metastore.check()) == (known(scene.lake), [])
+    assert len(lake.store.list("journal")) == number
+
+
+def collect_later(lake: Lake) -> None:
+    lake.metastore.give_clock(lake.metastore.clock() + 10**9)
+    collect(lake, garbage(lake, now_ms=lake.metastore.clock()))
+
+
+def test_what_came_first_into_a_partition_by_a_metastore_that_was_set_back_is_taken_out(
+    scene: Scene, metastore_url: str
+) -> None:
+    """The store was never told of it: whoever ingests reads it again, and nobody points at its object any more."""
+    second = TopicPartition("t", 1)
+    scene.lake.metastore.add_partitions("t", 2)
+    back_up(scene.lake, metastore_url)
+    lake = open_lake(another(metastore_url))
+    scene.write("N[a]")
+    intrusions: list[Callable[[], object]] = [
+        lambda: put(lake, second, [(b"k", b"v")]), lambda: note_leader_epochs(lake.metastore, second, [(1, 0)]),
+        lambda: lake.metastore.add_partitions("t", 3),
+    ]  # fmt: skip
+    for intrusion in intrusions:
+        with pytest.raises(SetBack):
+            intrusion()
+    done = rebuild(lake)
+    assert (done.changed, len(done.unused)) == (("t-0", "t-1"), 1)
+    assert (known(lake), lake.metastore.check()) == (known(scene.lake), [])
+    assert known_leader_epochs(lake.metastore, second) == ()
+    with lake.metastore.transaction() as connection:
+        first_added_ms = select(schema.partitions.c.first_added_ms).order_by(schema.partitions.c.number)
+        assert list(connection.scalars(first_added_ms)) == [0, -1]
+    for _ in range(2):
+        collect_later(lake)
+    assert sorted(lake.metastore.objects()) == sorted(path.rpartition("/")[2] for path in lake.store.list("objects"))
+    put(lake, second, [(b"k", b"w")], now_ms=lake.metastore.clock())
+    assert [entry.value for entry in records(lake, second)] == [b"w"]
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_topic_that_was_dropped_and_made_again_is_the_new_one(
+    scene: Scene, metastore_url: str, collected: bool, folded: bool
+) -> None:
+    """Nothing of the old one is served, though the metastore is of its time; holds on it are nobody's, where that is told."""
+    scene.write("N[a]", "N[b]")
+    Holds(scene.lake.metastore).hold("reader", AT, 0, expires_ms=10**12)
+    note_leader_epochs(scene.lake.metastore, AT, [(1, 0)])
+    back_up(scene.lake, metastore_url)
+    drop_topic(scene.lake, "t", now_ms=10)
+    scene.lake.metastore.create_topic("t", 1)
+    if collected:
+        collect(scene.lake, garbage(scene.lake, now_ms=10**9))
+    if folded:
+        fold(scene.lake)
+    lake = open_for_rebuild(another(metastore_url), None)
+    rebuild(lake)
+    assert (known(lake), lake.metastore.check(), list(records(lake, AT))) == (known(scene.lake), [], [])
+    assert bool(Holds(lake.metastore).all(now_ms=0)) == folded
+    for _ in range(2):
+        collect_later(lake)
+    assert lake.store.list("objects") == []
+
+
+def test_leader_epochs_of_a_partition_without_records_are_dropped_with_it(local: Scene) -> None:
+    note_leader_epochs(local.lake.metastore, AT, [(1, 0)])
+    drop_topic(local.lake, "t")
+    local.lake.metastore.create_topic("t", 1)
+    rebuild(local.lake)
+    assert known_leader_epochs(local.lake.metastore, AT) == ()
+
+
+def test_holds_on_a_topic_that_was_dropped_and_made_again_before_the_backup_stay(local: Scene) -> None:
+    drop_topic(local.lake, "t")
+    local.lake.metastore.create_topic("t", 1)
+    Holds(local.lake.metastore).hold("reader", AT, 0, expires_ms=10**12)
+    rebuild(local.lake)
+    assert [hold.reader for hold in Holds(local.lake.metastore).all(now_ms=0)] == ["reader"]
+
+
+def test_a_topic_of_another_id_in_kafka_is_another_topic(scene: Scene, metastore_url: str) -> None:
+    """A base tells of no topic that was dropped before it."""
+    ids = ("AAAAAAAAQACAAAAAAAAAAQ", "AAAAAAAAQACAAAAAAAAAAg")
+    scene.lake.metastore.identify("t", ids[0])
+    Holds(scene.lake.metastore).hold("reader", AT, 0, expires_ms=10**12)
+    back_up(scene.lake, metastore_url)
+    drop_topic(scene.lake, "t", now_ms=10)
+    scene.lake.metastore.create_topic("t", 1, kafka_id=ids[1])
+    fold(scene.lake)
+    lake = open_for_rebuild(another(metastore_url), None)
+    rebuild(lake)
+    assert (Holds(lake.metastore).all(now_ms=0), lake.metastore.kafka_ids()) == ([], {"t": ids[1]})
 
 
 class Cutting(Store):
@@ -243,10 +383,21 @@ def test_a_lake_that_is_named_by_reference_is_rebuilt_and_its_password_hidden(
         rebuilt_place("env:LAKE", None)
 
 
-def test_how_far_a_rebuild_is_counts_the_journal(scene: Scene) -> None:
+def test_how_far_a_rebuild_is_counts_the_journal_and_then_rows(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of objects, those that nobody points at included, of extents, and of erasures."""
     scene.write("N[a]", "N[b]")
+    scene.write("N[b]", "N[c]")
     scene.compact(now_ms=1)
-    board = Board()
-    done = rebuild(scene.lake, board=board)
+    Erasures(scene.lake.metastore).request("t", ["00" * 16], deadline_ms=9, now_ms=1)
+    boards: list[Board] = []
+
+    def board() -> Board:
+        boards.append(Board())
+        return boards[-1]
+
+    monkeypatch.setattr(progress, "Board", board)
+    done = rebuild(scene.lake, progress=True)
     size = sum(entry.size for entry in scene.lake.store.entries("journal"))
-    assert (board.expected, board.total()) == (size, (size, done.changes))
+    rows = len(scene.lake.store.list("objects")) + done.extents + 1
+    assert (len(done.unused) > 0, done.erasures) == (True, 1)
+    assert [(one.expected, one.total()) for one in boards] == [(size, (size, done.changes)), (rows, (rows, 0))]

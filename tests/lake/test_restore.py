@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import Spoilt, Unfinished, UsageError
+from headstone.lake.collection import GRACE_MS, collect, garbage
 from headstone.lake.group_offsets import committed_in
 from headstone.lake.offset_map import read_map
 from headstone.lake.reading import records
 from headstone.lake.restore import Restored, finished_map, restore, translate_group
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.inprocess import Body, InProcess
+from headstone.pipeline.progress import Board
 from tests.lake.scene import AT, Scene
 from tests.lake.twin import TwinCluster, TwinTopic
 
@@ -123,7 +126,8 @@ def test_a_restore_that_was_interrupted_goes_on_where_it_was(scene: Scene, tmp_p
     cluster.taken_max = 100
     (done,), offsets = restore(scene.lake, "t", "again", cluster, map_file=file)
     assert (done.records, cluster.topics["again"].logs) == (4, [expected])
-    assert (offsets.runs, read_map(file)) == ({0: ((1, 7, 1), (3, 8, 3))}, offsets)
+    assert {number: tuple(runs) for number, runs in offsets.runs.items()} == {0: ((1, 7, 1), (3, 8, 3))}
+    assert read_map(file) == offsets
     with pytest.raises(UsageError, match="t was restored into again: the offset map is complete"):
         restore(scene.lake, "t", "again", cluster, map_file=file)
 
@@ -139,13 +143,134 @@ def test_only_the_same_restore_goes_on_and_only_where_nobody_else_writes(scene: 
     with pytest.raises(UsageError, match=r"again-0 is not empty \(\[0, 1\)\): restore into a new topic"):
         restore(scene.lake, "t", "again", cluster, map_file=tmp_path / "another.json")
     cluster.topics["again"].logs[0] *= 9
-    with pytest.raises(
-        UsageError, match="has 9 records more than before the restore, t-0 only 4: somebody else writes"
-    ):
+    with pytest.raises(Spoilt, match="has 9 records more than before the restore, t-0 only 4: somebody else writes"):
         restore(scene.lake, "t", "again", cluster, map_file=file)
     (tmp_path / "strange.json").write_text("[]")
     with pytest.raises(UsageError, match="no offset map of a restore"):
         restore(scene.lake, "t", "again", cluster, map_file=tmp_path / "strange.json")
+
+
+def test_a_task_that_runs_again_sends_nothing_twice(scene: Scene) -> None:
+    """As on Spark, when an executor is lost: the same task once more, elsewhere."""
+    fill(scene)
+    expected, cluster = list(records(scene.lake, AT)), TwinCluster()
+    cluster.taken_max = 3
+
+    class Lost(InProcess):
+        def outcomes(self, body: Body, tasks: Sequence[object], board: Board | None = None) -> list[object]:
+            (error,) = super().outcomes(body, tasks, board)
+            assert isinstance(error, Unfinished)
+            cluster.taken_max = 100
+            return super().outcomes(body, tasks, board)
+
+    (done,), offsets = restore(scene.lake, "t", "again", cluster, engine=Lost())
+    assert (done.records, cluster.topics["again"].logs) == (4, [expected])
+    assert offsets.translate(0, 5) == 3
+
+
+class Haunted(TwinCluster):
+    """A task that was given up lives on, and sends a record when so many of ours are there, (4) when ours has sent all, or (5)
+    when it has looked at what has arrived."""
+
+    def __init__(self, sends_at: int) -> None:
+        super().__init__()
+        self._sends_at = sends_at
+
+    def _haunt(self, partition: TopicPartition, entry: RecordEntry) -> None:
+        self.topics[partition.topic].logs[partition.number].append(entry)
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
+        def haunted() -> Iterator[RecordEntry]:
+            for number, entry in enumerate(entries):
+                if number == self._sends_at:
+                    self._haunt(partition, entry)
+                yield entry
+            if self._sends_at == 4:
+                self._haunt(partition, entry)
+
+        super().send(partition, haunted(), offset=offset)
+
+    def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
+        yield from super().consume(partition)
+        if self._sends_at == 5:
+            self._haunt(partition, self.topics[partition.topic].logs[partition.number][-1])
+
+
+@pytest.mark.parametrize("sends_at", range(6))
+def test_a_twin_that_still_sends_ends_the_restore_for_good(scene: Scene, tmp_path: Path, sends_at: int) -> None:
+    fill(scene)
+    cluster, file = Haunted(sends_at), tmp_path / "map.json"
+    with pytest.raises(
+        Spoilt, match=r"got another offset|ends at 5, and with the 4 records of t-0 it would at 4"
+    ) as caught:
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    assert str(caught.value).endswith("; delete the topic and the offset map, then begin again")
+    with pytest.raises(Spoilt, match="nobody can go on with again: again-0"):
+        restore(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
+
+
+def test_a_record_that_is_refused_for_good_ends_the_restore_for_good(scene: Scene, tmp_path: Path) -> None:
+    """Whoever went on behind it, and counted by the end of the log, would lose records and double others."""
+    fill(scene)
+    cluster, file = TwinCluster(refused=[b"c"]), tmp_path / "map.json"
+    with pytest.raises(Spoilt, match="again-0: Broker: Invalid timestamp; delete the topic and the offset map"):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    with pytest.raises(
+        Spoilt, match="nobody can go on with again: again-0: Broker: Invalid timestamp; delete the topic"
+    ):
+        restore(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
+    file.unlink()
+    anew = TwinCluster()
+    assert restore(scene.lake, "t", "again", anew, map_file=file)[0][0].verified
+
+
+def test_a_topic_that_was_made_anew_is_not_gone_on_with(scene: Scene, tmp_path: Path) -> None:
+    fill(scene)
+    cluster, file = TwinCluster({"again": TwinTopic(logs=[[]], first=7)}), tmp_path / "map.json"
+    cluster.taken_max = 1
+    with pytest.raises(Unfinished):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    with pytest.raises(Spoilt, match="again-0 ends at 0, before the restore it ended at 7: it is another topic"):
+        restore(scene.lake, "t", "again", TwinCluster({"again": TwinTopic(logs=[[]])}), map_file=file)
+
+
+def test_a_restore_that_goes_on_pins_the_moment_that_it_reads(scene: Scene, tmp_path: Path) -> None:
+    """What was compacted away since is collected a moment after it was begun again, while it reads."""
+    scene.write("N[a]", "N[b]", "N[a]", "N[b]", now_ms=1000)
+    scene.lake.metastore.give_clock(1000)
+    expected, cluster, file = list(records(scene.lake, AT)), TwinCluster(), tmp_path / "map.json"
+    cluster.taken_max = 1
+    with pytest.raises(Unfinished):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    scene.lake.metastore.give_clock(2000)
+    scene.compact(now_ms=2000, dead_share_max=0.0)
+
+    class Slow(TwinCluster):
+        def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
+            now_ms = 2000 + GRACE_MS + 1
+            scene.lake.metastore.give_clock(now_ms)
+            assert collect(scene.lake, garbage(scene.lake, now_ms=now_ms)) == []
+            super().send(partition, entries, offset=offset)
+
+    scene.lake.metastore.give_clock(2000 + GRACE_MS - 1000)
+    again = Slow(cluster.topics)
+    assert restore(scene.lake, "t", "again", again, map_file=file)[0][0].verified
+    assert again.topics["again"].logs == [expected]
+
+
+def test_a_commit_that_was_under_way_when_a_restore_began_is_not_taken_for_a_part_of_it(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """Its time is older than the restore's, and it came later: what was sent is counted against another log."""
+    fill(scene)
+    cluster, file = TwinCluster(), tmp_path / "map.json"
+    cluster.taken_max = 1
+    with pytest.raises(Unfinished):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    scene.write("N[b]", now_ms=1)
+    with pytest.raises(Spoilt, match="t-0 as of 1 is not made of what it was when the restore began"):
+        restore(scene.lake, "t", "again", cluster, map_file=file)
+    assert len(cluster.topics["again"].logs[0]) == 1
 
 
 def test_a_group_goes_on_at_the_first_record_that_it_has_not_seen(scene: Scene) -> None:
@@ -158,6 +283,17 @@ def test_a_group_goes_on_at_the_first_record_that_it_has_not_seen(scene: Scene) 
     assert cluster.groups["readers", "again"] == {0: 1}
     with pytest.raises(UsageError, match="group others has committed no offset of t"):
         translate_group(scene.lake, cluster, "others", offsets)
+
+
+def test_nothing_is_kept_for_a_map_that_nobody_wants(scene: Scene, tmp_path: Path) -> None:
+    fill(scene)
+    done, offsets = restore(scene.lake, "t", "again", TwinCluster(), mapped=False)
+    assert ([part.records for part in done], offsets.finished, offsets.runs) == ([4], False, {})
+    with pytest.raises(AssertionError, match="nobody has kept the runs"):
+        offsets.translate(0, 3)
+    file = tmp_path / "map.json"
+    _, written = restore(scene.lake, "t", "again", TwinCluster(), mapped=False, map_file=file)
+    assert (written.translate(0, 3), read_map(file)) == (1, written)
 
 
 def test_groups_are_translated_again_by_the_map_of_a_restore_that_is_complete(scene: Scene, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from io import BytesIO
 
 import pytest
 
@@ -27,10 +28,12 @@ def table_of(side: list[Pair]) -> dict[bytes, bytes]:
     return {key: value for key, value in newest.items() if value is not None}
 
 
-def compare(sent: list[Pair], back: list[Pair], *, share_bytes: int, memory_bytes: int) -> Comparison:
+def compare(
+    sent: list[Pair], back: list[Pair], *, share_bytes: int, memory_bytes: int, chunk_rows: int = 7
+) -> Comparison:
     with (
-        Contents(kept=True, memory_bytes=memory_bytes) as one,
-        Contents(kept=True, memory_bytes=memory_bytes) as other,
+        Contents(kept=True, memory_bytes=memory_bytes, chunk_rows=chunk_rows) as one,
+        Contents(kept=True, memory_bytes=memory_bytes, chunk_rows=chunk_rows) as other,
     ):
         for contents, side in ((one, sent), (other, back)):
             for key, value in side:
@@ -44,7 +47,8 @@ def test_keys_that_differ_are_counted_and_one_is_named(seed: int) -> None:
     sent = pairs(chance, chance.randrange(80))
     back = [pair for pair in sent if chance.random() < 0.95] + pairs(chance, chance.randrange(3))
     share_bytes, memory_bytes = chance.choice([1, 5, 1000]) * ROW.itemsize, chance.choice([1, 10**6])
-    done = compare(sent, back, share_bytes=share_bytes, memory_bytes=memory_bytes)
+    chunk_rows = chance.choice([1, 3, 1000])
+    done = compare(sent, back, share_bytes=share_bytes, memory_bytes=memory_bytes, chunk_rows=chunk_rows)
     there, expected = table_of(back), table_of(sent)
     wrong = {key for key in expected.keys() | there.keys() if expected.get(key) != there.get(key)}
     assert (done.keys, done.wrong) == (len(expected), len(wrong))
@@ -63,4 +67,21 @@ def test_what_is_only_counted_has_no_row() -> None:
     with Contents(kept=False) as counted:
         for key, value in ((b"a", b"1"), (b"a", None), (None, b"2")):
             counted.put(key, value)
-        assert (counted.records, counted.tombstones, counted.rows) == (3, 1, 0)
+        assert (counted.records, counted.tombstones, counted.completed()) == (3, 1, 0)
+
+
+def test_a_row_is_read_once_however_many_shares_there_are() -> None:
+    class Counted(BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            read.append(len(data))
+            return data
+
+    read: list[int] = []
+    with Contents(kept=True, chunk_rows=100) as one, Contents(kept=True, chunk_rows=100) as other:
+        for contents in (one, other):
+            contents._file = Counted()
+            for number in range(1000):
+                contents.put(b"k%d" % number, b"v")
+        done = compared(one, other, share_bytes=10 * ROW.itemsize)
+    assert (done, sum(read)) == (Comparison(keys=1000, wrong=0, first_wrong=None), 2 * 1000 * ROW.itemsize)

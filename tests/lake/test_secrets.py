@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from headstone.cli.main import main
+from headstone.cli.main import main, parser
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
 from testbed.maven import KafkaUnavailable, spark_connector
 from testbed.s3 import BUCKET
 from tests.demanded import demanded
 
+STORELESS = ("upgrade",)
+"""Verbs that never open the store."""
 MARKER = "hush-marker-7d1f"
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -89,12 +93,19 @@ def marked_lake(postgres_url: str) -> str:
     return f"{scheme}://{user.partition(':')[0] or 'postgres'}:{MARKER}@{host}"
 
 
-def test_no_verb_shows_a_secret(
-    marked_lake: str, s3_settings: Mapping[str, str], connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    write_sample(tmp_path / "logs", SampleSettings(topic="orders", records=300, keys=40, batch_bytes=2000))
-    write_sample(tmp_path / "more", SampleSettings(topic="again", records=300, keys=40, batch_bytes=2000))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """A lake by reference, whose secrets are the marker: its metastore's URL, the words for its store, where its objects go."""
+
+    url: str
+    store: list[str]
+    objects: str
+
+
+@pytest.fixture
+def marked(
+    marked_lake: str, s3_settings: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Marked:  # fmt: skip
     secret = tmp_path / "key"
     secret.write_text(MARKER)
     secret.chmod(0o600)
@@ -102,8 +113,20 @@ def test_no_verb_shows_a_secret(
     monkeypatch.setenv("MARKED_KEY", MARKER)
     by_file = {**s3_settings, "secret_access_key": f"file:{secret}"}
     store = [word for name, value in by_file.items() for word in ("--store-conf", f"{name}={value}")]
-    objects = f"s3://{BUCKET}/{uuid.uuid4().hex}"
-    lake = "env:MARKED_LAKE"
+    return Marked(url=marked_lake, store=store, objects=f"s3://{BUCKET}/{uuid.uuid4().hex}")
+
+
+def verbs_of_the_lake() -> set[str]:
+    (rooms,) = (action for action in parser("lake")._actions if isinstance(action, argparse._SubParsersAction))
+    (verbs,) = (
+        action for action in rooms.choices["lake"]._actions if isinstance(action, argparse._SubParsersAction)
+    )  # fmt: skip
+    return set(verbs.choices)
+
+
+def test_no_verb_shows_a_secret(marked: Marked, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_sample(tmp_path / "logs", SampleSettings(topic="orders", records=300, keys=40, batch_bytes=2000))
+    lake, nowhere, objects = "env:MARKED_LAKE", marked.url + "-nowhere", marked.objects
     kafka = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -114,29 +137,48 @@ def test_no_verb_shows_a_secret(
     login += ["--kafka-conf", "socket.connection.setup.timeout.ms=1000"]
     verbs = [
         (0, ["init", lake, "--objects", objects]), (2, ["init", lake, "--objects", objects + "x"]),
-        (0, ["ingest", lake, str(tmp_path / "logs")]), (0, ["compact", lake, "--all"]), (0, ["status", lake, "--check"]),
+        (0, ["ingest", lake, str(tmp_path / "logs")]), (0, ["request", lake, "orders"]), (2, ["request", lake, "none"]),
+        (0, ["compact", lake, "--all"]), (0, ["status", lake, "--check"]),
         (0, ["read", lake, "orders", "--view", "table"]), (0, ["gc", lake]), (2, ["read", lake, "none"]),
-        (3, ["status", marked_lake + "-nowhere"]), (2, ["ingest", lake, str(tmp_path / "nothing")]),
-        (0, ["topics", lake, "describe", "orders"]), (2, ["topics", lake, "describe", "none"]), (0, ["worker", lake]),
+        (3, ["status", nowhere]), (2, ["ingest", lake, str(tmp_path / "nothing")]),
+        (2, ["ingest", lake, "--bootstrap", "127.0.0.1:1", "--topic", "orders", *login]),
+        (0, ["topics", lake]), (0, ["topics", lake, "describe", "orders"]), (2, ["topics", lake, "describe", "none"]),
+        (0, ["topics", lake, "create", "more", "--partitions", "1"]),
+        (0, ["topics", lake, "alter", "more", "--conf", "delete.retention.ms=1"]),
+        (0, ["topics", lake, "delete-records", "orders", "--partition", "0", "--before", "1", "--yes"]),
+        (0, ["topics", lake, "drop", "more", "--yes"]),
+        (0, ["retain", lake, "--apply"]), (3, ["retain", nowhere]), (0, ["worker", lake]), (2, ["pause", lake, "nobody"]),
+        (0, ["hold", lake, "me", "--topic", "orders", "--offset", "5"]), (0, ["hold", lake, "me", "--release"]),
+        (2, ["hold", lake, "me", "--topic", "none", "--offset", "5"]),
+        (0, ["set-clock", lake]), (0, ["set-clock", lake, "--apply"]), (3, ["set-clock", nowhere]),
+        (0, ["upgrade", lake]), (0, ["upgrade", lake, "--apply"]), (3, ["upgrade", nowhere]),
         (3, ["erase", lake, "orders", "--key", "nobody"]), (2, ["erase", lake, "none", "--key", "nobody"]),
         (0, ["prove-erased", lake, "orders", "--key", "nobody"]), (2, ["prove-erased", lake, "none", "--key", "nobody"]),
         (0, ["export", lake, "orders", "--log-dirs", str(tmp_path / "out")]),
         (2, ["export", lake, "orders", "--log-dirs", str(tmp_path / "out")]),
         (3, ["restore", lake, "orders", "--bootstrap", "127.0.0.1:1", *login]),
         (2, ["restore", lake, "none", "--bootstrap", "127.0.0.1:1", *login]),
-        (0, ["rebuild", lake]), (2, ["rebuild", lake, "--objects", objects + "x"]), (3, ["rebuild", marked_lake + "-nowhere"]),
+        (0, ["gc", lake, "--apply", "--grace-ms", "0"]),
+        (0, ["rebuild", lake]), (2, ["rebuild", lake, "--objects", objects + "x"]), (3, ["rebuild", nowhere]),
     ]  # fmt: skip
+    assert {words[0] for _, words in verbs} == verbs_of_the_lake()
     said = ""
     for number, (code, words) in enumerate(verbs):
+        store = [] if words[0] in STORELESS else marked.store
         assert main(["lake", *words, *store, "--output", ("json", "text")[number % 2]]) == code, words
         shown = capfd.readouterr()
         said += shown.out + shown.err
         assert MARKER not in said, words
-    assert main(["lake", "status", marked_lake, "--store-conf", f"secret_access_key={MARKER}", *store]) == 0
+    assert main(["lake", "status", marked.url, "--store-conf", f"secret_access_key={MARKER}", *marked.store]) == 0
     shown = capfd.readouterr()
     assert "the password of LAKE: every user of this machine can see it; say env:NAME or file:PATH" in shown.err
     assert "--store-conf secret_access_key: every user" in shown.err
     assert MARKER not in said + shown.out + shown.err
+
+
+def test_spark_shows_no_secret(marked: Marked, s3_settings: Mapping[str, str], connector: str, tmp_path: Path) -> None:
+    write_sample(tmp_path / "more", SampleSettings(topic="again", records=300, keys=40, batch_bytes=2000))
+    assert main(["lake", "init", "env:MARKED_LAKE", "--objects", marked.objects, *marked.store]) == 0
     events = tmp_path / "events"
     events.mkdir()
     command = [sys.executable, "-c", SPARK, str(tmp_path / "more"), str(events), s3_settings["endpoint"], connector]

@@ -36,6 +36,7 @@ from headstone.lake.compaction import compact_partition
 from headstone.lake.erasure import Tools, carry_on_erasures, request_erasure
 from headstone.lake.erasures import RETRY_MS, Erasure, Erasures
 from headstone.lake.export_cluster import brokers_of
+from headstone.lake.export_plan import PLAN_FILE
 from headstone.lake.export_run import requested, run_export
 from headstone.lake.folding import fold
 from headstone.lake.holds import Holds
@@ -54,6 +55,7 @@ from headstone.lake.reading import record_batches, snapshot
 from headstone.lake.rebuild import replayed
 from headstone.lake.table_view import table_batches
 from headstone.lake.worker import Worker
+from headstone.log.checkpoints import HIGH_WATERMARK, read_offsets
 from headstone.log.directory import find_partitions, list_segments
 from headstone.log.listing import list_batches
 from headstone.log.topic_partition import TopicPartition
@@ -188,7 +190,7 @@ class Race:
         self.metastore = BatonMetastore(self.baton, root / "lake.db")
         self.lake = Lake(metastore=self.metastore, store=BatonStore(self.baton))
         self.metastore.after_commit = self.tell_store
-        with self.metastore.transaction() as connection:
+        with self.metastore.any_version() as connection:
             schema.metadata.create_all(connection)
             row = {"lake_id": "race", "version": schema.VERSION, "location": self.lake.store.url, "created_ms": 0}
             connection.execute(insert(schema.lakes).values(**row, hash_key="2a", clock=GIVEN))
@@ -285,9 +287,13 @@ class Race:
         try:
             ended = run_export(self.lake, request, brokers, InProcess(1), reader="exporter", tell=self._tell)
         except UsageError as error:
-            if not resumes or "were collected as garbage meanwhile" not in str(error):
+            is_whole = not (out / PLAN_FILE).exists() and "exists already" in str(error)
+            if not resumes or ("were collected as garbage meanwhile" not in str(error) and not is_whole):
                 raise
-            self.counts["exports given up"] += 1
+            # Killed behind its end, when only its pin was left to be given back: what is whole is not written again.
+            self.counts["exports whole" if is_whole else "exports given up"] += 1
+            if is_whole:
+                self._check_export(out, read_offsets(out / HIGH_WATERMARK))
         else:
             self.counts["exports"] += 1
             self.counts["exports resumed"] += resumes

@@ -17,6 +17,7 @@ from headstone.lake.metastore import Metastore
 from headstone.lake.spans import Span
 from headstone.lake.status import PartitionStatus, Sums, lake_status
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.progress import Board
 from tests.lake.test_metastore import append
 
 
@@ -37,6 +38,8 @@ def test_totals_and_reasons_come_from_the_rows(metastore: Metastore) -> None:
     marked = replace(known, records=8, dead=2, dead_object=made)
     metastore.replace(first, 1, [marked], None, {made: 100}, now_ms=3)
     append(metastore, TopicPartition("kept", 0), 0, 5)
+    board = Board()
+    assert (metastore.check(board), board.expected, board.total()) == ([], 3, (3, 0))
     metastore.give_clock(50)
     statements: list[str] = []
     event.listen(metastore._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))

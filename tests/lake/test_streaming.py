@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,19 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from headstone.errors import UsageError
+from headstone.errors import Unfinished, UsageError
 from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.landing import LandTask, ObjectSize, first_offsets
-from headstone.lake.live import prepare
+from headstone.lake.live import offsets_to_come, prepare
 from headstone.lake.reading import records
 from headstone.lake.topics import TopicFacts
 from headstone.log import codecs
 from headstone.log.columns import HEADER_TYPE
 from headstone.log.topic_partition import TopicPartition
-from headstone.spark.lake_stream import StreamOptions, batching, land_batch
+from headstone.pipeline.progress import Board, Meter
+from headstone.spark import lake_stream
+from headstone.spark.lake_stream import StreamOptions, batching, land_batch, stream
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -132,7 +135,7 @@ def land_task(lake: Lake, *object_ids: str) -> LandTask:
 
 
 def test_an_empty_task_uploads_nothing(lake: Lake) -> None:
-    assert land_task(lake, "one").land(0, iter([rows(0)])) is None
+    assert land_task(lake, "one").land(0, iter([rows(0)]), Meter()) is None
     assert lake.store.list("objects") == []
 
 
@@ -140,9 +143,9 @@ def test_a_task_knows_no_metastore_and_answers_as_its_twin(lake: Lake) -> None:
     task = land_task(lake, "one", "two")
     sent = pickle.dumps(task)
     assert b"lake.db" not in sent
-    first = task.land(1, iter([rows(0, 0, 1)]))
+    first = task.land(1, iter([rows(0, 0, 1)]), Meter())
     assert first is not None
-    assert pickle.loads(sent).land(1, iter([rows(0, 0, 1)])) == first
+    assert pickle.loads(sent).land(1, iter([rows(0, 0, 1)]), Meter()) == first
     assert (first.object_id, pickle.loads(pickle.dumps(first))) == ("two", first)
 
 
@@ -158,7 +161,7 @@ def test_objects_hold_many_partitions_and_are_as_many_as_the_batch_is_worth(lake
 def test_the_size_of_objects_follows_that_of_the_records(lake: Lake) -> None:
     size = ObjectSize(64 << 20)
     assert size.offsets == (64 << 20) // 1000
-    stored = land_task(lake, "one").land(0, iter([rows(0, *range(10))]))
+    stored = land_task(lake, "one").land(0, iter([rows(0, *range(10))]), Meter())
     assert stored is not None
     size.learn([stored])
     assert size.offsets == (64 << 20) * 10 // sum(found.extent.length for found in stored.ranges)
@@ -169,13 +172,16 @@ def test_the_size_of_objects_follows_that_of_the_records(lake: Lake) -> None:
 
 
 def test_what_a_batch_waits_for_is_told_to_spark() -> None:
-    assert batching(StreamOptions(source={}), 67108) == {"maxRecordsPerPartition": "67108"}
+    assert batching(StreamOptions(source={}), 67108) == {
+        "maxRecordsPerPartition": "67108", "maxOffsetsPerTrigger": str(64 * 67108)
+    }  # fmt: skip
     waiting = StreamOptions(source={}, continuous=True, age_ms_max=5000)
     assert batching(waiting, 1000) == {
-        "maxRecordsPerPartition": "1000", "minOffsetsPerTrigger": "1000", "maxTriggerDelay": "5000ms"
+        "maxRecordsPerPartition": "1000", "maxOffsetsPerTrigger": "64000", "minOffsetsPerTrigger": "1000",
+        "maxTriggerDelay": "5000ms",
     }  # fmt: skip
     assert batching(replace(waiting, offsets_per_batch=10), 1000)["minOffsetsPerTrigger"] == "10"
-    assert batching(replace(waiting, age_ms_max=0), 7) == {"maxRecordsPerPartition": "7"}
+    assert batching(replace(waiting, age_ms_max=0), 7) == {"maxRecordsPerPartition": "7", "maxOffsetsPerTrigger": "448"}
 
 
 def test_the_lake_tells_what_a_record_takes(lake: Lake) -> None:
@@ -253,3 +259,48 @@ def test_offsets_far_apart_are_extents_of_their_own(lake: Lake) -> None:
     found = lake.metastore.partition(TopicPartition("t", 0)).extents
     assert [tuple(one.span) for one in found] == [(0, 1), (1, (1 << 31) + 1), ((1 << 31) + 1, (1 << 32) + 8)]
     assert {one.oldest_timestamp_ms == one.max_timestamp_ms for one in found} == {True}
+
+
+def followed(
+    batches: Sequence[tuple[Batch, dict[tuple[str, int], int]]], whole: bool, *given: Any, **more: Any
+) -> bool:
+    """In the place of Spark's query: these micro-batches, and whether they were all."""
+    for number, (batch, ends) in enumerate(batches):
+        given[3](batch, number, ends)
+    return whole
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_run_counts_offsets_and_says_if_it_was_stopped(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """Kafka's log begins at 3, ends with a gap, and a partition has nothing; the second batch tells while it runs."""
+    seen = []
+    board = Board()
+
+    def before_commit() -> None:
+        seen.append(board.total())
+
+    batches = [(Batch([rows(0, 3, 5)]), {("t", 0): 6, ("t", 1): 0}), (Batch([rows(0, 6, 7, 9)]), {("t", 0): 12})]
+    monkeypatch.setattr(lake_stream, "follow_kafka", partial(followed, batches, whole))
+    monkeypatch.setattr(lake_stream, "host_for_tasks", lambda spark: "127.0.0.1")
+    facts = {"t": TopicFacts(partitions=2, starts=(3, 0), ends=(12, 0))}
+    board.expect(offsets_to_come(lake, facts))
+    options = StreamOptions(source={}, before_commit=before_commit)
+    run = partial(
+        stream, lake, None, {"t": (3, 0)}, options, clock=lambda: 5, tell=lambda text: None, board=board  # type: ignore[arg-type]
+    )  # fmt: skip
+    if whole:
+        assert run() == {("t", 0): 5}
+    else:
+        with pytest.raises(Unfinished, match="stopped: 5 records more are in the lake; run the same command again"):
+            run()
+    assert (seen, board.expected, board.total()) == ([(3, 2), (3 + 4, 5)], 9, (9, 5))
+    assert offsets_to_come(lake, facts) == 0
+    board.close()
+
+
+def test_a_run_that_follows_a_topic_ends_when_it_is_told_to(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_stream, "follow_kafka", partial(followed, [(Batch([rows(0, 0)]), {("t", 0): 1})], False))
+    options = StreamOptions(source={}, continuous=True)
+    assert stream(lake, None, {"t": (0, 0)}, options, clock=lambda: 5, tell=lambda text: None) == {("t", 0): 1}  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""Tables are brought up to date when somebody asks for it, wholly or not at all; programs of other versions are refused."""
+"""Tables are brought up to date when somebody asks for it, wholly or not at all; programs of other versions are
+refused (`test_older_programs`)."""
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,30 +74,6 @@ def test_an_upgrade_that_fails_has_changed_nothing(metastore_url: str, store: Me
     assert store.check() == []
 
 
-def test_a_commit_that_meets_an_upgrade_is_refused(metastore_url: str, store: Metastore) -> None:
-    """It waits, and then knows that the tables are no longer those that it knows."""
-    outcomes: list[str] = []
-
-    def commit() -> None:
-        try:
-            append(store, AT, 10, 20)
-        except UsageError as error:
-            outcomes.append(str(error))
-
-    thread = threading.Thread(target=commit)
-
-    def meanwhile(connection: Connection) -> None:
-        del connection
-        thread.start()
-        thread.join(0.3)
-        assert thread.is_alive()
-
-    upgrade(metastore_url, apply=True, steps=[Step(version=NEXT, about="nothing else", change=meanwhile)])
-    thread.join()
-    assert (len(outcomes), "use a newer headstone" in outcomes[0]) == (1, True)
-    assert store.partition(AT).next_offset == 10
-
-
 def test_an_older_lake_asks_for_the_upgrade(
     metastore_url: str, store: Metastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +87,7 @@ def test_no_upgrade_leads_from_a_newer_version_or_from_before_the_first_release(
     metastore_url: str, store: Metastore
 ) -> None:
     for version, why in ((schema.VERSION_FIRST - 1, "make a new lake"), (NEXT, "use a newer headstone")):
-        with store.transaction() as connection:
+        with store.any_version() as connection:
             connection.execute(update(schema.lakes).values(version=version))
         with pytest.raises(UsageError, match=why):
             upgrade(metastore_url, apply=True)

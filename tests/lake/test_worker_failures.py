@@ -12,9 +12,13 @@ from sqlalchemy import update
 from headstone.brokers.processes import wait_until
 from headstone.errors import UsageError
 from headstone.lake import schema
+from headstone.lake.compaction import Compacted, compact_partitions
+from headstone.lake.job_plan import JobOptions
 from headstone.lake.lake import Lake
+from headstone.lake.leased_jobs import compact_leased
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, STOPPED, WAIT_MS, WAIT_MS_MAX, Leases
-from headstone.lake.worker import Worker, eligibilities
+from headstone.lake.topics import drop_topic
+from headstone.lake.worker import RUN, SOFT, Worker, eligibilities
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
@@ -22,6 +26,7 @@ from tests.lake.scene import Scene
 from tests.lake.test_worker import FIRST, SECOND, put
 
 SOON_MS = 100
+SHORT = TopicPartition("short", 0)
 
 
 class BrokenStore(Store):
@@ -101,6 +106,27 @@ def test_what_failed_waits_longer_each_time_and_is_then_forgotten(dirty: Lake) -
     assert leases.waiting(now_ms=now_ms) == {FIRST: now_ms + WAIT_MS}
 
 
+def test_what_failed_once_has_its_turn_again_where_something_is_always_due(dirty: Lake) -> None:
+    """Each commit brings more to compact, so the worker finds no end; what failed has waited for a minute by the third."""
+    now_ms, failed, jobs = [SOON_MS], list[str](), list[str]()
+    at_work = worker(broken(dirty, lambda: None if failed else full_disk()))
+    at_work.clock = lambda: now_ms[0]
+
+    def tell(text: str) -> None:
+        name, _, outcome = text.partition(": ")
+        if outcome.startswith("failed"):
+            failed.append(name)
+        if outcome == "committed":
+            jobs.append(name)
+            now_ms[0] += WAIT_MS // 2
+            put(dirty, SECOND if failed == ["t-0"] else FIRST, [(b"a", b"3"), (b"a", b"4")], now_ms=now_ms[0])
+            at_work.stop = SOFT if len(jobs) == 6 else RUN
+
+    at_work.tell = tell
+    assert (at_work.work(), len(failed)) == (6, 1)
+    assert failed[0] in jobs
+
+
 def test_the_longest_wait_is_bounded(dirty: Lake) -> None:
     leases, now_ms = Leases(dirty.metastore), SOON_MS
     for _ in range(40):
@@ -139,10 +165,63 @@ def test_a_job_ends_when_its_lease_is_lost(dirty: Lake) -> None:
     at_work.append(worker(broken(dirty, take_over), lease_ms=40))
     assert at_work[0].work() == 0
     assert [outcome for _, outcome in outcomes(dirty)] == [STOPPED, STOPPED]
-    assert {row.details["why"] for row in Leases(dirty.metastore).history()} == {"the lease is another worker's now"}
+    assert {row.details["why"] for row in Leases(dirty.metastore).history()} == {
+        "the lease is another worker's now, or the topic is gone"
+    }
     assert set(Leases(dirty.metastore).held(now_ms=0).values()) == {"thief"}
     assert Leases(dirty.metastore).waiting(now_ms=0) == {}
     assert [dirty.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 0]
+
+
+def dropping(lake: Lake) -> Lake:
+    """The topic `short` is dropped when the first object is read."""
+    lake.metastore.create_topic("short", 1, {"delete.retention.ms": 0})
+    put(lake, SHORT, [(b"a", b"1"), (b"a", b"2" * 1000)])
+    dropped: list[int] = []
+
+    def drop() -> None:
+        if not dropped:
+            dropped.append(drop_topic(lake, "short", now_ms=SOON_MS))
+
+    return broken(lake, drop)
+
+
+def test_a_topic_that_is_dropped_ends_the_job_of_no_other(dirty: Lake) -> None:
+    """Neither the lease that can't be given back nor the row of the history that has no partition stops the rest."""
+    told: list[str] = []
+    assert worker(dropping(dirty), told=told).work() == 2
+    assert outcomes(dirty) == [(FIRST, COMMITTED), (SECOND, COMMITTED)]
+    assert "short-0: failed: the lake has no partition short-0" in told
+    assert Leases(dirty.metastore).held(now_ms=SOON_MS) == {}
+
+
+def test_the_sign_of_life_of_the_others_gets_through_when_a_topic_is_dropped(dirty: Lake) -> None:
+    leases, names = Leases(dirty.metastore), [FIRST, SHORT]
+    dirty.metastore.create_topic("short", 1)
+    assert leases.take_all(names, "w", now_ms=0, lease_ms=10) == {FIRST, SHORT}
+    drop_topic(dirty, "short", now_ms=1)
+    assert leases.renew_all(names, "w", now_ms=5, lease_ms=10) == {FIRST}
+    assert leases.held(now_ms=14) == {FIRST: "w"}
+    leases.release_all(names, "w")
+    assert leases.held(now_ms=5) == {}
+
+
+def test_lake_compact_goes_on_when_a_topic_is_dropped(dirty: Lake) -> None:
+    """In the middle of a job, and before the job whose turn it would be: that one finds neither lease nor extents."""
+    outcomes = compact_leased(
+        dropping(dirty), [SHORT, FIRST, SECOND], InProcess(1), worker="c", options=JobOptions(), extents_at_once=1
+    )
+    committed = {name: isinstance(outcome, Compacted) for name, outcome in outcomes.items()}
+    assert committed == {SHORT: False, FIRST: True, SECOND: True}
+    assert Leases(dirty.metastore).held(now_ms=0) == {}
+    put(dirty, FIRST, [(b"a", b"3")])
+    later = compact_leased(
+        dropping(dirty), [FIRST, SHORT, SECOND], InProcess(1), worker="c", options=JobOptions(), extents_at_once=1
+    )
+    assert [isinstance(outcome, Compacted) for outcome in later.values()] == [True, False, True]
+    assert str(later[SHORT]) == "another worker had it until now, or the topic was dropped"
+    both = compact_partitions(dirty, [SHORT, FIRST], InProcess(1), now_ms=SOON_MS)
+    assert (isinstance(both[FIRST], Compacted), str(both[SHORT])) == (True, "the lake has no partition short-0")
 
 
 def test_a_job_ends_when_no_sign_of_life_gets_through(dirty: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

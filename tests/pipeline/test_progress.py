@@ -15,7 +15,16 @@ from headstone.log import codecs
 from headstone.log.directory import find_partitions
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
-from headstone.pipeline.progress import COUNTERS, Board, BoardAddress, Meter, ProgressLine, reporting
+from headstone.pipeline.progress import (
+    COUNTERS,
+    OBJECTS,
+    Board,
+    BoardAddress,
+    Meter,
+    ProgressLine,
+    describe,
+    reporting,
+)
 from headstone.retention.policy import Policy
 from headstone.sim.synth import SampleSettings, write_sample
 
@@ -127,6 +136,13 @@ def test_the_line_shows_what_tasks_in_this_process_have_read(monkeypatch: pytest
     text = screen.getvalue().splitlines()[0].split()
     assert text[1] == "%"
     assert int(text[0]) in (0, 15, 35, 50)
+
+
+def test_a_line_says_what_it_counts_and_when_it_ends() -> None:
+    assert describe(25_000_000, 100_000_000, 7, 10.0) == " 25 %  25 of 100 MB  7 records  2 MB/s  30 s left"
+    assert describe(250, 1000, 0, 10.0, OBJECTS) == " 25 %  250 of 1,000 objects  25 objects/s  30 s left"
+    assert describe(0, 1000, 0, 3.0, OBJECTS) == "starting; 1,000 objects to do (3 s)"
+    assert describe(1001, 1000, 0, 10.0, OBJECTS).startswith("100 %")
 
 
 def test_inspection_counts_every_byte_it_expects(tmp_path: Path, board: Board) -> None:

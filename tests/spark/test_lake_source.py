@@ -66,6 +66,27 @@ def test_rows_of_the_lake_and_of_its_log_are_the_same_columns(
     assert sorted(tuple(row) for row in by_name) == [(offset, None, None, None, None, None) for offset in range(7)]
 
 
+@pytest.mark.parametrize("view", ["records", "table"])
+def test_filters_of_one_query_change_no_other_of_the_same_frame(
+    spark: SparkSession, scene: Scene, tmp_path: Path, view: str
+) -> None:
+    """Spark keeps one plan for a DataFrame: with push-down it is that of the query that came first."""
+    offsets = [row.offset for row in load(spark, tmp_path, view=view)]
+    assert len(offsets) == (7 if view == "records" else len(scene.table())) > 2
+    reader = spark.read.format("headstone").option("topic", "t").option("view", view)
+    frame = reader.load(str(tmp_path / "lake")).select("offset", "partition")
+    assert frame.filter("offset = 4").count() == 1
+    assert frame.count() == len(offsets)
+    both = frame.filter("offset < 3").union(frame.filter("offset >= 6"))
+    assert sorted(row.offset for row in both.collect()) == [offset for offset in offsets if not 3 <= offset < 6]
+    early, late = frame.filter("offset < 5").alias("early"), frame.filter("offset > 2").alias("late")
+    assert sorted(row.offset for row in early.join(late, on="offset").collect()) == [3, 4]
+    kept = frame.filter("offset = 4").cache()
+    assert [row.offset for row in kept.collect()] == [4]
+    assert sorted(row.offset for row in frame.filter("partition = 0").collect()) == offsets
+    kept.unpersist()
+
+
 def test_offsets_and_columns_are_chosen_by_the_reader(scene: Scene, tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "lake"), "topic": "t", "offsets": "1:5"}
     schema = StructType([field for field in SCHEMA.fields if field.name in ("partition", "offset")])

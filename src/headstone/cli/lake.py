@@ -189,7 +189,10 @@ def _add_ingest(actions: Actions) -> None:
         help="at most; a task holds them in memory (default: an object's worth, by what records take in the lake)",
     )  # fmt: skip
     into.add_argument(
-        "--offsets-per-batch", type=positive, metavar="N", help="at most, over all partitions (default: no limit)"
+        "--offsets-per-batch",
+        type=positive,
+        metavar="N",
+        help="at most, over all partitions (default: 64 objects' worth)",
     )
     into.add_argument("--codec", choices=CODECS, default="zstd", help="of what is written from a cluster")
     into.add_argument(

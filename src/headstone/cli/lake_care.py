@@ -15,7 +15,8 @@ from headstone.cli.connections import store_settings
 from headstone.cli.lake_erasure import erasure_line
 from headstone.cli.lake_opening import open_named
 from headstone.cli.output import BAD, Output
-from headstone.cli.parsing import DONE, FINDINGS
+from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
+from headstone.cli.stopping import STOPPING, soft_stop
 from headstone.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,10 +41,12 @@ def init(arguments: argparse.Namespace, output: Output) -> int:
 def status(arguments: argparse.Namespace, output: Output) -> int:
     """1: --check found something wrong."""
     from headstone.lake.status import lake_status
+    from headstone.pipeline.progress import EXTENTS, ProgressLine
 
     lake = open_named(arguments)
     lake_state = lake_status(lake.metastore)
-    violations = lake.metastore.check() if arguments.check else []
+    with ProgressLine(enabled=arguments.check and not output.quiet, unit=EXTENTS) as progress:
+        violations = lake.metastore.check(progress.board) if arguments.check else []
     lake.close()
     output.answer(
         lambda: {**_status_document(lake_state), "violations": violations},
@@ -154,9 +157,11 @@ def upgrade(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def gc(arguments: argparse.Namespace, output: Output) -> int:
+    """3: stopped by a signal, and something is left."""
     from headstone.lake.collection import collect, garbage
     from headstone.lake.folding import fold, is_worth_folding
     from headstone.lake.pins import Pins
+    from headstone.pipeline.progress import OBJECTS, ProgressLine
 
     lake = open_named(arguments)
     pins = Pins(lake.metastore).all()
@@ -164,11 +169,20 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
         lake, now_ms=lake.metastore.clock(), grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms
     )
     to_fold, folded = is_worth_folding(lake), 0
+    rows, stopped = collectable.rows, False
     if arguments.apply:
-        collect(lake, collectable, output.tell)
-        folded = fold(lake) if to_fold else 0
+        with (
+            ProgressLine(enabled=not output.quiet, unit=OBJECTS) as progress,
+            soft_stop(None if output.quiet else STOPPING) as stop,
+        ):
+            gone = frozenset(collect(lake, collectable, progress.board, stop=stop))
+            rows = [row for row in rows if row.object_id in gone]
+            stopped = stop() and (to_fold or len(rows) < len(collectable.rows))
+            folded = fold(lake) if to_fold and not stop() else 0
     lake.close()
-    rows = collectable.rows
+    if stopped:
+        left = len(collectable.rows) - len(rows)
+        output.warn(f"headstone: stopped by a signal, {left:,} objects are left; run the same command again")
     what = "deleted" if arguments.apply else "to delete; --apply does it"
     output.answer(
         lambda: {
@@ -191,4 +205,4 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
             f"{len(rows) + len(collectable.orphans)} objects, {sum(row.size for row in rows) / 1e6:,.1f} MB {what}",
         ],
     )
-    return DONE
+    return UNFINISHED if stopped else DONE

@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,7 @@ from headstone.cli.lake_opening import chosen_partitions, name_of_worker, open_n
 from headstone.cli.options import pairs
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE
-from headstone.cli.stopping import STOPPING, signals_heard, soft_stop
+from headstone.cli.stopping import STOPPING, soft_stop
 from headstone.errors import UsageError
 from headstone.log.shown import shown_bytes
 from headstone.retention.settings import BY_NAME
@@ -82,8 +80,9 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
     require_spark()
     from headstone.cluster.connection import spark_source_options
     from headstone.cluster.live import LiveCluster
-    from headstone.lake.live import ReadTopics, facts_of, prepare
+    from headstone.lake.live import ReadTopics, facts_of, offsets_to_come, prepare
     from headstone.log import codecs
+    from headstone.pipeline.progress import OFFSETS, ProgressLine
     from headstone.spark.lake_stream import StreamOptions, stream
     from headstone.spark.session import spark_session, with_package
     from headstone.spark.streams import CONNECTOR
@@ -105,23 +104,28 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
     topics = ReadTopics(lake, cluster, {topic: fact.kafka_id for topic, fact in facts.items()})
     topics.confirm()
     before = lake.metastore.next_offsets()
-    stop = threading.Event()
     options = StreamOptions(
         source=source, continuous=arguments.continuous, every_ms=arguments.every_ms,
         age_ms_max=arguments.max_age_ms, object_bytes=arguments.object_bytes,
         offsets_per_batch=arguments.offsets_per_batch, offsets_per_task=arguments.offsets_per_task,
         codec=codecs.NAMES.index(arguments.codec),
-        stop=stop,
         before_commit=topics.confirm,
     )  # fmt: skip
     session = spark_session(
         app_name="headstone lake ingest", master=arguments.master, remote=arguments.spark_remote,
         conf=with_package(spark_conf(arguments), CONNECTOR),
     )  # fmt: skip
-    # The batch that is under way is finished or forgotten; either way nothing is lost.
-    with signals_heard(lambda count: stop.set()) if arguments.continuous else nullcontext(), session as spark:
+    with (
+        session as spark,  # first: it takes Ctrl-C for its own when it starts
+        ProgressLine(enabled=not (output.quiet or arguments.continuous), unit=OFFSETS) as progress,
+        soft_stop(None if output.quiet else STOPPING) as stop,
+    ):
         starts = {topic: fact.starts for topic, fact in facts.items()}
-        added = stream(lake, spark, starts, options, clock=lake.metastore.clock, tell=output.tell)
+        progress.expect(offsets_to_come(lake, facts))
+        added = stream(
+            lake, spark, starts, replace(options, stop=stop), clock=lake.metastore.clock, tell=output.tell,
+            board=progress.board,
+        )  # fmt: skip
     if untold := topics.untold():
         output.tell(
             f"leader epochs of {len(untold)} partitions, such as {untold[0]}, were not told: an export makes them up"
@@ -202,12 +206,11 @@ def _batches(arguments: argparse.Namespace, lake: Lake, engine: Engine, board: B
 
 def _meter(board: Board | None, extents: Sequence[Extent]) -> Meter:
     """Of a reader of these extents."""
-    from headstone.pipeline.progress import Meter
+    from headstone.pipeline.progress import meter_on
 
-    if board is None:
-        return Meter()
-    board.expect(sum(extent.length for extent in extents))
-    return board.meter(board.numbers(1)[0])
+    if board is not None:
+        board.expect(sum(extent.length for extent in extents))
+    return meter_on(board)
 
 
 def _metered(batches: Iterator[Any], extents: Sequence[Extent], records: int, meter: Meter) -> Iterator[Any]:

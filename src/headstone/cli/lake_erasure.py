@@ -18,6 +18,7 @@ from headstone.cli.engines import engine_of
 from headstone.cli.lake_opening import name_of_worker, open_named
 from headstone.cli.output import BAD, GOOD, Output
 from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
+from headstone.cli.stopping import STOPPING, soft_stop
 from headstone.errors import UsageError
 from headstone.storage.redaction import address
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def erase(arguments: argparse.Namespace, output: Output) -> int:
-    """0: nothing is left; 1: a key is not deleted yet; 3: the rest has to wait."""
+    """0: nothing is left; 1: a key is not deleted yet; 3: the rest has to wait, or a signal came."""
     from headstone.lake.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
     from headstone.lake.erasures import Erasures
     from headstone.lake.job_plan import JobOptions
@@ -42,7 +43,10 @@ def erase(arguments: argparse.Namespace, output: Output) -> int:
     write = arguments.write_tombstone or settings.get(SOURCE) == SOURCE_LAKE
     end_ms = earliest_end_ms(settings, now_ms=now_ms, grace_ms=arguments.grace_ms)
     worker = name_of_worker("erase")
-    with engine_of(arguments, verb="lake", spark_by_default=False) as engine:
+    with (
+        engine_of(arguments, verb="lake", spark_by_default=False) as engine,
+        soft_stop(None if output.quiet else STOPPING) as stop,
+    ):
         search = KeySearch(lake, engine, progress=not output.quiet)
         digests = request_erasure(
             lake, arguments.topic, keys, deadline_ms=deadline_ms, clock=clock, write=write, search=search
@@ -55,21 +59,26 @@ def erase(arguments: argparse.Namespace, output: Output) -> int:
         tools = Tools(
             lake=lake, engine=engine, clock=clock, worker=worker, working_on=partial(leased, lake, worker=worker),
             grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms, tell=output.tell, search=search,
-            options=JobOptions(progress=not output.quiet),
+            options=JobOptions(progress=not output.quiet, stop=stop),
         )  # fmt: skip
         carry_on_erasures(tools, [arguments.topic])
-        live = undeleted_keys(search, arguments.topic, digests)
+        live = [] if stop() else undeleted_keys(search, arguments.topic, digests)
     wanted = frozenset(digests)
     asked = [erasure for erasure in Erasures(lake.metastore).all() if erasure.topic == arguments.topic]
     asked = [erasure for erasure in asked if erasure.key_digest in wanted]
     lake.close()
+    left = sum(erasure.is_open for erasure in asked)
+    if stop() and left:
+        output.warn(
+            f"headstone: stopped by a signal, {left:,} keys are left; run the same command again, or let workers go on"
+        )
     output.answer(
         lambda: {"topic": arguments.topic, "erasures": [asdict(erasure) for erasure in asked]},
         (erasure_line(asdict(erasure), now_ms, output) for erasure in asked),
     )
     if live:
         return FINDINGS
-    return UNFINISHED if any(erasure.is_open for erasure in asked) else DONE
+    return UNFINISHED if left else DONE
 
 
 def erasure_line(erasure: Mapping[str, Any], now_ms: int, output: Output) -> str:

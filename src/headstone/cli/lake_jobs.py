@@ -17,7 +17,7 @@ from headstone.cli.lake_opening import chosen_partitions, name_of_worker, open_n
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE, UNFINISHED
 from headstone.cli.stopping import STOPPING, signals_heard, soft_stop
-from headstone.errors import UsageError
+from headstone.errors import HeadstoneError, UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.compaction import Compacted
@@ -58,7 +58,7 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
     ended = [(name, outcomes[name]) for name in order]
     done = [outcome for _, outcome in ended if isinstance(outcome, Compacted)]
     failed = [(name, outcome) for name, outcome in ended if not isinstance(outcome, Compacted | Stopped)]
-    failed += tidied.refused
+    failed += tidied.failed
     left = {name for name, outcome in ended if isinstance(outcome, Stopped)} | set(tidied.left)
     evacuated = tidied.evacuated
     for text in [*(f"{name}: {error}" for name, error in failed), *evacuated.busy]:
@@ -76,6 +76,8 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
         },
         _compact_lines(done, tidied.leveled, evacuated, nothing_due=not order),
     )
+    if tidied.error is not None:
+        raise tidied.error
     unfinished = stopped or evacuated.busy
     return next((getattr(error, "exit_code", UNFINISHED) for _, error in failed), UNFINISHED if unfinished else DONE)
 
@@ -91,53 +93,53 @@ class _Tidying(NamedTuple):
 
 class _Tidied(NamedTuple):
     leveled: list[Leveled]
-    refused: list[tuple[TopicPartition, Exception]]
+    failed: list[tuple[TopicPartition, Exception]]
     left: Sequence[TopicPartition]
     """Not leveled, because of a signal."""
     evacuated: Evacuated
+    error: HeadstoneError | None = None
+    """What the evacuation ended with: what was done before it is told all the same."""
 
 
 def _tidied(
     arguments: argparse.Namespace, output: Output, tidying: _Tidying, partitions: Sequence[TopicPartition]
 ) -> _Tidied:
-    """Partitions that somebody else works on keep nobody from their turn."""
-    from headstone.lake.commits import CommitRefused
+    """Partitions that fail, or that somebody else works on, keep nobody from their turn."""
+    from headstone.lake.compaction import Stopped
     from headstone.lake.keeping import leased
-    from headstone.lake.leveling import level_partition
-    from headstone.lake.purging import evacuate_idle, purge_aged
+    from headstone.lake.leased_jobs import level_leased
+    from headstone.lake.leveling import Leveled
+    from headstone.lake.purging import Evacuated, evacuate_idle, purge_aged
     from headstone.lake.turns import Turn
     from headstone.pipeline.progress import ProgressLine
 
     lake, engine, worker_name, stop = tidying
-    leveled: list[Leveled] = []
-    refused: list[tuple[TopicPartition, Exception]] = []
     to_level = partitions if arguments.level or arguments.purge else []
-    turn = Turn(go_on=lambda: not stop())
     with ProgressLine(enabled=not output.quiet) as line:
-        for name in to_level:
-            if stop():
-                break
-            try:
-                with leased(lake, name, worker_name):
-                    leveled.append(
-                        level_partition(
-                            lake, name, clock=lake.metastore.clock, purge=arguments.purge, engine=engine,
-                            worker=worker_name, turn=turn, board=line.board,
-                        )
-                    )  # fmt: skip
-            except CommitRefused as error:
-                refused.append((name, error))
+        ended = level_leased(
+            lake, to_level, engine, worker=worker_name, purge=arguments.purge, stop=stop, board=line.board
+        )
         topics = {name.topic for name in partitions}
         moved_by: dict[str, Any] = {
-            "clock": lake.metastore.clock, "worker": worker_name, "turn": turn, "board": line.board,
-            "working_on": partial(leased, lake, worker=worker_name),
+            "clock": lake.metastore.clock, "worker": worker_name, "turn": Turn(go_on=lambda: not stop()), "board": line.board,
+            "engine": engine, "working_on": partial(leased, lake, worker=worker_name),
         }  # fmt: skip
-        evacuated = (
-            evacuate_idle(lake, topics, **moved_by)
-            if arguments.purge
-            else purge_aged(lake, topics=topics, age_ms_max=arguments.dead_age_ms_max, **moved_by)
-        )
-    return _Tidied(leveled, refused, to_level[len(leveled) + len(refused) :], evacuated)
+        evacuated, error = Evacuated(), None
+        try:
+            evacuated = (
+                evacuate_idle(lake, topics, **moved_by)
+                if arguments.purge
+                else purge_aged(lake, topics=topics, age_ms_max=arguments.dead_age_ms_max, **moved_by)
+            )
+        except HeadstoneError as failure:
+            error = failure
+    outcomes = [(name, ended[name]) for name in to_level]
+    return _Tidied(
+        leveled=[outcome for _, outcome in outcomes if isinstance(outcome, Leveled)],
+        failed=[(name, outcome) for name, outcome in outcomes if not isinstance(outcome, Leveled | Stopped)],
+        left=[name for name, outcome in outcomes if isinstance(outcome, Stopped)],
+        evacuated=evacuated, error=error,
+    )  # fmt: skip
 
 
 def _job_options(arguments: argparse.Namespace, output: Output) -> JobOptions:
@@ -193,6 +195,7 @@ def _compacted_line(result: Compacted) -> str:
 
 def worker(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.erasure import Tools
+    from headstone.lake.job_plan import JobOptions
     from headstone.lake.keeping import leased
     from headstone.lake.leases import Leases
     from headstone.lake.upkeep import Upkeep
@@ -206,6 +209,7 @@ def worker(arguments: argparse.Namespace, output: Output) -> int:
         tools = Tools(
             lake=lake, engine=engine, clock=lake.metastore.clock, worker=name, tell=output.tell,
             working_on=partial(leased, lake, worker=name), grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms,
+            options=JobOptions(stop=lambda: working.stop != RUN),
         )  # fmt: skip
         working = Worker(
             name=name, lake=lake, engine=engine, clock=lake.metastore.clock, tell=output.tell,

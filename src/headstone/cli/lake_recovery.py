@@ -16,6 +16,7 @@ from headstone.cli.lake_opening import name_of_worker, open_named
 from headstone.cli.options import pairs
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE, FINDINGS
+from headstone.cli.stopping import STOPPING, soft_stop
 from headstone.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,10 +50,11 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     with (
         engine_of(arguments, verb="lake export", spark_by_default=False) as engine,
         ProgressLine(enabled=not output.quiet) as progress,
+        soft_stop(None if output.quiet else STOPPING) as stop,
     ):
         ended = run_export(
             lake, request, brokers, engine, reader=name_of_worker("export"), clean=arguments.clean, board=progress.board,
-            tell=output.tell,
+            tell=output.tell, stop=stop,
         )  # fmt: skip
     lake.close()
     output.answer(
@@ -140,19 +142,18 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
 def _restore(
     arguments: argparse.Namespace, output: Output, lake: Lake, cluster: LiveCluster
 ) -> tuple[list[Restored], OffsetMap]:
-    from headstone.lake.pins import pinned
     from headstone.lake.restore import restore as restore_topic
     from headstone.pipeline.progress import ProgressLine
 
     with (
         engine_of(arguments, verb="lake restore", spark_by_default=False) as engine,
-        pinned(lake.metastore, name_of_worker("restore"), as_of_ms=arguments.as_of_ms),
         ProgressLine(enabled=not output.quiet) as progress,
     ):
         return restore_topic(
             lake, arguments.topic, arguments.to_topic or arguments.topic, cluster, engine=engine,
             as_of_ms=arguments.as_of_ms, verify=not arguments.no_verify, copies=arguments.replication_factor,
-            map_file=arguments.offset_map, board=progress.board, tell=output.tell,
+            map_file=arguments.offset_map, mapped=bool(arguments.translate_group), board=progress.board, tell=output.tell,
+            reader=name_of_worker("restore"),
         )  # fmt: skip
 
 
@@ -171,14 +172,12 @@ def rebuild(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.lake import rebuilt_place
     from headstone.lake.rebuild import open_for_rebuild
     from headstone.lake.rebuild import rebuild as rebuild_metastore
-    from headstone.pipeline.progress import ProgressLine
 
     url, location = rebuilt_place(arguments.lake, arguments.objects)
     lake = open_for_rebuild(url, location, settings=store_settings(arguments, location or ""))
     if arguments.now_ms is not None:
         lake.metastore.give_clock(arguments.now_ms)
-    with ProgressLine(enabled=not output.quiet) as progress:
-        done = rebuild_metastore(lake, board=progress.board, tell=output.tell)
+    done = rebuild_metastore(lake, progress=not output.quiet, tell=output.tell)
     lake.close()
     output.answer(lambda: asdict(done), _rebuilt_lines(done))
     return FINDINGS if done.missing else DONE

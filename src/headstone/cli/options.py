@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from headstone.errors import UsageError
+from headstone.log.topic_partition import TOPIC_NAME
 from headstone.retention.policy import DAY_MS, KAFKA, NO_LIMIT, Policy, kafka_rules
 from headstone.retention.settings import BY_NAME, CLEANUP_POLICY, INT_MAX, TOPIC_SETTINGS, TopicSetting
 
@@ -111,7 +112,7 @@ class RecordName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RecordName:
-        match = re.fullmatch(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})@(\d{1,19})", text)
+        match = re.fullmatch(rf"({TOPIC_NAME.pattern})-(\d{{1,10}})@(\d{{1,19}})", text)
         if match is None:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not of the form TOPIC-PARTITION@OFFSET, such as orders-0@4711"

@@ -55,15 +55,21 @@ def _make_partitions(connection: Connection, topic_id: int, first: int, end: int
 
 def forget_topic(connection: Connection, name: str) -> None:
     """With everything that is known of its partitions. Whether an object is still needed is the caller's business."""
+    forget_partitions(connection, name, 0)
+    connection.execute(delete(schema.topics).where(schema.topics.c.name == name))
+    note_topic(connection, name)
+
+
+def forget_partitions(connection: Connection, topic: str, first: int) -> None:
+    """Of a topic, from number `first` on. Nobody is told."""
     topics, partitions = schema.topics, schema.partitions
-    topic_id = connection.execute(select(topics.c.topic_id).where(topics.c.name == name)).scalar_one()
-    own = select(partitions.c.partition_id).where(partitions.c.topic_id == topic_id)
+    topic_id = connection.execute(select(topics.c.topic_id).where(topics.c.name == topic)).scalar_one()
+    chosen = (partitions.c.topic_id == topic_id) & (partitions.c.number >= first)
+    own = select(partitions.c.partition_id).where(chosen)
     for table in reversed(schema.metadata.sorted_tables):
         if "partition_id" in table.c and table is not partitions:
             connection.execute(delete(table).where(table.c.partition_id.in_(own)))
-    connection.execute(delete(partitions).where(partitions.c.topic_id == topic_id))
-    connection.execute(delete(topics).where(topics.c.topic_id == topic_id))
-    note_topic(connection, name)
+    connection.execute(delete(partitions).where(chosen))
 
 
 def configure(connection: Connection, topic: str, settings: Mapping[str, object]) -> None:

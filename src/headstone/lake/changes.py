@@ -47,7 +47,7 @@ from headstone.lake.spans import Span, Spans, normal, overlap, touching
 from headstone.lake.totals import Totals, added, changed, columns_of, totals_of
 from headstone.log.topic_partition import TopicPartition
 
-UNLEVELED_BYTES_MIN = 8 << 20
+UNLEVELED_BYTES_MIN = schema.SMALL_BYTES
 """So much has to come before somebody looks for small extents again: half of what an extent should have."""
 REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unreferenced", "condemned"
 
@@ -71,10 +71,9 @@ def locked(
     clock: Callable[[], int],
     touched: Callable[[Partition], Spans],
 ) -> Locked:
-    """The clock and the version are read under the lock. `touched`: where the commit may change extents, from a partition
+    """The clock is read under the lock. `touched`: where the commit may change extents, from a partition
     without any."""
     partition_id, row = located(connection, topic_partition, lock=True)
-    schema.expect_version(connection)
     before = loaded(connection, partition_id, row)
     return Locked(
         topic_partition=topic_partition, partition_id=partition_id,
@@ -109,7 +108,6 @@ def append_all(
         raise UsageError("a topic was dropped while records were appended to it: nothing was appended")
     if not rows:
         return
-    schema.expect_version(connection)
     now_ms, settings = clock(), topic_settings(connection, {row.topic_id for row in rows})
     updates: list[dict[str, Any]] = []
     fresh: list[dict[str, Any]] = []

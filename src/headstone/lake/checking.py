@@ -31,13 +31,17 @@ from headstone.lake.rows import (
 from headstone.lake.scheduling import candidacy, dirty_spans
 from headstone.lake.spans import touching
 from headstone.lake.totals import totals_of
+from headstone.pipeline.progress import Board, meter_on
 
 
-def violations(connection: Connection) -> list[str]:
+def violations(connection: Connection, board: Board | None = None) -> list[str]:
     faults: list[str] = []
     objects, used = object_rows(connection), dict[str, list[Place]]()
     rows = located_all(connection, None)
     settings = topic_settings(connection, {row.topic_id for row in rows.values()})
+    meter = meter_on(board)
+    if board is not None:
+        board.expect(sum(totals_of_row(row).extents for row in rows.values()))
     for some in chunks(sorted(rows.items())):
         loaded = loaded_all(connection, [row for _, row in some])
         flagged = _flagged(connection, list(loaded))
@@ -49,6 +53,7 @@ def violations(connection: Connection) -> list[str]:
             for extent in partition.extents:
                 for object_id, place in places(topic_partition, extent):
                     used.setdefault(object_id, []).append(place)
+            meter.add(len(partition.extents), 0)
     for object_id, taken in sorted(used.items()):
         faults += _object_violations(object_id, objects.get(object_id), sorted(taken))
     idle = [row for row in objects.values() if row.state == COMMITTED and row.object_id not in used]

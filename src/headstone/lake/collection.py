@@ -7,10 +7,10 @@ readers that take longer pin what they read (`pins`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import insert
+from sqlalchemy.dialects import postgresql, sqlite
 
 from headstone.lake import schema
 from headstone.lake.changes import UNREFERENCED
@@ -18,6 +18,8 @@ from headstone.lake.journal import expect_current, record
 from headstone.lake.lake import Lake
 from headstone.lake.objects import object_path
 from headstone.lake.rows import ObjectRow, chunks
+from headstone.pipeline.engine import Stop, never
+from headstone.pipeline.progress import Board, meter_on
 
 GRACE_MS = 3_600_000
 UPLOAD_MS = 86_400_000
@@ -52,16 +54,22 @@ def known_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_m
     return Garbage(rows=lake.metastore.collectable(**limits), orphans=[], **limits)
 
 
-def collect(lake: Lake, collectable: Garbage, tell: Callable[[str], None] = lambda text: None) -> list[str]:
+def collect(lake: Lake, collectable: Garbage, board: Board | None = None, *, stop: Stop = never) -> list[str]:
     """What was deleted. Condemned first, so that no commit uses what is about to go; an interrupted one is finished later.
 
-    `tell`: how far it is, as long as there is more to do."""
+    The board counts objects. `stop`: the batch in hand is deleted, and none after it."""
     gone: list[str] = []
+    meter = meter_on(board)
+    if board is not None:
+        board.expect(len(collectable.rows))
     expect_current(lake.metastore, lake.store)
     _note_orphans(lake, collectable.orphans)
     for start in range(0, len(collectable.rows), BATCH):
+        if stop():
+            break
+        batch = collectable.rows[start : start + BATCH]
         some = lake.metastore.condemn(
-            [row.object_id for row in collectable.rows[start : start + BATCH]],
+            [row.object_id for row in batch],
             unreferenced_before_ms=collectable.unreferenced_before_ms, registered_before_ms=collectable.registered_before_ms,
             now_ms=collectable.now_ms,
         )  # fmt: skip
@@ -71,14 +79,15 @@ def collect(lake: Lake, collectable: Garbage, tell: Callable[[str], None] = lamb
             lake.store.delete([object_path(object_id) for object_id in some])
             lake.metastore.forget(some)
             gone += some
-        if start + BATCH < len(collectable.rows):
-            tell(f"deleted {len(gone):,} of {len(collectable.rows):,} objects")
+        meter.add(len(batch), 0)
     return gone
 
 
 def _note_orphans(lake: Lake, object_ids: Sequence[str]) -> None:
-    """Unreferenced from now on."""
+    """Unreferenced from now on; those that another collector has noted meanwhile stay as they are."""
     with lake.metastore.transaction() as connection:
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        unknown = insert(schema.objects).on_conflict_do_nothing(index_elements=[schema.objects.c.object_id])
         row = {"state": UNREFERENCED, "size": 0, "changed_ms": lake.metastore.moment(connection)}
         for some in chunks(object_ids):
-            connection.execute(insert(schema.objects), [{**row, "object_id": object_id} for object_id in some])
+            connection.execute(unknown, [{**row, "object_id": object_id} for object_id in some])

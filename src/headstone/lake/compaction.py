@@ -19,6 +19,7 @@ from headstone.lake.extent_work import Lists, Pass, Run, RunResult, Share, Split
 from headstone.lake.holds import Holds
 from headstone.lake.job_plan import JobOptions, Plan, bounded, map_keys_max, numbered, plan_job, runs_of, tasks_of
 from headstone.lake.lake import Lake
+from headstone.lake.rows import gone
 from headstone.lake.scheduling import compactable, dirty_spans
 from headstone.lake.spans import Span, Spans, overlap, without
 from headstone.log.topic_partition import TopicPartition
@@ -149,7 +150,8 @@ def _planned(job: _Job, wanted: Sequence[TopicPartition]) -> dict[TopicPartition
     metastore = job.lake.metastore
     settings = metastore.topics()
     states: dict[TopicPartition, _Partition | Compacted | Exception] = {}
-    snapshot = metastore.snapshot(wanted)
+    snapshot = metastore.snapshot(wanted, present_only=True)
+    states |= {topic_partition: gone(topic_partition) for topic_partition in wanted if topic_partition not in snapshot}
     holds = Holds(metastore).lowest(now_ms=job.now_ms)  # one that is taken from now on is noticed by the commits
     for topic_partition, partition in snapshot.items():
         if job.options.stop():

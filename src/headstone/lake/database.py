@@ -6,14 +6,16 @@ answer is given up after a few seconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
-from headstone.errors import UsageError
-from headstone.storage.redaction import address
+from headstone.errors import Unfinished, UsageError
+from headstone.storage.redaction import address, first_line
 
 BUSY_SECONDS = 30
 """How long a writer waits for another one's SQLite transaction."""
@@ -38,6 +40,20 @@ def connected(url: str) -> Engine:
     raise UsageError(f"{address(url)}: {SUPPORTED}")
 
 
+@contextmanager
+def begun(engine: Engine) -> Iterator[Connection]:
+    """A transaction. A database that does not answer is Unfinished."""
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except DBAPIError as error:
+        if isinstance(error, IntegrityError | ProgrammingError):
+            raise
+        raise Unfinished(f"the metastore {_where(engine)} does not answer: {first_line(error.orig)}") from error
+    except TimeoutError as error:  # all connections of the pool are in use
+        raise Unfinished(f"the metastore has no connection left: {first_line(error)}") from error
+
+
 def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
@@ -50,7 +66,7 @@ def _parsed(url: str) -> URL:
     return parsed
 
 
-def where(engine: Engine) -> str:
+def _where(engine: Engine) -> str:
     """What an engine is connected to, as it may be shown."""
     shown = engine.url.set(drivername=engine.url.get_backend_name()).render_as_string(hide_password=True)
     return address(shown)

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from headstone.errors import HeadstoneError, UsageError
 from headstone.lake.collection import GRACE_MS, UPLOAD_MS, collect, garbage
-from headstone.lake.commits import TombstoneRange
-from headstone.lake.compaction import compact_partition
+from headstone.lake.commits import CommitRefused, Extent, TombstoneRange
+from headstone.lake.compaction import Stopped, compact_partition
 from headstone.lake.erasures import (
     ERASED,
     KEY_LEFT,
@@ -35,19 +35,21 @@ from headstone.lake.job_plan import JobOptions
 from headstone.lake.key_search import KeyRecord, KeySearch, digest_of
 from headstone.lake.keyindex import keys_in
 from headstone.lake.lake import Lake
-from headstone.lake.leveling import rewrite_runs
 from headstone.lake.metastore import Append
 from headstone.lake.objects import writing_object
-from headstone.lake.purging import evacuate
+from headstone.lake.purging import evacuate_idle
+from headstone.lake.rewriting import rewrite_runs
 from headstone.lake.scheduling import not_compacted
 from headstone.lake.spans import Span
 from headstone.lake.topics import make_lakes_own
+from headstone.lake.turns import Turn
 from headstone.log.arrow_batches import batches_of
 from headstone.log.columns import HEADER_TYPE
 from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.progress import OBJECTS, ProgressLine
 from headstone.retention.settings import setting_of
 
 GONE = {VALUES_LEFT: VALUES_GONE, KEY_LEFT: ERASED}
@@ -56,7 +58,9 @@ GONE = {VALUES_LEFT: VALUES_GONE, KEY_LEFT: ERASED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What an erasure works with. `working_on` has the lease of a partition for `worker` while it is changed."""
+    """What an erasure works with. `working_on` has the lease of a partition for `worker` while it is changed.
+
+    `options.stop`: the partition, object or batch in hand is finished, and the step that it is a part of is left for later."""
 
     lake: Lake
     engine: Engine
@@ -141,32 +145,59 @@ def _append(lake: Lake, topic_partition: TopicPartition, keys: Sequence[bytes], 
 def carry_on_erasures(tools: Tools, topics: Collection[str] | None = None) -> int:
     """Everything that can be done now, topic by topic; how many steps were. `topics` None: those that are due.
 
-    What fails is told and tried again later: one topic's trouble is not another's."""
+    What fails is told and tried again later: one topic's trouble is not another's. After a stop nobody has to wait."""
     erasures, done = Erasures(tools.lake.metastore), 0
     for topic in erasures.open_topics(now_ms=tools.clock()) if topics is None else sorted(topics):
         try:
             done += _carry_on(tools, erasures, topic)
+        except Stopped:
+            break
         except HeadstoneError as error:
             tools.tell(f"erasure in {topic}: looking again later: {error}")
             erasures.wait(erasures.open_of(topic), str(error), until_ms=tools.clock() + RETRY_MS)
     return done
 
 
+class _Searched:
+    """The erasures of a topic whose keys are looked for: those that are open now.
+
+    One that is asked for later, or anew, is not: a search that began before and found nothing says nothing of its key."""
+
+    def __init__(self, erasures: Erasures, topic: str) -> None:
+        self._erasures, self.topic = erasures, topic
+        self._asked = {erasure.key_digest: erasure.requested_ms for erasure in erasures.open_of(topic)}
+
+    @property
+    def digests(self) -> set[str]:
+        return set(self._asked)
+
+    def open(self) -> list[Erasure]:
+        """Those that are not done yet, at the step that each has reached by now."""
+        still = self._erasures.open_of(self.topic)
+        return [erasure for erasure in still if self._asked.get(erasure.key_digest) == erasure.requested_ms]
+
+
 def _carry_on(tools: Tools, erasures: Erasures, topic: str) -> int:
-    left, done = _brought_out(tools, topic, {erasure.key_digest for erasure in erasures.open_of(topic)}), 0
-    come_again = [
-        erasure for erasure in erasures.open_of(topic) if erasure.step == KEY_LEFT and left.get(erasure.key_digest)
-    ]
+    _expect_to_go_on(tools)
+    searched = _Searched(erasures, topic)
+    left, done = _brought_out(tools, topic, searched.digests), 0
+    come_again = [erasure for erasure in searched.open() if erasure.step == KEY_LEFT and left.get(erasure.key_digest)]
     erasures.advance([(erasure, REQUESTED) for erasure in come_again], now_ms=tools.clock())
-    while steps := _leave(tools, erasures, topic, left) + _collected(tools, erasures, topic):
+    while steps := _leave(tools, erasures, searched, left) + _collected(tools, erasures, searched):
         done += steps
+    _expect_to_go_on(tools)
     alike: dict[tuple[str, int], list[Erasure]] = {}
     reasons = _Reasons(tools, erasures.unused_objects(), left)
-    for erasure in erasures.open_of(topic):
+    for erasure in searched.open():
         alike.setdefault(reasons.of(erasure), []).append(erasure)
     for (waits_for, until_ms), some in alike.items():
         erasures.wait(some, waits_for, until_ms=until_ms)
     return done
+
+
+def _expect_to_go_on(tools: Tools) -> None:
+    if tools.options.stop():
+        raise Stopped("stopped between two steps; run it again, and it goes on there")
 
 
 def _by_digest(records: Sequence[KeyRecord]) -> dict[str, list[KeyRecord]]:
@@ -184,38 +215,60 @@ def _brought_out(tools: Tools, topic: str, digests: Collection[str]) -> dict[str
         with tools.working_on(topic_partition):
             options = replace(tools.options, clock=tools.clock)
             compact_partition(lake, topic_partition, tools.engine, now_ms=tools.clock(), options=options)
-    hiding: dict[TopicPartition, set[Span]] = {}
+    hiding: dict[TopicPartition, set[Extent]] = {}
     for record in search.records(topic, digests) if records else ():
         if not record.shown:
-            hiding.setdefault(record.partition, set()).add(record.extent.span)
-    for topic_partition, spans in sorted(hiding.items()):
-        with tools.working_on(topic_partition):
-            partition = lake.metastore.partition(topic_partition)
-            runs = [[extent] for extent in partition.extents if extent.span in spans]
-            rewrite_runs(
-                lake, topic_partition, partition, runs, clock=tools.clock, engine=tools.engine, worker=tools.worker
-            )
+            hiding.setdefault(record.partition, set()).add(record.extent)
+    _rewrite(tools, hiding)
     return _by_digest(search.records(topic, digests)) if records else {}
 
 
-def _leave(tools: Tools, erasures: Erasures, topic: str, left: Mapping[str, Sequence[KeyRecord]]) -> int:
+def _rewrite(tools: Tools, extents: Mapping[TopicPartition, Collection[Extent]]) -> None:
+    with ProgressLine(enabled=tools.options.progress) as line:
+        line.expect(sum(extent.length for some in extents.values() for extent in some))
+        for topic_partition, some in sorted(extents.items()):
+            _expect_to_go_on(tools)
+            spans = {extent.span for extent in some}
+            with tools.working_on(topic_partition):
+                partition = tools.lake.metastore.partition(topic_partition)
+                runs = [[extent] for extent in partition.extents if extent.span in spans]
+                rewrite_runs(
+                    tools.lake, topic_partition, partition, runs, clock=tools.clock, engine=tools.engine,
+                    worker=tools.worker, board=line.board,
+                )  # fmt: skip
+
+
+def _leave(tools: Tools, erasures: Erasures, searched: _Searched, left: Mapping[str, Sequence[KeyRecord]]) -> int:
     """Where nothing of a key's values, or of the key, is in the log any more, it leaves the objects that are in use."""
-    steps = [(erasure, next_left(erasure, left.get(erasure.key_digest, []))) for erasure in erasures.open_of(topic)]
+    steps = [(erasure, next_left(erasure, left.get(erasure.key_digest, []))) for erasure in searched.open()]
     ready = [(erasure, step) for erasure, step in steps if step is not None]
     if ready:
-        evacuate(
-            tools.lake, [topic], clock=tools.clock, worker=tools.worker, working_on=tools.working_on, engine=tools.engine,
-            indexes=False,
-        )  # fmt: skip
+        _evacuate(tools, searched.topic)
     return erasures.advance(ready, now_ms=tools.clock())
 
 
-def _collected(tools: Tools, erasures: Erasures, topic: str) -> int:
+def _evacuate(tools: Tools, topic: str) -> None:
+    """All of it, or it raises: a step is not done while an object holds what has left the log."""
+    turn = Turn(go_on=lambda: not tools.options.stop())
+    with ProgressLine(enabled=tools.options.progress) as line:
+        moved = evacuate_idle(
+            tools.lake, [topic], clock=tools.clock, worker=tools.worker, working_on=tools.working_on, engine=tools.engine,
+            indexes=False, turn=turn, board=line.board,
+        )  # fmt: skip
+    if moved.busy:
+        raise CommitRefused("; ".join(moved.busy))
+    if not moved.complete:
+        raise Stopped("stopped before all objects were emptied; run it again, and it goes on there")
+
+
+def _collected(tools: Tools, erasures: Erasures, searched: _Searched) -> int:
     """What has left is gone as soon as no object is there that was unreferenced, or on its way, when it left."""
-    waiting = [erasure for erasure in erasures.open_of(topic) if erasure.step in GONE]
+    waiting = [erasure for erasure in searched.open() if erasure.step in GONE]
     if waiting:
         limits = {"grace_ms": tools.grace_ms, "upload_ms": tools.upload_ms}
-        collect(tools.lake, garbage(tools.lake, now_ms=tools.clock(), **limits))
+        collectable = garbage(tools.lake, now_ms=tools.clock(), **limits)
+        with ProgressLine(enabled=tools.options.progress, unit=OBJECTS) as line:
+            collect(tools.lake, collectable, line.board, stop=tools.options.stop)
     unused = erasures.unused_objects()
     gone = [erasure for erasure in waiting if not unused.since(erasure.step_ms)]
     return erasures.advance([(erasure, GONE[erasure.step]) for erasure in gone], now_ms=tools.clock())

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, select, update
 
 from headstone.lake import schema
 from headstone.lake.changes import CONDEMNED, REGISTERED, UNREFERENCED
@@ -58,7 +58,9 @@ class Erasures:
         self._metastore = metastore
 
     def request(self, topic: str, digests: Collection[str], *, deadline_ms: int, now_ms: int) -> None:
-        """One that is under way stays so, and the earlier deadline counts; one that is done begins anew."""
+        """One that is under way stays so, and the earlier deadline counts; one that is done begins anew.
+
+        requested_ms is of the last time: whoever is looking for the key just now has not looked at what came since."""
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
             fresh = {
@@ -117,13 +119,13 @@ class Erasures:
         # One that was never committed has no size: an orphan, which is known since it was found, and may hold what is older.
         orphan = (columns.state == UNREFERENCED) & (columns.size == 0)
         old = columns.state.in_([UNREFERENCED, REGISTERED]) & ~orphan
+        # A long job renews what it has registered, and may have uploaded since: what it has read is as old as ever.
+        since_ms = case((columns.size < 0, -columns.size), else_=columns.changed_ms)
         with self._metastore.transaction() as connection:
             always = select(func.count()).select_from(schema.objects).where(orphan | (columns.state == CONDEMNED))
             return UnusedObjects(
                 always=int(connection.execute(always).scalar_one()),
-                changed_ms=tuple(
-                    connection.scalars(select(columns.changed_ms).where(old).order_by(columns.changed_ms))
-                ),
+                changed_ms=tuple(connection.scalars(select(since_ms).where(old).order_by(since_ms))),
             )
 
 
@@ -133,6 +135,7 @@ def _requested(connection: Connection, fresh: Mapping[str, object], digests: Seq
     chosen = (table.c.topic == fresh["topic"]) & table.c.key_digest.in_(digests)
     connection.execute(delete(table).where(chosen, table.c.step == ERASED))
     under_way = set(connection.scalars(select(table.c.key_digest).where(chosen).with_for_update()))
+    connection.execute(update(table).where(chosen).values(requested_ms=fresh["requested_ms"]))
     later = chosen & (table.c.deadline_ms > fresh["deadline_ms"])
     connection.execute(update(table).where(later).values(deadline_ms=fresh["deadline_ms"]))
     rows = [{**fresh, "key_digest": digest} for digest in digests if digest not in under_way]
@@ -155,13 +158,20 @@ class UnusedObjects:
 
 
 def _same(erasures: Sequence[Erasure]) -> Iterator[ColumnElement[bool]]:
-    """Their rows, as long as they are at the same step; in chunks, each of which locks its rows in one order."""
-    columns, by_step = schema.erasures.c, dict[tuple[str, str], list[str]]()
+    """Their rows, as long as they are at the same step, done at the same time, and were not asked for again: one that has
+    begun again is another.
+
+    In chunks, each of which locks its rows in one order."""
+    columns, by_step = schema.erasures.c, dict[tuple[str, str, int, int], list[str]]()
     for erasure in erasures:
-        by_step.setdefault((erasure.topic, erasure.step), []).append(erasure.key_digest)
-    for (topic, step), digests in sorted(by_step.items()):
+        state = (erasure.topic, erasure.step, erasure.step_ms, erasure.requested_ms)
+        by_step.setdefault(state, []).append(erasure.key_digest)
+    for (topic, step, step_ms, requested_ms), digests in sorted(by_step.items()):
+        at_step = and_(
+            columns.topic == topic, columns.step == step, columns.step_ms == step_ms, columns.requested_ms == requested_ms
+        )  # fmt: skip
         for some in chunks(sorted(digests)):
-            yield and_(columns.topic == topic, columns.step == step, columns.key_digest.in_(some))
+            yield at_step & columns.key_digest.in_(some)
 
 
 def undeleted(records: Sequence[KeyRecord]) -> list[KeyRecord]:

@@ -8,9 +8,11 @@ Kafka's own cleaner leaves one. Where the directories are is known to `export_pl
 from __future__ import annotations
 
 import base64
+import platform
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -26,9 +28,10 @@ from headstone.lake.spans import SPREAD_MAX
 from headstone.log.encoding import BatchHead, batch_bytes
 from headstone.log.reading import Chunk, chunk_of
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.engine import Engine
+from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.outputs import OutputSegment, OutputWriter
 from headstone.pipeline.progress import Board, Meter
+from headstone.pipeline.work import answers
 from headstone.retention.rewrite import Rewritten
 from headstone.retention.settings import setting_of
 from headstone.storage.places import Place
@@ -145,18 +148,24 @@ def fresh_topic_id() -> str:
 
 def export(
     lake: Lake, planned: Sequence[PartitionExport], place: ExportPlace, engine: Engine, *,
-    board: Board | None = None, tell: Tell = lambda text: None,
+    board: Board | None = None, tell: Tell = lambda text: None, stop: Stop = never,
 ) -> Iterator[list[Exported]]:  # fmt: skip
-    """Into a place that is held. Wave after wave, each when it is there for good: all its files and all checkpoints."""
+    """Into a place that is held. Wave after wave, each when it is there for good: all its files and all checkpoints.
+
+    `stop`: segments in hand are written, partitions that are whole then are there, and the others are not."""
     count = 0
     for wave in _waves(planned):
+        if stop():
+            break
         with place.work_dirs([one.partition for one in wave]) as work_dirs:
-            done = _export_wave(wave, lake.store, place, work_dirs, engine, board)
+            done = _export_wave(wave, lake.store, place, work_dirs, engine, board, stop)
         place.settle()
         count += len(done)
-        tell(f"{count} of {len(planned)} partitions are written, the last is {wave[-1].partition}")
+        if done:
+            tell(f"{count} of {len(planned)} partitions are written, the last is {done[-1].partition}")
         yield done
-    place.complete()
+    if count == len(planned):
+        place.complete()
 
 
 def _waves(exports: Sequence[PartitionExport]) -> Iterator[list[PartitionExport]]:
@@ -172,13 +181,17 @@ def _waves(exports: Sequence[PartitionExport]) -> Iterator[list[PartitionExport]
 
 def _export_wave(
     wave: Sequence[PartitionExport], store: Store, place: ExportPlace,
-    work_dirs: Mapping[TopicPartition, Place], engine: Engine, board: Board | None,
+    work_dirs: Mapping[TopicPartition, Place], engine: Engine, board: Board | None, stop: Stop,
 ) -> list[Exported]:  # fmt: skip
     works = [segment_works(planned, store, work_dirs[planned.partition]) for planned in wave]
-    answers = iter(engine.each(write_segments, [work for some in works for work in some], board))
-    done = []
+    ended = dict(engine.as_they_end(write_segments, [work for some in works for work in some], board, stop=stop))
+    answers([ended[number] for number in sorted(ended)])
+    numbers, done = iter(range(sum(map(len, works)))), []
     for planned, some in zip(wave, works, strict=True):
-        written = [next(answers) for _ in some]
+        own = [next(numbers) for _ in some]
+        if not ended.keys() >= set(own):
+            continue
+        written = [ended[number] for number in own]
         exported = _exported(planned, written)
         outputs = [output for task in written for output in task.outputs]
         place.commit(_new_partition(planned, exported, outputs), work_dirs[planned.partition])
@@ -241,6 +254,7 @@ def _groups(extents: Sequence[Extent], segment_bytes: int) -> Iterator[tuple[Ext
 
 def write_segments(work: SegmentWork, meter: Meter) -> SegmentsWritten:
     """The body of a task. One extent is in memory at a time."""
+    _expect_same_disk(work.directory)
     segments = _Segments(work)
     try:
         for extent in work.extents:
@@ -251,6 +265,16 @@ def write_segments(work: SegmentWork, meter: Meter) -> SegmentsWritten:
         return segments.finish()
     finally:
         segments.abandon()
+
+
+def _expect_same_disk(directory: Place) -> None:
+    """The driver has made it, under a random name: where it is missing, the task has another disk."""
+    if isinstance(directory, Path) and not directory.is_dir():
+        raise UsageError(
+            f"{directory}: {platform.node()}, where a task runs, has no such directory, though the driver has made it: local "
+            "--log-dirs must have the same path for the driver and for every executor (shared storage, or one machine); or "
+            "export into object storage and copy, or with --engine process"
+        )
 
 
 class _Segments:

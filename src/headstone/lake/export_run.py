@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from headstone.errors import Unfinished
 from headstone.lake.export import Exported, PartitionExport, export, plan_export
 from headstone.lake.export_cluster import (
     Broker,
@@ -24,7 +25,7 @@ from headstone.lake.export_places import ExportPlace, TopicIds, export_place
 from headstone.lake.export_plan import PLAN_FILE, ExportPlan, ExportRequest, plan_of
 from headstone.lake.lake import Lake
 from headstone.lake.pins import pinned
-from headstone.pipeline.engine import Engine
+from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.progress import Board
 from headstone.storage.places import Place
 
@@ -61,9 +62,9 @@ def planned_export(lake: Lake, request: ExportRequest) -> list[PartitionExport]:
 
 def run_export(
     lake: Lake, request: ExportRequest, brokers: Sequence[Broker], engine: Engine, *, reader: str, clean: bool = False,
-    board: Board | None = None, tell: Tell = lambda text: None,
+    board: Board | None = None, tell: Tell = lambda text: None, stop: Stop = never,
 ) -> ExportEnded:  # fmt: skip
-    """`clean`: as `export_place` has it."""
+    """`clean`: as `export_place` has it. Unfinished: somebody said stop; the next run goes on there."""
     places = [export_place(broker.log_dir, clean=clean) for broker in brokers]
     with ExitStack() as stack:
         for place in places:
@@ -76,7 +77,7 @@ def run_export(
             plan.refuse_other(lake.metastore.lake_id, request)
             stack.enter_context(pinned(lake.metastore, reader, as_of_ms=plan.moment_ms))
             _resume(lake, plan, brokers, places, tell)
-        return _ended(lake, plan, brokers, places, engine, board, tell)
+        return _ended(lake, plan, brokers, places, engine, board, tell, stop)
 
 
 def _interrupted(request: ExportRequest, places: Sequence[ExportPlace]) -> ExportPlan | None:
@@ -121,16 +122,22 @@ def _resume(lake: Lake, plan: ExportPlan, brokers: Sequence[Broker], places: Seq
 
 def _ended(
     lake: Lake, plan: ExportPlan, brokers: Sequence[Broker], places: Sequence[ExportPlace], engine: Engine,
-    board: Board | None, tell: Tell,
+    board: Board | None, tell: Tell, stop: Stop,
 ) -> ExportEnded:  # fmt: skip
     where = placed(plan.partitions, brokers, copies=plan.request.copies)
     for number, (broker, place) in enumerate(zip(brokers, places, strict=True)):
         left = [one for one in _own(where, broker) if one.partition not in plan.finished[number]]
         if board is not None:
             board.expect(sum(one.bytes for one in left))
-        for done in export(lake, left, place, engine, board=board, tell=tell):
+        for done in export(lake, left, place, engine, board=board, tell=tell, stop=stop):
             plan = plan.finishing(number, done)
             places[0].write_file(PLAN_FILE, plan.content())
+    wanted, written = sum(len(some) for _, some in where), sum(map(len, plan.finished))
+    if written < wanted:
+        raise Unfinished(
+            f"stopped: {written} of {wanted} partitions, each copy counted, are written; run the same command again, it goes "
+            "on there, as of the same moment"
+        )
     copies = {partition: exported for some in reversed(plan.finished) for partition, exported in some.items()}
     exported = [copies[one.partition] for one in plan.partitions]
     nodes = _nodes(where)

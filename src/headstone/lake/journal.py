@@ -175,6 +175,10 @@ def _take_over(metastore: Metastore, store: Store, number: int) -> None:
         return
     if not set(written) <= {entry.token for entry in waiting}:
         raise _set_back(store)
+    # Below a base: who goes on from there comes, by one number after the other, to those that count.
+    if base_number(store) > number:
+        _refuse_older(metastore, store, number)
+        return
     _cross_out(metastore, number + 1, written)
 
 

@@ -69,7 +69,7 @@ def kept_alive(
                     return
                 continue
             for topic_partition in set(held) - renewed:
-                kept.lose(topic_partition, "the lease is another worker's now")
+                kept.lose(topic_partition, "the lease is another worker's now, or the topic is gone")
             alive = time.monotonic()
 
     thread = threading.Thread(target=beat, daemon=True)
@@ -103,9 +103,10 @@ def leased_all(
     try:
         with kept_alive(leases, taken, worker, clock, lease_ms=lease_ms) as kept:
             for name in set(partitions) - taken:
-                holder = holders.get(name, "another worker")
                 kept.refused[name] = CommitRefused(
-                    f"{holder} works on it; look again when that has ended, or in {lease_ms / 1000:g} s if it was killed"
+                    f"{holders[name]} works on it; look again when that has ended, or in {lease_ms / 1000:g} s if it was killed"
+                    if name in holders
+                    else "another worker had it until now, or the topic was dropped"
                 )
             yield kept
     finally:

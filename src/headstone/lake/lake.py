@@ -97,10 +97,11 @@ def marker_of(metastore: Metastore) -> str:
 
 
 def joined(metastore: Metastore, store: Store) -> Lake:
-    """A commit is made when the database has it. A store that does not answer then is told later."""
+    """A commit is made when the database has it. A store that does not answer then is told later, and by the newer program if
+    the tables have been upgraded since."""
 
     def after_commit() -> None:
-        with suppress(Unfinished):
+        with suppress(Unfinished, schema.OtherVersion):
             record(metastore, store)
 
     metastore.after_commit = after_commit

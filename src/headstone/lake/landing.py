@@ -24,6 +24,7 @@ from headstone.lake.spans import SPREAD_MAX, Span
 from headstone.log.arrow_batches import Written, batches_of
 from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.progress import Meter
 from headstone.retention.keys import HashKey
 from headstone.storage.stores import Store
 
@@ -52,6 +53,11 @@ def next_offsets(lake: Lake, ends: Ends) -> dict[TopicPartition, int]:
             topic, 1 + max(partition.number for partition in fresh if partition.topic == topic)
         )
     return lake.metastore.next_offsets() if fresh else nexts
+
+
+def offsets_between(starts: Mapping[TopicPartition, int], ends: Ends) -> int:
+    """How many offsets lie before the ends; of a partition that has no start all of them."""
+    return sum(max(0, end - starts.get(partition, 0)) for partition, end in ends.items())
 
 
 def append_landed(
@@ -110,8 +116,7 @@ class ObjectSize:
 
     def objects(self, nexts: Mapping[TopicPartition, int], ends: Ends) -> int:
         """For what a micro-batch brings: few, so that each is worth having, and none too large for a task's memory."""
-        offsets = sum(max(0, end - nexts[partition]) for partition, end in ends.items())
-        return max(1, -(-offsets // self.offsets))
+        return max(1, -(-offsets_between(nexts, ends) // self.offsets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +132,8 @@ class LandTask:
     codec: int
     extent_bytes: int
 
-    def land(self, number: int, batches: Iterator[pa.RecordBatch]) -> Stored | None:
-        """None if nothing of it is new; then nothing is uploaded."""
+    def land(self, number: int, batches: Iterator[pa.RecordBatch], meter: Meter) -> Stored | None:
+        """None if nothing of it is new; then nothing is uploaded. The meter counts offsets."""
         fresh = self._new(batches)
         first = next(fresh, None)
         if first is None:
@@ -144,6 +149,7 @@ class LandTask:
                         waiting, topic_partition = [], where
                     waiting.append(written)
                 _refuse_much(writer.size + sum(len(one.data) for one in waiting))
+                meter.add(_reach(batch), batch.num_rows)
             self._flush(writer, topic_partition, waiting)
 
         return write_once(self.store, self.object_ids[number], fill)
@@ -168,6 +174,12 @@ class LandTask:
             max_timestamp_ms=max(one.max_timestamp_ms for one in waiting),
             oldest_timestamp_ms=oldest(one.max_timestamp_ms for one in waiting), keys=keys,
         )  # fmt: skip
+
+
+def _reach(batch: pa.RecordBatch) -> int:
+    """Offsets from the first of these rows of one partition to the last."""
+    offsets = batch.column("offset")
+    return int(offsets[-1].as_py()) - int(offsets[0].as_py()) + 1
 
 
 def _refuse_much(size: int) -> None:

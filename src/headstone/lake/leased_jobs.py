@@ -1,19 +1,23 @@
-"""Compaction of any number of partitions for one who does not share the queue: job after job, each under its leases.
+"""Compaction and leveling of any number of partitions for one who does not share the queue: job after job, each under its
+leases.
 
 A job holds the rows of all its extents in memory, so a lake of any size goes in jobs of so many extents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from headstone.lake.compaction import Compacted, Stopped, compact_partitions
 from headstone.lake.job_plan import JobOptions
-from headstone.lake.keeping import leased_all
+from headstone.lake.keeping import KeptLeases, leased_all
 from headstone.lake.lake import Lake
-from headstone.lake.rows import located_all
+from headstone.lake.leases import Leases
+from headstone.lake.leveling import Leveled, level_partitions
+from headstone.lake.rows import located_present
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.engine import Engine
+from headstone.pipeline.engine import Engine, Stop, never
+from headstone.pipeline.progress import Board
 
 EXTENTS_AT_ONCE = 500_000
 """A few hundred megabytes of rows in the driver."""
@@ -37,17 +41,55 @@ def compact_leased(
     return outcomes
 
 
+def level_leased(
+    lake: Lake, order: Sequence[TopicPartition], engine: Engine, *, worker: str, purge: bool = False, stop: Stop = never,
+    board: Board | None = None, extents_at_once: int = EXTENTS_AT_ONCE,
+) -> dict[TopicPartition, Leveled | Exception]:  # fmt: skip
+    """As `compact_leased`; a lease is free as soon as its partition has ended."""
+    clock, leases = lake.metastore.clock, Leases(lake.metastore)
+    outcomes: dict[TopicPartition, Leveled | Exception] = {}
+    for names in jobs_of(lake, order, extents_at_once):
+        if stop():
+            outcomes |= {name: Stopped("stopped before it was begun; run it again") for name in names}
+            continue
+        with leased_all(lake, names, worker) as kept:
+            outcomes |= kept.refused
+            free = [name for name in names if name not in kept.refused]
+            outcomes |= level_partitions(
+                lake, free, clock=clock, engine=engine, worker=worker, purge=purge, board=board, stop=stop,
+                check=kept.check, done=_let_go(kept, leases, worker),
+            )  # fmt: skip
+    return outcomes
+
+
+def _let_go(kept: KeptLeases, leases: Leases, worker: str) -> Callable[[TopicPartition, Leveled | Exception], None]:
+    """Those in which there was nothing to do come first: they are freed together, with the first that had its turn."""
+    ended: list[TopicPartition] = []
+
+    def end(name: TopicPartition, outcome: Leveled | Exception) -> None:
+        kept.let_go(name)
+        ended.append(name)
+        if isinstance(outcome, Exception) or outcome.bytes_written:
+            leases.release_all(ended, worker)
+            ended.clear()
+
+    return end
+
+
 def jobs_of(lake: Lake, order: Sequence[TopicPartition], extents_at_once: int) -> Iterator[list[TopicPartition]]:
-    """By the partitions' rows, which know their number of extents; one that has more is a job of its own."""
+    """By the partitions' rows, which know their number of extents; one that has more is a job of its own.
+
+    One whose topic was dropped since somebody asked is in a job too, which finds no lease of it."""
     with lake.metastore.transaction(snapshot=True) as connection:
-        extents = {name: int(row.extents) for name, row in located_all(connection, order).items()}
+        extents = {name: int(row.extents) for name, row in located_present(connection, order).items()}
     names: list[TopicPartition] = []
     room = extents_at_once
     for name in order:
-        if names and extents[name] > room:
+        count = extents.get(name, 0)
+        if names and count > room:
             yield names
             names, room = [], extents_at_once
         names.append(name)
-        room -= extents[name]
+        room -= count
     if names:
         yield names

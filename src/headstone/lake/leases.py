@@ -1,7 +1,8 @@
 """Who works on what: leases on partitions, requests, workers that are alive or paused, what was done, and what has to wait.
 
 A lease spares others the work and no more: a worker that lost its lease without noticing is refused by the epoch. Every
-write is a compare-and-set; the loser changes nothing.
+write is a compare-and-set; the loser changes nothing. A topic may be dropped while somebody works on it: its partitions are
+nobody's then, and the rest of what was asked is done.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, delete, insert,
 from headstone.lake import schema
 from headstone.lake.due import most_urgent
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import chunks, located_all, partition_id_of
+from headstone.lake.rows import chunks, located_present, partition_id_of
 from headstone.lake.scheduling import Eligibility
 from headstone.log.topic_partition import TopicPartition
 
@@ -73,7 +74,7 @@ class Leases:
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
             free_or_ours = (columns.expires_ms <= moment_ms) | (columns.worker == worker)
-            names = {row.partition_id: name for name, row in located_all(connection, partitions).items()}
+            names = {row.partition_id: name for name, row in located_present(connection, partitions).items()}
             taken = _locked(connection, names, free_or_ours)
             self._lease(connection, taken, worker, moment_ms + lease_ms)
         return {names[partition_id] for partition_id in taken}
@@ -87,7 +88,8 @@ class Leases:
             moment_ms = self._metastore.moment(connection, now_ms)
             chosen, idle = most_urgent(connection, limit=limit, now_ms=moment_ms)
             self._lease(connection, [standing.partition_id for standing in chosen], worker, moment_ms + lease_ms)
-            for standing in idle:
+            kept = _kept(connection, [standing.partition_id for standing in idle], skip_locked=True)
+            for standing in (standing for standing in idle if standing.partition_id in kept):
                 row = _Job(standing.partition_id, worker, moment_ms, moment_ms)
                 _remember(connection, row, IDLE, {"why": standing.state.reason})
                 _fulfil(connection, standing.partition_id, moment_ms)
@@ -96,10 +98,10 @@ class Leases:
     def renew_all(
         self, partitions: Collection[TopicPartition], worker: str, *, now_ms: int, lease_ms: int = LEASE_MS
     ) -> set[TopicPartition]:
-        """Those of our partitions that are ours for lease_ms more; the others somebody else has taken over meanwhile."""
+        """Those of our partitions that are ours for lease_ms more; the others were taken over meanwhile, or dropped."""
         with self._metastore.transaction() as connection:
             expires_ms = self._metastore.moment(connection, now_ms) + lease_ms
-            names = {row.partition_id: name for name, row in located_all(connection, partitions).items()}
+            names = {row.partition_id: name for name, row in located_present(connection, partitions).items()}
             renewed = _locked(connection, names, schema.leases.c.worker == worker)
             self._lease(connection, renewed, worker, expires_ms)
         return {names[partition_id] for partition_id in renewed}
@@ -108,7 +110,7 @@ class Leases:
         """Those of them that are still ours."""
         columns = schema.leases.c
         with self._metastore.transaction() as connection:
-            ids = [row.partition_id for row in located_all(connection, partitions).values()]
+            ids = [row.partition_id for row in located_present(connection, partitions).values()]
             for some in chunks(ids):
                 held = columns.partition_id.in_(some) & (columns.worker == worker)
                 connection.execute(update(schema.leases).where(held).values(worker="", expires_ms=0))
@@ -162,8 +164,10 @@ class Leases:
     ) -> None:  # fmt: skip
         """Remembers a job. A request that came before the job began is fulfilled, unless the job failed: that has to wait."""
         with self._metastore.transaction() as connection:
-            partition_id = partition_id_of(connection, topic_partition)
-            moment_ms = self._metastore.moment(connection, now_ms)
+            row = located_present(connection, [topic_partition]).get(topic_partition)
+            if row is None or not _kept(connection, [row.partition_id]):
+                return
+            partition_id, moment_ms = row.partition_id, self._metastore.moment(connection, now_ms)
             _remember(connection, _Job(partition_id, worker, started_ms, moment_ms), outcome, details)
             if outcome in (COMMITTED, IDLE):
                 _fulfil(connection, partition_id, started_ms)
@@ -226,6 +230,17 @@ def _locked(connection: Connection, partition_ids: Collection[int], condition: C
         chosen = select(columns.partition_id).where(columns.partition_id.in_(some) & condition)
         locked += connection.scalars(chosen.order_by(columns.partition_id).with_for_update()).all()
     return locked
+
+
+def _kept(connection: Connection, partition_ids: Sequence[int], *, skip_locked: bool = False) -> set[int]:
+    """Those of the partitions that are there to the end of the transaction: rows that point at them can be written.
+
+    A drop that is under way is waited for. `skip_locked`: it is not, for whoever has a lease locked that the drop waits for."""
+    columns, kept = schema.partitions.c, set[int]()
+    for some in chunks(sorted(partition_ids)):
+        chosen = select(columns.partition_id).where(columns.partition_id.in_(some)).order_by(columns.partition_id)
+        kept |= set(connection.scalars(chosen.with_for_update(read=True, key_share=True, skip_locked=skip_locked)))
+    return kept
 
 
 def _with_names(table: Table) -> Select[Any]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headstone.errors import UsageError
 from headstone.lake.lake import Lake
+from headstone.lake.landing import first_offsets, offsets_between
 from headstone.lake.leader_epochs import Epochs, note_leader_epochs
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.lake.topics import Tell, TopicFacts, adopt
@@ -61,8 +62,14 @@ class LiveCluster(Protocol):
         """Of partitions whose newest epoch is another one than `newest` says. Who can't tell now is asked another time."""
 
     def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None: ...
-    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry]) -> None:
-        """In this order, with their keys, values, headers and timestamps; returns when all are acknowledged."""
+    def log_end(self, partition: TopicPartition) -> int:
+        """Where its leader's log ends, with records that not all in-sync replicas have yet, as far as anybody tells that."""
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
+        """In this order, with their keys, values, headers and timestamps, the first to this offset, which is the log's end.
+
+        Returns when all are acknowledged. After Unfinished a beginning of them is there; Spoilt if one was refused for good, or
+        got another offset than the one that was its turn."""
 
     def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Key and value of each committed record, from the first to what is the end when it is called."""
@@ -115,6 +122,17 @@ def prepare(
                     "or it is another topic of the same name; make a new lake, or restore this one's into a new topic"
                 )
     return {topic: live.partitions for topic, live in facts.items()}
+
+
+def offsets_to_come(lake: Lake, facts: Mapping[str, TopicFacts]) -> int:
+    """From where the lake ends, or the logs begin, to where they ended when they were described."""
+    starts = {
+        TopicPartition(topic, number): offset
+        for topic, live in facts.items()
+        for number, offset in first_offsets(lake, topic, live.starts).items()
+    }
+    ends = {TopicPartition(topic, number): end for topic, live in facts.items() for number, end in enumerate(live.ends)}
+    return offsets_between(starts, ends)
 
 
 class ReadTopics:

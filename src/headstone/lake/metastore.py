@@ -1,7 +1,8 @@
 """The metastore: which extents are the log of each partition. SQL through SQLAlchemy; SQLite or PostgreSQL.
 
-Owns transactions. A commit reads the partition under a lock, asks `commits` for the new state, and writes the difference
-(`changes`); a refusal rolls back everything. Objects are registered before they are uploaded, and used by one commit only.
+Owns transactions, each of which asks first whether the tables are of this program's version. A commit reads the partition under
+a lock, asks `commits` for the new state, and writes the difference (`changes`); a refusal rolls back everything. Objects are
+registered before they are uploaded, and used by one commit only.
 Times are the lake's (`clock`): what callers give as `now_ms` counts in lakes on a given clock only.
 """
 
@@ -16,10 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, func, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, TimeoutError
+from sqlalchemy import Connection, Engine, case, delete, func, insert, select, update
 
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import UsageError
 from headstone.lake import catalog, checking, commits, past, schema
 from headstone.lake.changes import (
     CONDEMNED,
@@ -45,7 +45,7 @@ from headstone.lake.clock import (
     wall_clock,
 )
 from headstone.lake.commits import Claim, CommitRefused, Extent, Partition
-from headstone.lake.database import connected, where
+from headstone.lake.database import begun, connected
 from headstone.lake.due import looked_for_small, unleveled
 from headstone.lake.journal import NOTED
 from headstone.lake.rows import (
@@ -56,15 +56,17 @@ from headstone.lake.rows import (
     loaded_all,
     located,
     located_all,
+    located_present,
     lock_pins,
     lowest_hold,
+    object_row,
     object_rows,
-    partition_id_of,
 )
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.progress import Board
 from headstone.retention.keys import HashKey
-from headstone.storage.redaction import address, first_line
+from headstone.storage.redaction import address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class Metastore:
     def open(cls, url: str, *, host: Clock = wall_clock) -> Metastore:
         """An existing metastore. A host whose clock is far from its own is refused."""
         store = cls(connected(url), host)
-        with store.transaction() as connection:
+        with store.any_version() as connection:
             if not schema.exists(connection):
                 raise UsageError(f"{address(url)} holds no lake; `headstone lake init` makes one")
             schema.expect_version(connection)
@@ -108,7 +110,7 @@ class Metastore:
 
         `lake_id`, `hash_key`: of a lake whose metastore was lost."""
         store = cls(connected(url), host)
-        with store.transaction() as connection:
+        with store.any_version() as connection:
             if schema.exists(connection):
                 raise UsageError(f"{address(url)} holds a lake already")
             schema.metadata.create_all(connection)
@@ -234,10 +236,12 @@ class Metastore:
             partition_id, row = located(connection, topic_partition, lock=False)
             return loaded_all(connection, [row])[partition_id]
 
-    def snapshot(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Partition]:
+    def snapshot(
+        self, partitions: Collection[TopicPartition] | None = None, *, present_only: bool = False
+    ) -> dict[TopicPartition, Partition]:
         """These partitions, or all of the lake, at one moment: a few statements per chunk of them, none per partition."""
         with self.transaction(snapshot=True) as connection:
-            rows = located_all(connection, partitions)
+            rows = (located_present if present_only else located_all)(connection, partitions)
             loaded = loaded_all(connection, list(rows.values()))
         return {topic_partition: loaded[row.partition_id] for topic_partition, row in sorted(rows.items())}
 
@@ -290,8 +294,12 @@ class Metastore:
 
     def keep_registered(self, object_ids: Sequence[str], *, now_ms: Moment | None = None) -> None:
         """A long job is still going to upload these: garbage collection counts their age from now on."""
+        columns = schema.objects.c
+        registered = case((columns.size == 0, -columns.changed_ms), else_=columns.size)
         self._each_some(
-            object_ids, lambda own, moment_ms: update(schema.objects).where(own).values(changed_ms=moment_ms), now_ms
+            object_ids,
+            lambda own, now: update(schema.objects).where(own).values(changed_ms=now, size=registered),
+            now_ms,
         )
 
     def unregister(self, object_ids: Sequence[str]) -> None:
@@ -357,9 +365,10 @@ class Metastore:
             return unleveled(connection, limit)
 
     def looked_for_small(self, topic_partition: TopicPartition, unleveled_bytes: int) -> None:
-        """Nothing is left to merge of what had come; what came since counts towards the next look."""
+        """Nothing is left to merge of what had come; what came since counts towards the next look. Of one that is there."""
         with self.transaction() as connection:
-            looked_for_small(connection, partition_id_of(connection, topic_partition), unleveled_bytes)
+            for row in located_present(connection, [topic_partition]).values():
+                looked_for_small(connection, row.partition_id, unleveled_bytes)
 
     def start_at(
         self, topic_partition: TopicPartition, start_offset: int, *, now_ms: Moment | None = None, unless_held: bool = False
@@ -382,7 +391,7 @@ class Metastore:
                 connection, unreferenced_before_ms, registered_before_ms, self.moment(connection, now_ms)
             )
             rows = connection.execute(select(schema.objects).where(garbage).order_by(schema.objects.c.object_id))
-            return [ObjectRow(**row._mapping) for row in rows]
+            return [object_row(row) for row in rows]
 
     def condemn(
         self, object_ids: Sequence[str], *, unreferenced_before_ms: int, registered_before_ms: int,
@@ -416,27 +425,26 @@ class Metastore:
         with self.transaction() as connection:
             return object_rows(connection)
 
-    def check(self) -> list[str]:
-        """Every invariant over the whole metastore, in one snapshot; what is wrong, in words."""
+    def check(self, board: Board | None = None) -> list[str]:
+        """Every invariant over the whole metastore, in one snapshot; what is wrong, in words. `board`: of extents."""
         with self.transaction(snapshot=True) as connection:
-            return checking.violations(connection)
+            return checking.violations(connection, board)
 
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
-        """`snapshot`: all that is read is of one moment. Else a statement sees what was committed before it began."""
-        noted = False
-        try:
-            with (self._snapshots if snapshot else self._engine).begin() as connection:
-                connection.info.pop(NOTED, None)  # of one that was rolled back, on the same connection of the pool
-                yield connection
-                noted = connection.info.pop(NOTED, False)
-        except DBAPIError as error:
-            if isinstance(error, IntegrityError | ProgrammingError):
-                raise
-            raise Unfinished(
-                f"the metastore {where(self._engine)} does not answer: {first_line(error.orig)}"
-            ) from error
-        except TimeoutError as error:  # all connections of the pool are in use
-            raise Unfinished(f"the metastore has no connection left: {first_line(error)}") from error
+        """`snapshot`: all that is read is of one moment. Else a statement sees what was committed before it began.
+
+        A program of another version is refused, and no upgrade begins before the end of the transaction (`upgrades`)."""
+        with self.any_version(snapshot=snapshot) as connection:
+            schema.expect_version(connection, snapshot=snapshot)
+            yield connection
+
+    @contextmanager
+    def any_version(self, *, snapshot: bool = False) -> Iterator[Connection]:
+        """Of tables that may not be there, or be of another version."""
+        with begun(self._snapshots if snapshot else self._engine) as connection:
+            connection.info.pop(NOTED, None)  # of one that was rolled back, on the same connection of the pool
+            yield connection
+            noted = connection.info.pop(NOTED, False)
         if noted and self.after_commit is not None:
             self.after_commit()

@@ -8,36 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headstone.errors import UsageError
-
-Run = tuple[int, int, int]
-"""First offset in the lake, first offset in the topic, how many follow each other on both sides."""
-
-
-def runs_of(offsets: Iterable[int], base: int) -> tuple[Run, ...]:
-    """Of records that were sent one after the other, the first of them to the offset `base`."""
-    runs: list[list[int]] = []
-    for position, offset in enumerate(offsets, start=base):
-        if runs and offset == runs[-1][0] + runs[-1][2]:
-            runs[-1][2] += 1
-        else:
-            runs.append([offset, position, 1])
-    return tuple((first, position, count) for first, position, count in runs)
-
-
-def translated(runs: tuple[Run, ...], base: int, offset: int) -> int:
-    """Where whoever stood at this offset of the lake goes on: at the first record that is not below it."""
-    i = bisect_right(runs, offset, key=lambda run: run[0]) - 1
-    if i < 0:
-        return base
-    first, position, count = runs[i]
-    return position + min(offset - first, count)
+from headstone.lake.offset_runs import Runs, runs_in, translated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +30,37 @@ class OffsetMap:
     """Where the log of each partition began in the lake."""
     bases: tuple[int, ...]
     """Where each partition of the topic ended before the first record came."""
+    fingerprints: tuple[str, ...]
+    """Of what the log of each partition was made of at that moment."""
+    spoilt: str = ""
+    """Why nobody can go on."""
     finished: bool = False
-    runs: Mapping[int, tuple[Run, ...]] = field(default_factory=dict)
-    """By partition."""
+    runs: Mapping[int, Runs] = field(default_factory=dict)
+    """By partition; none before it is finished."""
 
     def translate(self, partition: int, offset: int) -> int:
-        return translated(self.runs.get(partition, ()), self.bases[partition], offset)
+        assert self.finished, "nobody has kept the runs"
+        return translated(self.runs.get(partition, Runs()), self.bases[partition], offset)
 
     def write(self, path: Path) -> None:
         """Whole, or as it was."""
-        document = {**asdict(self), "runs": {str(number): some for number, some in self.runs.items()}}
         partial = path.with_name(path.name + ".partial")
         with open(partial, "w", encoding="utf-8") as file:
-            json.dump(document, file)
+            file.writelines(self._texts())
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+
+    def _texts(self) -> Iterator[str]:
+        """Of the document, a chunk of runs at a time."""
+        facts = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "runs"}
+        yield json.dumps(facts)[:-1] + ', "runs": {'
+        for i, (number, runs) in enumerate(self.runs.items()):
+            yield f'{", " if i else ""}"{number}": ['
+            for j, rows in enumerate(runs.chunks()):
+                yield (", " if j else "") + json.dumps(rows.tolist())[1:-1]
+            yield "]"
+        yield "}}"
 
 
 def read_map(path: Path) -> OffsetMap | None:
@@ -78,11 +72,10 @@ def read_map(path: Path) -> OffsetMap | None:
     try:
         document: dict[str, Any] = json.loads(text)
         runs = {
-            int(number): tuple((run[0], run[1], run[2]) for run in some)
+            int(number): runs_in(np.array(some, np.int64).reshape(-1, 3))
             for number, some in document.pop("runs").items()
         }
-        return OffsetMap(
-            **{**document, "bases": tuple(document["bases"]), "starts": tuple(document["starts"])}, runs=runs
-        )
+        lists = {name: tuple(document[name]) for name in ("bases", "starts", "fingerprints")}
+        return OffsetMap(**{**document, **lists}, runs=runs)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: no offset map of a restore; name a file that is not there yet") from error

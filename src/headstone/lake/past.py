@@ -36,10 +36,14 @@ def partition_as_of(connection: Connection, topic_partition: TopicPartition, mom
     lives = select(now).where(now.c.partition_id == partition_id, now.c.added_ms <= moment_ms)
     extents = [extent_of(found) for query in (lived, lives) for found in connection.execute(query)]
     extents.sort(key=lambda extent: extent.span.start)
+    start, end = (extents[0].span.start, extents[-1].span.end) if extents else (0, 0)
+    # When the start moved is not told, but not since the last commit. Before that all that the extents held is shown.
+    start, end = (
+        (row.start_offset, row.next_offset) if moment_ms >= row.changed_ms else (min(row.start_offset, start), end)
+    )
     return Partition(
-        start_offset=min(row.start_offset, extents[0].span.start) if extents else 0,
-        next_offset=extents[-1].span.end if extents else 0, compaction_epoch=row.compaction_epoch, extents=tuple(extents),
-        cleaned=(), tombstones=(),
+        start_offset=start, next_offset=end, compaction_epoch=row.compaction_epoch, extents=tuple(extents), cleaned=(),
+        tombstones=(),
     )  # fmt: skip
 
 

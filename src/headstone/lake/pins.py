@@ -19,6 +19,7 @@ from headstone.lake import schema
 from headstone.lake.clock import Moment
 from headstone.lake.metastore import Metastore
 from headstone.lake.rows import lock_pins
+from headstone.lake.schema import OtherVersion
 
 PIN_MS = 600_000
 """Of a pin that is renewed: so long after a reader has died, what it read may go."""
@@ -86,7 +87,7 @@ def pinned(metastore: Metastore, reader: str, *, as_of_ms: int | None = None) ->
 
     def renew() -> None:
         while not done.wait(PIN_MS / RENEWALS / 1000):
-            with suppress(Unfinished):  # the metastore may answer the next one
+            with suppress(Unfinished, OtherVersion):  # the metastore may answer the next one
                 pins.renew(pin)
 
     thread = threading.Thread(target=renew, daemon=True, name="pin")
@@ -96,5 +97,5 @@ def pinned(metastore: Metastore, reader: str, *, as_of_ms: int | None = None) ->
     finally:
         done.set()
         thread.join()
-        with suppress(Unfinished):  # then it expires
+        with suppress(Unfinished, OtherVersion):  # then it expires
             pins.release(pin)

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from sqlalchemy import select
+from sqlalchemy import exists, func, select
 
 from headstone.errors import CorruptLog
 from headstone.lake import schema
 from headstone.lake.changes import COMMITTED
 from headstone.lake.commits import CommitRefused, Extent, Partition
+from headstone.lake.compaction import Stopped
 from headstone.lake.lake import Lake
-from headstone.lake.leveling import rewrite_runs
 from headstone.lake.object_accounts import Account, accounts_of
 from headstone.lake.objects import Range, read_index
+from headstone.lake.rewriting import Rewriting, Rewritten, rewrite_all
 from headstone.lake.rows import chunks
 from headstone.lake.turns import Turn
 from headstone.log.topic_partition import TopicPartition
@@ -32,9 +33,13 @@ from headstone.retention.settings import DEAD_AGE_MAX, setting_of
 from headstone.storage.stores import MissingObject
 
 INDEXES_AT_ONCE = 8
+PARTITIONS_AT_ONCE = 16
+"""In one job, whose leases are held and whose extents' rows are in memory."""
 
 WorkingOn = Callable[[TopicPartition], AbstractContextManager[object]]
 """Has the lease of a partition while the block runs."""
+Choice = Callable[[Partition], list[Extent]]
+"""Which extents of a partition are written anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,7 @@ class Evacuated:
 
 @dataclass(slots=True, kw_only=True)
 class _Mover:
-    """Writes extents anew, partition after partition, and adds up."""
+    """Writes extents anew, of some partitions at a time, and adds up."""
 
     lake: Lake
     clock: Callable[[], int]
@@ -67,49 +72,74 @@ class _Mover:
     extents: int = 0
     bytes_written: int = 0
     busy: list[str] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
     complete: bool = True
 
-    def move(self, topic_partition: TopicPartition, chosen: Callable[[Partition], list[Extent]]) -> None:
-        """One that is busy is noted: those behind it have their turn all the same."""
-        if self.turn.is_over:
-            self.complete = False
-            return
-        try:
-            self._move(topic_partition, chosen)
-        except CommitRefused as refusal:
-            self.busy.append(f"{topic_partition}: {refusal}")
-            self.complete = False
+    def move(self, chosen: Mapping[TopicPartition, Choice]) -> None:
+        """In jobs of many partitions. One that is busy is noted, and so is what another met: all the others have their turn."""
+        names = sorted(chosen)
+        for first in range(0, len(names), PARTITIONS_AT_ONCE):
+            if self.turn.is_over:
+                self.complete = False
+                break
+            with ExitStack() as stack:
+                free = [name for name in names[first : first + PARTITIONS_AT_ONCE] if self._is_free(name, stack)]
+                self._move({name: chosen[name] for name in free})
 
-    def _move(self, topic_partition: TopicPartition, chosen: Callable[[Partition], list[Extent]]) -> None:
-        with self.working_on(topic_partition):
-            partition = self.lake.metastore.partition(topic_partition)
-            runs = [[extent] for extent in chosen(partition)]
+    def _is_free(self, topic_partition: TopicPartition, stack: ExitStack) -> bool:
+        """Ours, as long as the stack is there."""
+        try:
+            stack.enter_context(self.working_on(topic_partition))
+        except CommitRefused as refusal:
+            self._pass_over(topic_partition, refusal)
+            return False
+        return True
+
+    def _pass_over(self, topic_partition: TopicPartition, refusal: CommitRefused) -> None:
+        self.busy.append(f"{topic_partition}: {refusal}")
+        self.complete = False
+
+    def _move(self, chosen: Mapping[TopicPartition, Choice]) -> None:
+        wanted: dict[TopicPartition, Rewriting] = {}
+        for name, partition in self.lake.metastore.snapshot(chosen, present_only=True).items():
+            runs = [[extent] for extent in chosen[name](partition)]
             some = self.turn.spend(runs)
+            self.complete = self.complete and len(some) == len(runs)
+            wanted[name] = Rewriting(partition=partition, runs=some)
             if self.board is not None:
                 self.board.expect(sum(extent.length for run in some for extent in run))
-            rewritten = rewrite_runs(
-                self.lake, topic_partition, partition, some, clock=self.clock, engine=self.engine, worker=self.worker,
-                board=self.board,
-            )  # fmt: skip
-        self.extents += rewritten.extents
-        self.bytes_written += rewritten.bytes_written
-        self.complete = self.complete and len(some) == len(runs)
+        outcomes = rewrite_all(
+            self.lake, wanted, clock=self.clock, engine=self.engine, worker=self.worker, board=self.board,
+            stop=lambda: not self.turn.go_on(),
+        )  # fmt: skip
+        for name, outcome in outcomes.items():
+            match outcome:
+                case Rewritten():
+                    self.extents += outcome.extents
+                    self.bytes_written += outcome.bytes_written
+                case CommitRefused():
+                    self._pass_over(name, outcome)
+                case Stopped():
+                    self.complete = False
+                case _:
+                    self.failures.append(outcome)
 
     def evacuate(self, topics: Collection[str]) -> None:
         if self.turn.is_over:
             self.complete = False
             return
         left = objects_to_leave(self.lake, topics, indexes=self.indexes)
-        for topic_partition in _pointing_at(self.lake, left):
-            self.move(
-                topic_partition,
-                lambda partition: [
-                    extent for extent in partition.extents if {extent.object_id, extent.dead_object} & left
-                ],
-            )
+
+        def inside(partition: Partition) -> list[Extent]:
+            return [extent for extent in partition.extents if {extent.object_id, extent.dead_object} & left]
+
+        self.move(dict.fromkeys(_pointing_at(self.lake, left), inside))
         self.objects |= left
 
     def summary(self) -> Evacuated:
+        """Of all that was to be done, or raises what the first partition that failed has met."""
+        for error in self.failures:
+            raise error
         return Evacuated(
             objects=tuple(sorted(self.objects)), extents=self.extents, bytes_written=self.bytes_written,
             busy=tuple(self.busy), complete=self.complete,
@@ -214,43 +244,70 @@ def aged_extents(partition: Partition, *, age_ms_max: int, now_ms: int) -> list[
 def purge_aged(
     lake: Lake, *, clock: Callable[[], int], age_ms_max: int | None = None, topics: Collection[str] | None = None,
     worker: str | None = None,
-    working_on: WorkingOn = nullcontext, turn: Turn | None = None, emptied: set[str] | None = None,
-    board: Board | None = None,
+    working_on: WorkingOn = nullcontext, turn: Turn | None = None, board: Board | None = None,
+    engine: Engine | None = None,
 ) -> Evacuated:  # fmt: skip
     """Bytes of records that have been dead for longer than their topic allows leave the objects in use; gc does the rest.
 
     `age_ms_max`: of topics that do not say it themselves; None: as long as it takes. Partitions that somebody else works on
-    are told of. `emptied`: topics whose objects are still to be evacuated; whoever works in several turns keeps it."""
-    mover = _Mover(lake=lake, clock=clock, worker=worker, working_on=working_on, turn=turn or Turn(), board=board)
-    waiting = set() if emptied is None else emptied
-    for topic_partition, age in _aged_partitions(lake, clock(), age_ms_max):
-        if topics is not None and topic_partition.topic not in topics:
-            continue
-        waiting.add(topic_partition.topic)
-        mover.move(topic_partition, partial(aged_extents, age_ms_max=age, now_ms=clock()))
-    if waiting:
-        purged, mover.complete = mover.complete, True
-        mover.evacuate(waiting)  # asks every object in use: once, when all that is aged has left
-        if mover.complete:
-            waiting.clear()
-        mover.complete = mover.complete and purged
+    are told of. What one turn has begun is found by the next, whoever takes it."""
+    mover = _Mover(
+        lake=lake, clock=clock, worker=worker, working_on=working_on, turn=turn or Turn(), board=board, engine=engine
+    )  # fmt: skip
+    ages, now_ms = _ages(lake, age_ms_max, topics), clock()
+    mover.move(
+        {
+            name: partial(aged_extents, age_ms_max=age, now_ms=now_ms)
+            for name, age in _aged_partitions(lake, now_ms, ages)
+        }
+    )
+    if left_behind := aged_behind(lake, clock(), ages):
+        mover.evacuate(left_behind)  # asks every object in use: once, when all that is aged has left
     return mover.summary()
 
 
-def _aged_partitions(lake: Lake, now_ms: int, age_ms_max: int | None) -> list[tuple[TopicPartition, int]]:
+def _ages(lake: Lake, age_ms_max: int | None, topics: Collection[str] | None) -> dict[str, int]:
+    """How long records of each of these topics, or of all, may be dead; of those that have a limit."""
+    ages = {
+        topic: _age_ms_max(settings, age_ms_max)
+        for topic, settings in lake.metastore.topics().items()
+        if topics is None or topic in topics
+    }
+    return {topic: age for topic, age in ages.items() if age is not None}
+
+
+def _aged_partitions(lake: Lake, now_ms: int, ages: Mapping[str, int]) -> list[tuple[TopicPartition, int]]:
     """With the age that counts for each. By the partitions' rows, which tell since when the longest dead record is."""
-    columns, settings = schema.partitions.c, lake.metastore.topics()
+    columns = schema.partitions.c
     query = select(schema.topics.c.name, columns.number, columns.dead_since_ms).join_from(
         schema.partitions, schema.topics
     )
     with lake.metastore.transaction(snapshot=True) as connection:
-        marked = connection.execute(query.where(columns.dead_since_ms >= 0)).all()
-    ages = {topic: _age_ms_max(settings[topic], age_ms_max) for topic in {row.name for row in marked}}
+        marked = connection.execute(query.where(columns.dead_since_ms >= 0)).all() if ages else ()
     return sorted(
-        (TopicPartition(row.name, row.number), age)
+        (TopicPartition(row.name, row.number), ages[row.name])
         for row in marked
-        if (age := ages[row.name]) is not None and now_ms - row.dead_since_ms >= age
+        if row.name in ages and now_ms - row.dead_since_ms >= ages[row.name]
     )
+
+
+def aged_behind(lake: Lake, now_ms: int, ages: Mapping[str, int]) -> list[str]:
+    """Topics whose aged dead records have left the log and lie in objects that others still use.
+
+    By the past extents that held them: they are known until their object goes. One whose bytes are still an extent's, with
+    more marks, has left nothing behind."""
+    past, extents, objects = schema.past_extents, schema.extents, schema.objects
+    in_use = exists().where(extents.c.object_id == past.c.object_id, extents.c.position == past.c.position)
+    joined = (
+        past.join(schema.partitions, past.c.partition_id == schema.partitions.c.partition_id)
+        .join(schema.topics, schema.partitions.c.topic_id == schema.topics.c.topic_id)
+        .join(objects, past.c.object_id == objects.c.object_id)
+    )
+    query = select(schema.topics.c.name, func.min(past.c.dead_since_ms).label("since_ms")).select_from(joined)
+    query = query.where(objects.c.state == COMMITTED, past.c.dead_since_ms >= 0, ~in_use)
+    with lake.metastore.transaction(snapshot=True) as connection:
+        rows = connection.execute(query.group_by(schema.topics.c.name)).all() if ages else ()
+    return sorted(row.name for row in rows if row.name in ages and now_ms - row.since_ms >= ages[row.name])
 
 
 def _age_ms_max(settings: Mapping[str, object], otherwise: int | None) -> int | None:

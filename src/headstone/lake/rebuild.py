@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,14 +25,14 @@ from headstone.lake.clock import GIVEN
 from headstone.lake.commits import EMPTY, Extent, Partition, TombstoneRange
 from headstone.lake.database import connected
 from headstone.lake.erasures import ERASED, REQUESTED
-from headstone.lake.journal import Entry, extent_of_entry, read_all
+from headstone.lake.journal import Entry, SetBack, extent_of_entry, read_all, record
 from headstone.lake.lake import LAKE_ID_BYTES, MARKER, Lake, joined
 from headstone.lake.leader_epochs import Epochs
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import chunks, loaded_all, located, places, topic_settings, totals_of_row
+from headstone.lake.rows import chunks, loaded_all, located, located_all, places, topic_settings, totals_of_row
 from headstone.lake.spans import Span
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.progress import Board
+from headstone.pipeline.progress import ROWS, Board, Meter, ProgressLine, meter_on
 from headstone.storage.redaction import address
 from headstone.storage.stores import MissingObject, Store
 
@@ -64,7 +65,10 @@ class Replayed:
     """Of the journal, that were read."""
     changes: int = 0
     topics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Of each topic that ever was, the number of the entry that tells of it last; it may have been made again."""
     logs: dict[TopicPartition, _Log] = field(default_factory=dict)
+    """Of partitions that had a commit. The others are empty."""
     epochs: dict[TopicPartition, Epochs] = field(default_factory=dict)
     erasures: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     """By topic and digest of the key."""
@@ -84,12 +88,15 @@ class Replayed:
             topic, key_digest = change["erasure"]
             self.erasures[topic, key_digest] = change
         elif change.get("dropped"):
-            self.topics.pop(change["topic"], None)
-            for partition in [one for one in self.logs if one.topic == change["topic"]]:
-                del self.logs[partition]
-                self.epochs.pop(partition, None)
+            self._drop(change["topic"])
         else:
             self.topics[change["topic"]] = change
+
+    def _drop(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+        self.dropped[topic] = self.number
+        self.logs = {partition: log for partition, log in self.logs.items() if partition.topic != topic}
+        self.epochs = {partition: epochs for partition, epochs in self.epochs.items() if partition.topic != topic}
 
     def _commit(self, log: _Log, change: Mapping[str, Any]) -> None:
         for start in change["gone"]:
@@ -162,32 +169,39 @@ def open_for_rebuild(metastore_url: str, location: str | None, *, settings: Mapp
 
 
 def _metastore_if_any(url: str) -> Metastore | None:
-    with Metastore(connected(url)).transaction() as connection:
+    with Metastore(connected(url)).any_version() as connection:
         there = schema.exists(connection)
     return Metastore.open(url) if there else None
 
 
-def rebuild(lake: Lake, *, board: Board | None = None, tell: Tell = lambda text: None) -> Rebuilt:
+def rebuild(lake: Lake, *, progress: bool = False, tell: Tell = lambda text: None) -> Rebuilt:
     """Nobody else may work on the lake meanwhile; a commit that comes between is not in the journal, and gone."""
-    after = replayed(lake.store, board)
+    # A commit that the store has not heard of yet is a commit. Of a metastore that was set back it is another history's.
+    with suppress(SetBack):
+        record(lake.metastore, lake.store)
+    with ProgressLine(enabled=progress) as line:
+        after = replayed(lake.store, line.board)
     tell(f"{after.changes:,} changes in {after.objects:,} objects of the journal")
     sizes = {entry.path.rpartition("/")[2]: entry.size for entry in lake.store.entries("objects")}
     needed = _needed(after)
-    with lake.metastore.transaction() as connection:
+    extents = sum(len(log.extents) for log in after.logs.values())
+    with ProgressLine(enabled=progress, unit=ROWS) as line, lake.metastore.transaction() as connection:
+        meter = meter_on(line.board)
+        line.expect(len(sizes.keys() | needed.keys()) + extents + len(after.erasures))
         if after.newest_ms > lake.metastore.moment(connection):
             connection.execute(update(schema.lakes).values(clock_ms=after.newest_ms))
         now_ms = lake.metastore.moment(connection)
         _write_topics(connection, after)
-        _write_objects(connection, sizes, needed, now_ms)
-        changed = _write_partitions(connection, after, now_ms)
-        erasures = _write_erasures(connection, after, now_ms)
+        _write_objects(connection, sizes, needed, now_ms, meter)
+        changed = _write_partitions(connection, after, now_ms, meter)
+        erasures = _write_erasures(connection, after, now_ms, meter)
         _forget_missing(connection, sizes.keys() | needed.keys())
         catalog.requeue(connection)
         connection.execute(delete(schema.journal))
         connection.execute(update(schema.lakes).values(journal_number=after.number))
     return Rebuilt(
         topics=len(after.topics), partitions=len(after.logs), changes=after.changes, changed=tuple(changed),
-        extents=sum(len(log.extents) for log in after.logs.values()), erasures=erasures,
+        extents=extents, erasures=erasures,
         unused=tuple(sorted(sizes.keys() - needed.keys())),
         missing=tuple(sorted(one for one, size in needed.items() if sizes.get(one, -1) < size)),
     )  # fmt: skip
@@ -205,10 +219,13 @@ def _needed(after: Replayed) -> dict[str, int]:
 
 def _write_topics(connection: Connection, after: Replayed) -> None:
     rows = {row.name: row for row in connection.execute(select(schema.topics))}
-    for topic in rows.keys() - after.topics.keys():
+    number = connection.execute(select(schema.lakes.c.journal_number)).scalar_one()
+    kept = {topic for topic, row in rows.items() if _is_the_same(row, after, number)}
+    for topic in sorted(rows.keys() - kept):
         catalog.forget_topic(connection, topic)
     for topic, facts in after.topics.items():
-        if topic in rows:
+        if topic in kept:
+            catalog.forget_partitions(connection, topic, facts["partitions"])
             catalog.add_partitions(connection, topic, facts["partitions"])
             values = {"settings": json.dumps(facts["settings"]), "kafka_id": facts["kafka_id"]}
             connection.execute(update(schema.topics).where(schema.topics.c.name == topic).values(**values))
@@ -216,7 +233,18 @@ def _write_topics(connection: Connection, after: Replayed) -> None:
             catalog.create_topic(connection, topic, facts["partitions"], facts["settings"], facts["kafka_id"])
 
 
-def _write_objects(connection: Connection, sizes: Mapping[str, int], needed: Mapping[str, int], now_ms: int) -> None:
+def _is_the_same(row: Any, after: Replayed, number: int) -> bool:
+    """Whether a topic of the metastore is the journal's of that name, and not one that was dropped behind `number`, the last
+    entry that the metastore knows of, or in what a base has folded: then nothing but its id in Kafka may tell."""
+    facts = after.topics.get(row.name)
+    if facts is None or after.dropped.get(row.name, 0) > number:
+        return False
+    return row.kafka_id is None or facts["kafka_id"] is None or row.kafka_id == facts["kafka_id"]
+
+
+def _write_objects(
+    connection: Connection, sizes: Mapping[str, int], needed: Mapping[str, int], now_ms: int, meter: Meter
+) -> None:
     """What is in the store, or should be. Grace counts from now on: whoever reads by an older metastore may need them."""
     table = schema.objects
     present = {row.object_id: row for row in connection.execute(select(table))}
@@ -230,18 +258,22 @@ def _write_objects(connection: Connection, sizes: Mapping[str, int], needed: Map
     fresh = [row for object_id, row in wanted.items() if object_id not in present]
     for some in chunks(fresh):
         connection.execute(insert(table), some)
-    for object_id, row in wanted.items():
-        if object_id in present and present[object_id].state != row["state"]:
+        meter.add(len(some), 0)
+    for object_id, row in ((one, wanted[one]) for one in wanted if one in present):
+        if present[object_id].state != row["state"]:
             connection.execute(update(table).where(table.c.object_id == object_id).values(**row))
+        meter.add(1, 0)
 
 
-def _write_partitions(connection: Connection, after: Replayed, now_ms: int) -> list[str]:
-    """Those that changed. Their past is another's, or nobody's: it is told from now on."""
+def _write_partitions(connection: Connection, after: Replayed, now_ms: int, meter: Meter) -> list[str]:
+    """Those that changed. Their past is another's, or nobody's: it is told from now on.
+
+    Every one that there is: what the metastore has in one of which the journal tells no commit was never told to the store."""
     changed = []
     table = schema.partitions
-    for partition, log in sorted(after.logs.items()):
+    for partition in sorted(located_all(connection, None)):
         partition_id, row = located(connection, partition, lock=True)
-        before, wanted = loaded_all(connection, [row])[partition_id], log.partition()
+        before, wanted = loaded_all(connection, [row])[partition_id], after.logs.get(partition, _Log()).partition()
         if before != wanted:
             locked = Locked(
                 topic_partition=partition, partition_id=partition_id, before=before, totals=totals_of_row(row),
@@ -250,12 +282,19 @@ def _write_partitions(connection: Connection, after: Replayed, now_ms: int) -> l
             write(connection, locked, wanted)
             values = {
                 "known_from_ms": now_ms,
-                "first_added_ms": now_ms if row.first_added_ms < 0 else row.first_added_ms,
+                "first_added_ms": _first_added_ms(row.first_added_ms, wanted, now_ms),
             }
             connection.execute(update(table).where(table.c.partition_id == partition_id).values(**values))
             changed.append(str(partition))
         _write_epochs(connection, partition_id, after.epochs.get(partition, ()))
+        meter.add(len(wanted.extents), 0)
     return changed
+
+
+def _first_added_ms(known_ms: int, partition: Partition, now_ms: int) -> int:
+    if partition == EMPTY:
+        return -1
+    return now_ms if known_ms < 0 else known_ms
 
 
 def _write_epochs(connection: Connection, partition_id: int, epochs: Epochs) -> None:
@@ -266,7 +305,7 @@ def _write_epochs(connection: Connection, partition_id: int, epochs: Epochs) -> 
         connection.execute(insert(table), rows)
 
 
-def _write_erasures(connection: Connection, after: Replayed, now_ms: int) -> int:
+def _write_erasures(connection: Connection, after: Replayed, now_ms: int, meter: Meter) -> int:
     """How many are not done. An object that nobody points at may hold such a key since before: its age begins anew, so the
     steps of the erasure do, too."""
     table = schema.erasures
@@ -275,6 +314,7 @@ def _write_erasures(connection: Connection, after: Replayed, now_ms: int) -> int
         connection.execute(delete(table).where(table.c.topic == topic, table.c.key_digest == key_digest))
         row = {"topic": topic, "key_digest": key_digest, "not_before_ms": 0, "waits_for": ""}
         connection.execute(insert(table).values(**row, **values))
+        meter.add(1, 0)
     begun_again = {"step": REQUESTED, "step_ms": now_ms, "not_before_ms": 0, "waits_for": ""}
     return connection.execute(update(table).where(table.c.step != ERASED).values(**begun_again)).rowcount
 

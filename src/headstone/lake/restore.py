@@ -4,25 +4,28 @@ Into an empty topic, in offset order: keys, values, headers and timestamps are k
 which. A record without a timestamp, or with 0, gets that of the restore: clients have no way to say so. Verification reads the
 topic back as a read_committed consumer and compares its table with the lake's.
 
-With an offset map a restore that was interrupted goes on: it remembers the moment that is restored and where each partition
-ended before. Records arrive in order and once each, so as many are there as the log has grown by. Nobody else may write to the
-topic meanwhile.
+With an offset map a restore that was interrupted goes on: it remembers the moment that is restored, what the log was made of
+then, and where each partition ended before. Records arrive in order, once each, and none without all before it, so as many are
+there as the log has grown by: a task asks for that when it begins, since it may not be the first to run. Nobody else may write
+to the topic meanwhile. Nothing keeps a task from it that was given up and lives on, but every record is acknowledged with its
+offset: where one is not in its place, or the log has another end, the restore ends for good.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from headstone.errors import Unfinished, UsageError
-from headstone.lake.commits import Extent
+from headstone.errors import Spoilt, Unfinished, UsageError
+from headstone.lake.commits import Extent, Partition
 from headstone.lake.group_offsets import GROUPS, committed_in
 from headstone.lake.lake import Lake
 from headstone.lake.live import LiveCluster, LiveTopic
-from headstone.lake.offset_map import OffsetMap, Run, read_map, runs_of
+from headstone.lake.offset_map import OffsetMap, read_map
+from headstone.lake.offset_runs import GrowingRuns, Runs
+from headstone.lake.pins import pinned
 from headstone.lake.reading import records, records_in, snapshots
 from headstone.lake.restored_contents import Contents, compared, digest_of
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
@@ -32,10 +35,12 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board, Meter
+from headstone.pipeline.work import answers
 from headstone.retention.settings import kafka_settings
 from headstone.storage.stores import Store
 
 RECORDS_PER_TOLD = 10_000
+ANEW = "delete the topic and the offset map, then begin again"
 
 Tell = Callable[[str], None]
 
@@ -62,59 +67,113 @@ class RestoreWork:
     start_offset: int
     cluster: LiveCluster
     base: int
-    sent: int
-    """Records that are there already."""
+    """Where the target ended before its first record came."""
     verify: bool
     whole: bool
     """Every record counts, not only the table."""
+    mapped: bool
+    """Somebody asks which offsets the records get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRestored:
     restored: Restored
-    runs: tuple[Run, ...]
+    runs: Runs | None
 
 
 def restore(
     lake: Lake, topic: str, to_topic: str, cluster: LiveCluster, *, engine: Engine | None = None,
-    as_of_ms: int | None = None, verify: bool = True, copies: int = 1, map_file: Path | None = None,
-    board: Board | None = None, tell: Tell = lambda text: None,
+    as_of_ms: int | None = None, verify: bool = True, copies: int = 1, map_file: Path | None = None, mapped: bool = True,
+    board: Board | None = None, tell: Tell = lambda text: None, reader: str = "restore",
 ) -> tuple[list[Restored], OffsetMap]:  # fmt: skip
-    """A topic that is not there is made, with the lake's number of partitions. `map_file`: the offset map, and to go on by."""
+    """A topic that is not there is made, with the lake's number of partitions. `map_file`: the offset map, and to go on by.
+
+    `mapped` False, without a file: nobody wants the map, and the one that is returned is not finished. `reader`: who pins what
+    is read."""
     partitions = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
     if not partitions:
         raise UsageError(f"the lake has no topic {topic}")
-    settings = lake.metastore.topics()[topic]
-    live = _made_or_found(cluster, to_topic, len(partitions), settings, copies)
     before = read_map(map_file) if map_file is not None else None
     if before is not None:
-        begun = _gone_on(before, lake, topic, to_topic, as_of_ms, tell)
-    else:
-        _refuse_full(to_topic, live)
-        moment_ms = lake.metastore.clock() if as_of_ms is None else as_of_ms
-        first_states = snapshots(lake, partitions, as_of_ms)
-        begun = OffsetMap(
-            lake_id=lake.metastore.lake_id, topic=topic, to_topic=to_topic, as_of_ms=moment_ms, bases=live.ends,
-            starts=tuple(first_states[partition].start_offset for partition in partitions),
-        )  # fmt: skip
-        if map_file is not None:
+        _expect_unfinished(before, lake, topic, to_topic, as_of_ms)
+        tell(f"going on with the restore of {topic} as of {before.as_of_ms}")
+    settings = lake.metastore.topics()[topic]
+    with pinned(lake.metastore, reader, as_of_ms=as_of_ms if before is None else before.as_of_ms):
+        live = _made_or_found(cluster, to_topic, len(partitions), settings, copies)
+        if before is None:
+            _refuse_full(to_topic, live)
+        moment_ms = _moment(lake, before, as_of_ms)
+        states = snapshots(lake, partitions, moment_ms if map_file is not None else as_of_ms)
+        begun = before or _begun(lake, topic, to_topic, as_of_ms, moment_ms, states, live)
+        _refuse_changed(begun, states)
+        if before is None and map_file is not None:
             begun.write(map_file)
-    states = snapshots(lake, partitions, begun.as_of_ms if map_file is not None else as_of_ms)
-    works = [
-        RestoreWork(
-            partition=partition, target=TopicPartition(to_topic, partition.number), store=lake.store,
-            extents=states[partition].extents, start_offset=start, cluster=cluster, base=base,
-            sent=end - base, verify=verify, whole=not_compacted(settings) is not None,
-        )
-        for partition, start, base, end in zip(partitions, begun.starts, begun.bases, live.ends, strict=True)
-    ]  # fmt: skip
+        works = [
+            RestoreWork(
+                partition=partition, target=TopicPartition(to_topic, partition.number), store=lake.store,
+                extents=states[partition].extents, start_offset=start, cluster=cluster, base=base, verify=verify,
+                whole=not_compacted(settings) is not None, mapped=mapped or map_file is not None,
+            )
+            for partition, start, base in zip(partitions, begun.starts, begun.bases, strict=True)
+        ]  # fmt: skip
+        done = _run(works, engine or InProcess(1), begun, map_file, board)
+    runs = {one.restored.partition.number: one.runs for one in done if one.runs is not None}
+    ended = replace(begun, finished=len(runs) == len(done), runs=runs)
+    if map_file is not None:
+        ended.write(map_file)
+    return [one.restored for one in done], ended
+
+
+def _moment(lake: Lake, before: OffsetMap | None, as_of_ms: int | None) -> int:
+    if before is not None:
+        return before.as_of_ms
+    return lake.metastore.clock() if as_of_ms is None else as_of_ms
+
+
+def _begun(
+    lake: Lake, topic: str, to_topic: str, as_of_ms: int | None, moment_ms: int,
+    states: Mapping[TopicPartition, Partition], live: LiveTopic,
+) -> OffsetMap:  # fmt: skip
+    now = snapshots(lake, sorted(states), as_of_ms)
+    return OffsetMap(
+        lake_id=lake.metastore.lake_id, topic=topic, to_topic=to_topic, as_of_ms=moment_ms, bases=live.ends,
+        starts=tuple(now[partition].start_offset for partition in sorted(states)), fingerprints=_fingerprints(states),
+    )  # fmt: skip
+
+
+def _fingerprints(states: Mapping[TopicPartition, Partition]) -> tuple[str, ...]:
+    """Of what the log of each partition is made of."""
+    return tuple(
+        digest_of("".join(map(_line, states[partition].extents)).encode()).hex() for partition in sorted(states)
+    )
+
+
+def _line(extent: Extent) -> str:
+    return f"{extent.span.start} {extent.span.end} {extent.object_id} {extent.position} {extent.dead_object} {extent.dead}\n"
+
+
+def _refuse_changed(begun: OffsetMap, states: Mapping[TopicPartition, Partition]) -> None:
+    """A commit that was under way when the restore began has an older time: the first run did not see it, the next one does."""
+    for partition, then, now in zip(sorted(states), begun.fingerprints, _fingerprints(states), strict=True):
+        if then != now:
+            raise Spoilt(
+                f"{partition} as of {begun.as_of_ms} is not made of what it was when the restore began: a commit was under way "
+                f"then, or the lake is another one; {ANEW}"
+            )
+
+
+def _run(
+    works: Sequence[RestoreWork], engine: Engine, begun: OffsetMap, map_file: Path | None, board: Board | None
+) -> list[PartitionRestored]:
     if board is not None:
         board.expect(sum(extent.length for work in works for extent in work.extents))
-    done = (engine or InProcess(1)).each(restore_partition, works, board)
-    finished = replace(begun, finished=True, runs={one.restored.partition.number: one.runs for one in done})
-    if map_file is not None:
-        finished.write(map_file)
-    return [one.restored for one in done], finished
+    outcomes = engine.outcomes(restore_partition, works, board)
+    for outcome in outcomes:
+        if isinstance(outcome, Spoilt):
+            if map_file is not None:
+                replace(begun, spoilt=str(outcome)).write(map_file)
+            raise Spoilt(f"{outcome}; {ANEW}")
+    return answers(outcomes)
 
 
 def _made_or_found(
@@ -161,41 +220,56 @@ def _expect_same(before: OffsetMap, lake: Lake, topic: str, to_topic: str, as_of
         )
 
 
-def _gone_on(before: OffsetMap, lake: Lake, topic: str, to_topic: str, as_of_ms: int | None, tell: Tell) -> OffsetMap:
+def _expect_unfinished(before: OffsetMap, lake: Lake, topic: str, to_topic: str, as_of_ms: int | None) -> None:
     _expect_same(before, lake, topic, to_topic, as_of_ms)
     if before.finished:
         raise UsageError(f"{before.topic} was restored into {before.to_topic}: the offset map is complete")
-    tell(f"going on with the restore of {topic} as of {before.as_of_ms}")
-    return before
+    if before.spoilt:
+        raise Spoilt(f"nobody can go on with {before.to_topic}: {before.spoilt}; {ANEW}")
 
 
 def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
-    """The body of a task. What an earlier run has sent is read again for the map, and not sent."""
-    offsets = array("q")
+    """The body of a task. What an earlier run of it has sent, or an earlier restore, is read again for the map."""
+    runs = GrowingRuns(work.base) if work.mapped else None
+    end = work.cluster.log_end(work.target)
+    if end < work.base:
+        raise Spoilt(f"{work.target} ends at {end}, before the restore it ended at {work.base}: it is another topic")
     with Contents(kept=work.verify) as sent:
-        entries = _noted(work, sent, offsets, meter)
-        there = sum(1 for _ in islice(entries, work.sent))
-        if there < work.sent:
-            raise UsageError(
-                f"{work.target} has {work.sent} records more than before the restore, {work.partition} only {there}: somebody "
-                "else writes there; restore into a new topic"
+        entries = _noted(work, sent, runs, meter)
+        there = sum(1 for _ in islice(entries, end - work.base))
+        if there < end - work.base:
+            raise Spoilt(
+                f"{work.target} has {end - work.base} records more than before the restore, {work.partition} only {there}: "
+                "somebody else writes there"
             )
-        work.cluster.send(work.target, entries)
+        work.cluster.send(work.target, entries, offset=end)
+        _expect_end(work, sent.records)
         keys = _verified_keys(work, sent) if work.verify else None
         restored = Restored(
             partition=work.partition, records=sent.records, tombstones=sent.tombstones, keys=keys, verified=work.verify
         )  # fmt: skip
-    return PartitionRestored(restored=restored, runs=runs_of(offsets, work.base))
+        _expect_end(work, sent.records)  # whoever was given up and lives on has had all this time
+    return PartitionRestored(restored=restored, runs=None if runs is None else runs.ended())
 
 
-def _noted(work: RestoreWork, sent: Contents, offsets: array[int], meter: Meter) -> Iterator[RecordEntry]:
+def _expect_end(work: RestoreWork, sent: int) -> None:
+    end, expected = work.cluster.log_end(work.target), work.base + sent
+    if end != expected:
+        raise Spoilt(
+            f"{work.target} ends at {end}, and with the {sent} records of {work.partition} it would at {expected}: somebody "
+            "else writes there, or a task that was given up"
+        )
+
+
+def _noted(work: RestoreWork, sent: Contents, runs: GrowingRuns | None, meter: Meter) -> Iterator[RecordEntry]:
     """Bytes by the share of the records: an entry does not tell how many it was made of."""
     total = max(sum(extent.records for extent in work.extents), 1)
     size, metered = sum(extent.length for extent in work.extents), 0
     for entry in records_in(work.store, work.extents, work.start_offset):
         yield entry
         sent.put(entry.key, entry.value)
-        offsets.append(entry.offset)
+        if runs is not None:
+            runs.put(entry.offset)
         if sent.records - metered == RECORDS_PER_TOLD:
             meter.add(size * RECORDS_PER_TOLD // total, RECORDS_PER_TOLD)
             metered = sent.records

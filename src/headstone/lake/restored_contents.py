@@ -1,7 +1,9 @@
 """What was sent to a partition, and what came back of it, as digests: compared share by share, with neither of them in memory.
 
-A row is a key's digest and that of its value, 32 bytes per record, in the order of the log: in memory as long as they are few,
-then in a temporary file. Of each share of the keys the newest rows make the table. Knows nothing of clusters and of the lake.
+A row is a key's digest and that of its value, 32 bytes. Rows are written in chunks, in the order of the log: in memory as long
+as they are few, then in a temporary file. A chunk has the newest row of each of its keys, sorted, so that a share of the keys
+lies together in it: every row is read once, however many shares there are. The newest rows of a share make its table. Knows
+nothing of clusters and of the lake.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import IO
@@ -26,7 +28,9 @@ MEMORY_BYTES = 64 << 20
 """Rows of one side, before they go into a file: two million records."""
 SHARE_BYTES = 64 << 20
 """Rows of one side and one share. Sorting takes some times as much, 0.5 GB in all."""
-READ_ROWS = 1 << 18
+CHUNK_ROWS = 1 << 20
+BUCKETS = 1024
+"""Of keys, by their digests: a share is some of them. With 2 billion keys of one partition shares become larger."""
 
 Rows = npt.NDArray[np.void]
 
@@ -44,13 +48,16 @@ class Comparison:
 class Contents:
     """A context manager: its file is gone behind it. `kept`: rows and order, to be compared; else records are only counted."""
 
-    def __init__(self, *, kept: bool, memory_bytes: int = MEMORY_BYTES) -> None:
-        self.records = self.tombstones = self.rows = 0
+    def __init__(self, *, kept: bool, memory_bytes: int = MEMORY_BYTES, chunk_rows: int = CHUNK_ROWS) -> None:
+        self.records = self.tombstones = 0
         self._kept = kept
         self._order = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        self._memory_bytes = memory_bytes
+        self._memory_bytes, self._chunk_bytes = memory_bytes, chunk_rows * ROW.itemsize
         self._stack = ExitStack()
         self._file: IO[bytes] = BytesIO()
+        self._chunk = bytearray()
+        self._edges: list[npt.NDArray[np.int64]] = []
+        """Of each chunk: the rows of the file with which its buckets begin, and where the last one ends."""
 
     def __enter__(self) -> Contents:
         self._file = self._stack.enter_context(SpooledTemporaryFile(max_size=self._memory_bytes))
@@ -69,8 +76,23 @@ class Contents:
         for part in (key, value):
             self._order.update(b"-" if part is None else b"+%d:" % len(part) + part)
         if key is not None:
-            self._file.write(digest_of(key) + (NO_VALUE if value is None else digest_of(value)))
-            self.rows += 1
+            self._chunk += digest_of(key) + (NO_VALUE if value is None else digest_of(value))
+            if len(self._chunk) >= self._chunk_bytes:
+                self._write_chunk()
+
+    def _write_chunk(self) -> None:
+        rows = _newest(np.frombuffer(bytes(self._chunk), dtype=ROW))
+        self._chunk.clear()
+        begins = self._edges[-1][-1] if self._edges else 0
+        self._edges.append(begins + np.searchsorted(_bucket(rows), np.arange(BUCKETS + 1, dtype=np.uint64)))
+        self._file.seek(0, SEEK_END)
+        self._file.write(rows.tobytes())
+
+    def completed(self) -> int:
+        """No record comes any more; how many rows there are."""
+        if self._chunk:
+            self._write_chunk()
+        return int(self._edges[-1][-1]) if self._edges else 0
 
     @property
     def order(self) -> bytes:
@@ -79,15 +101,15 @@ class Contents:
 
     def table(self, share: int, shares: int) -> Rows:
         """The newest row of each key of the share, sorted by keys; deleted keys are absent."""
-        rows = _newest(np.concatenate([np.zeros(0, dtype=ROW), *map(_newest, self._of_share(share, shares))]))
+        rows = _newest(np.concatenate([np.zeros(0, dtype=ROW), *self._of_share(share, shares)]))
         valued: npt.NDArray[np.bool_] = (rows["value_high"] != 0) | (rows["value_low"] != 0)
         return rows[valued]
 
     def _of_share(self, share: int, shares: int) -> Iterator[Rows]:
-        self._file.seek(0)
-        while data := self._file.read(READ_ROWS * ROW.itemsize):
-            rows = np.frombuffer(data, dtype=ROW)
-            yield rows[rows["key_low"] % np.uint64(shares) == share]
+        first, end = share * BUCKETS // shares, (share + 1) * BUCKETS // shares
+        for edges in self._edges:
+            self._file.seek(int(edges[first]) * ROW.itemsize)
+            yield np.frombuffer(self._file.read(int(edges[end] - edges[first]) * ROW.itemsize), dtype=ROW)
 
 
 def digest_of(data: bytes) -> bytes:
@@ -96,7 +118,7 @@ def digest_of(data: bytes) -> bytes:
 
 def compared(sent: Contents, consumed: Contents, *, share_bytes: int = SHARE_BYTES) -> Comparison:
     """The tables of both."""
-    shares = max(1, -(-max(sent.rows, consumed.rows) * ROW.itemsize // share_bytes))
+    shares = min(max(1, -(-max(sent.completed(), consumed.completed()) * ROW.itemsize // share_bytes)), BUCKETS)
     keys = wrong = 0
     first_wrong = None
     for share in range(shares):
@@ -109,8 +131,13 @@ def compared(sent: Contents, consumed: Contents, *, share_bytes: int = SHARE_BYT
     return Comparison(keys=keys, wrong=wrong, first_wrong=first_wrong)
 
 
+def _bucket(rows: Rows) -> npt.NDArray[np.uint64]:
+    bucket: npt.NDArray[np.uint64] = rows["key_high"] // np.uint64(2**64 // BUCKETS)
+    return bucket
+
+
 def _newest(rows: Rows) -> Rows:
-    """Of each key, sorted by keys. A key that is written all the time does not fill the memory with its past."""
+    """Of each key, sorted by keys, and so by buckets. A key that is written all the time fills nothing with its past."""
     rows = rows[np.lexsort((rows["key_low"], rows["key_high"]))]  # stable: of a key the newest comes last
     newest = np.ones(rows.size, dtype=np.bool_)
     newest[:-1] = ~_same_keys(rows)

@@ -38,12 +38,25 @@ def located(connection: Connection, topic_partition: TopicPartition, *, lock: bo
     )
     row = connection.execute(query.with_for_update(of=schema.partitions) if lock else query).first()
     if row is None:
-        raise UsageError(f"the lake has no partition {topic_partition}")
+        raise gone(topic_partition)
     return row.partition_id, row
 
 
 def located_all(connection: Connection, wanted: Collection[TopicPartition] | None) -> dict[TopicPartition, Any]:
     """The rows of many partitions in few statements; of all of them for None. By row id, the order in which rows are locked."""
+    rows = located_present(connection, wanted)
+    for partition in wanted or ():
+        if partition not in rows:
+            raise gone(partition)
+    return rows
+
+
+def gone(topic_partition: TopicPartition) -> UsageError:
+    return UsageError(f"the lake has no partition {topic_partition}")
+
+
+def located_present(connection: Connection, wanted: Collection[TopicPartition] | None) -> dict[TopicPartition, Any]:
+    """As `located_all`, of those that are there: a topic may be dropped while somebody works on it."""
     partitions, topics = schema.partitions, schema.topics
     query = select(topics.c.name, partitions).join_from(partitions, topics)
     numbers = sorted({partition.number for partition in wanted or ()})
@@ -56,9 +69,6 @@ def located_all(connection: Connection, wanted: Collection[TopicPartition] | Non
     rows = {TopicPartition(row.name, row.number): row for row in sorted(unordered, key=lambda row: row.partition_id)}
     if wanted is None:
         return rows
-    for partition in wanted:
-        if partition not in rows:
-            raise UsageError(f"the lake has no partition {partition}")
     asked = frozenset(wanted)
     return {partition: row for partition, row in rows.items() if partition in asked}
 
@@ -106,14 +116,15 @@ def extents_in(connection: Connection, partition_id: int, spans: Spans) -> tuple
     return tuple(by_start[start] for start in sorted(by_start))
 
 
-def loaded_all(connection: Connection, rows: Sequence[Any]) -> dict[int, Partition]:
-    """By row id. A statement per table and chunk of partitions, whatever each of them holds."""
+def loaded_all(connection: Connection, rows: Sequence[Any], *, smaller_than: int | None = None) -> dict[int, Partition]:
+    """By row id. A statement per table and chunk of partitions, whatever each of them holds.
+
+    `smaller_than`: of the extents only those of fewer bytes."""
     loaded: dict[int, Partition] = {}
     for some in chunks(rows):
         ids = [row.partition_id for row in some]
-        extents, cleaned, tombstones = (
-            by_partition(connection, table, ids) for table in (schema.extents, schema.cleaned, schema.tombstones)
-        )
+        extents = by_partition(connection, schema.extents, ids, smaller_than=smaller_than)
+        cleaned, tombstones = (by_partition(connection, table, ids) for table in (schema.cleaned, schema.tombstones))
         for row in some:
             partition_id = row.partition_id
             loaded[partition_id] = Partition(
@@ -125,11 +136,15 @@ def loaded_all(connection: Connection, rows: Sequence[Any]) -> dict[int, Partiti
     return loaded
 
 
-def by_partition(connection: Connection, table: Any, ids: Sequence[int]) -> dict[int, list[Any]]:
+def by_partition(
+    connection: Connection, table: Any, ids: Sequence[int], *, smaller_than: int | None = None
+) -> dict[int, list[Any]]:
     grouped: dict[int, list[Any]] = {}
     columns = table.c
     chosen = columns.partition_id.in_(ids) if table is schema.extents else among(columns.partition_id, ids)
     query = select(table).where(chosen).order_by(columns.partition_id, columns.span_start)
+    if smaller_than is not None:
+        query = query.where(schema.is_smaller(smaller_than))
     for row in connection.execute(query):
         grouped.setdefault(row.partition_id, []).append(row)
     return grouped
@@ -190,7 +205,12 @@ class ObjectRow:
 
 
 def object_rows(connection: Connection) -> dict[str, ObjectRow]:
-    return {row.object_id: ObjectRow(**row._mapping) for row in connection.execute(select(schema.objects)).all()}
+    return {row.object_id: object_row(row) for row in connection.execute(select(schema.objects)).all()}
+
+
+def object_row(row: Any) -> ObjectRow:
+    """One that is not committed yet has no size, whatever its column is used for."""
+    return ObjectRow(object_id=row.object_id, state=row.state, size=max(row.size, 0), changed_ms=row.changed_ms)
 
 
 def lowest_hold(connection: Connection, partition_id: int, now_ms: int) -> LowestHold | None:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TextClause,
     UniqueConstraint,
     inspect,
     select,
@@ -128,7 +129,8 @@ objects = Table(
     Column("changed_ms", BigInteger, nullable=False),
 )
 """`state`: registered (may be on its way), committed (extents point at it), unreferenced (none do any more), condemned (about
-to be deleted; nobody may use it again)."""
+to be deleted; nobody may use it again). `size`: 0 before it is committed; of one that a long job keeps registered, whose
+`changed_ms` is renewed, minus the time at which it was registered."""
 
 
 def _batches_of_extent() -> list[Column[Any]]:
@@ -180,6 +182,19 @@ Index("extents_by_oldest_dirty", extents.c.partition_id, extents.c.oldest_timest
 Index("extents_by_newest_dirty", extents.c.partition_id, extents.c.max_timestamp_ms, **_DIRTY_ONLY)
 Index("extents_by_dead_since", extents.c.partition_id, extents.c.dead_since_ms, **_MARKED_ONLY)
 """`dirty`: 1 if any offset of it is. With these indexes a commit finds the extremes of what is left without reading it."""
+SMALL_BYTES = 8 << 20
+"""Of an extent: whoever merges looks at smaller ones, and at no other."""
+_SMALL_ONLY: dict[str, Any] = {
+    "postgresql_where": text(f"length < {SMALL_BYTES}"),
+    "sqlite_where": text(f"length < {SMALL_BYTES}"),
+}
+Index("extents_by_smallness", extents.c.partition_id, extents.c.span_start, **_SMALL_ONLY)
+
+
+def is_smaller(extent_bytes: int) -> TextClause:
+    """Of extents. Written out, as above."""
+    return text(f"extents.length < {extent_bytes:d}")
+
 
 past_extents = Table(
     "past_extents",
@@ -307,12 +322,21 @@ def exists(connection: Connection) -> bool:
     return inspect(connection).has_table("lakes")
 
 
-def expect_version(connection: Connection) -> None:
-    """Asked when a lake is opened and at every commit: a program of another version may be at work on the same tables."""
+class OtherVersion(UsageError):
+    """The tables are of another version than the program: nothing was changed. Use the newer one of both."""
+
+
+def expect_version(connection: Connection, *, snapshot: bool = False) -> None:
+    """Asked at the beginning of every transaction: the tables may have been upgraded since the lake was opened.
+
+    `snapshot`: PostgreSQL shows what was there when the first query began, and that would be before it waited for an upgrade.
+    Whoever waits for the lock first, which is no query, sees what is there behind it."""
+    if snapshot and connection.dialect.name == "postgresql":
+        connection.execute(text("LOCK TABLE lakes IN ACCESS SHARE MODE"))
     version = connection.execute(select(lakes.c.version)).scalar_one()
     refuse_foreign(version, VERSION)
     if version < VERSION:
-        raise UsageError(
+        raise OtherVersion(
             f"the metastore has version {version}, this program knows {VERSION}: `headstone lake upgrade` brings it up to "
             "date, and older programs are refused from then on"
         )
@@ -321,11 +345,11 @@ def expect_version(connection: Connection) -> None:
 def refuse_foreign(version: int, version_known: int) -> None:
     """Versions that no upgrade leads to `version_known` from."""
     if version > version_known:
-        raise UsageError(
+        raise OtherVersion(
             f"the metastore has version {version}, this program knows {version_known}: use a newer headstone"
         )
     if version < VERSION_FIRST:
-        raise UsageError(
+        raise OtherVersion(
             f"the metastore has version {version}, from before the first release; this program knows "
             f"{version_known} only: make a new lake (`headstone lake init`) and ingest again"
         )

@@ -7,7 +7,6 @@ is compacted only if its policy says so; one whose policy nobody knows is kept a
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -23,12 +22,10 @@ from headstone.lake.rows import chunks
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir, is_broker_directory
-from headstone.log.topic_partition import TopicPartition
+from headstone.log.topic_partition import TOPIC_NAME, TOPIC_NAME_RULE, TopicPartition
 from headstone.retention.settings import SOURCE, SOURCE_LAKE, checked
 
 Tell = Callable[[str], None]
-TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Kafka's own rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +117,8 @@ def topic_rows(lake: Lake) -> list[TopicRow]:
 
 def create_topic(lake: Lake, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
     """An empty one, for whoever wants to say its settings before anything is ingested."""
-    if not TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
-        raise UsageError(f"{topic!r} is no name of a topic: up to 249 letters, digits, dots, underscores and hyphens")
+    if not TOPIC_NAME.fullmatch(topic):
+        raise UsageError(f"{topic!r} is no name of a topic: {TOPIC_NAME_RULE}")
     lake.metastore.create_topic(topic, partitions, {name: checked(name, text) for name, text in settings.items()})
 
 

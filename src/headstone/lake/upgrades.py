@@ -1,8 +1,8 @@
 """Brings the tables of an older version up to date, step by step, all or nothing; only when somebody asks for it.
 
-A program of an older version is refused from then on, at its next commit at the latest (`schema.expect_version`): a commit asks
-under the lock of its partition, and an upgrade begins when no commit is under way. Knows the steps; what the tables look like
-now is `schema`.
+A program of an older version is refused from then on, at its next transaction at the latest: each of them reads the version
+first (`Metastore.transaction`), and an upgrade begins when none of those that have read it is under way. Knows the steps; what
+the tables look like now is `schema`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def upgrade(url: str, *, apply: bool, steps: Sequence[Step] = STEPS) -> Upgrade:
     """What is to be done, in its order; with `apply` it is done. Nothing to do is no error."""
     metastore = Metastore(connected(url))
     wanted = steps[-1].version if steps else schema.VERSION
-    with metastore.transaction() as connection:
+    with metastore.any_version() as connection:
         if not schema.exists(connection):
             raise UsageError(f"{address(url)} holds no lake; `headstone lake init` makes one")
         if apply:
-            _keep_commits_out(connection)
+            _keep_others_out(connection)
         before = connection.execute(select(schema.lakes.c.version).with_for_update()).scalar_one()
         schema.refuse_foreign(before, wanted)
         todo = [step for step in steps if step.version > before]
@@ -58,7 +58,9 @@ def upgrade(url: str, *, apply: bool, steps: Sequence[Step] = STEPS) -> Upgrade:
     return Upgrade(version_before=before, version_after=wanted, steps=tuple(step.about for step in todo))
 
 
-def _keep_commits_out(connection: Connection) -> None:
-    """SQLite lets in nobody else anyway."""
+def _keep_others_out(connection: Connection) -> None:
+    """Whoever has read the version keeps a lock on its table, to the end of its transaction; whoever is about to read it waits.
+
+    SQLite lets in nobody else anyway."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("LOCK TABLE partitions IN ACCESS EXCLUSIVE MODE"))
+        connection.execute(text("LOCK TABLE lakes IN ACCESS EXCLUSIVE MODE"))

@@ -9,7 +9,7 @@ partitions are due is the worker's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from headstone.errors import HeadstoneError
 from headstone.lake.collection import collect, known_garbage
@@ -38,8 +38,6 @@ class Upkeep:
     bytes_at_once: int = BYTES_AT_ONCE
     collected_ms: int = -1
     """When it collected last; what is left then waits for the next time."""
-    emptied: set[str] = field(default_factory=set)
-    """Topics that old dead records have left, and whose objects are still to be evacuated."""
     is_spent: bool = False
     """The bytes of the last look were not enough: there is more to do."""
 
@@ -69,7 +67,7 @@ class Upkeep:
         tools, turn = self.tools, Turn(bytes_left=self.bytes_at_once, go_on=go_on)
         purged = purge_aged(
             tools.lake, clock=tools.clock, age_ms_max=self.dead_age_ms_max, worker=tools.worker, working_on=tools.working_on,
-            turn=turn, emptied=self.emptied,
+            turn=turn, engine=tools.engine,
         )  # fmt: skip
         for text in purged.busy:
             tools.tell(f"dead records: looking again later: {text}")

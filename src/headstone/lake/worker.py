@@ -21,7 +21,7 @@ from headstone.lake.job_plan import JobOptions
 from headstone.lake.keeping import KeptLeases, LeaseLost, kept_alive, said
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, FAILED, IDLE, LEASE_MS, LEVELED, REFUSED, STOPPED, WAIT_MS, Leases
-from headstone.lake.leveling import level_partition, runs_to_merge
+from headstone.lake.leveling import Leveled, level_partitions, runs_to_merge, with_small_extents
 from headstone.lake.rows import located_all
 from headstone.lake.scheduling import Eligibility
 from headstone.lake.standings import standings
@@ -36,7 +36,7 @@ PARTITIONS_AT_ONCE = 16
 UPKEEP_EVERY_MS = 60_000
 """While partitions are due: compaction is held up little, and the lake is looked after often enough."""
 LEVELED_AT_ONCE = 100
-"""Partitions at one look, whose rows are read; what is merged is bounded by bytes."""
+"""Partitions at one look, in one job; what is merged is bounded by bytes. Then the queue is looked at, and again."""
 
 
 def eligibilities(
@@ -96,29 +96,32 @@ class Worker:
         Looks after the lake when nothing is due, and between two jobs if the last time was a while ago: on a busy lake
         something always is due, and garbage, retention and the deadlines of erasures have no other turn."""
         leases, committed = Leases(self.lake.metastore), 0
-        refused: set[TopicPartition] = set()
+        refused, passed = set[TopicPartition](), set[TopicPartition]()
         cared_ms = self.clock()
         while self.stop == RUN and leases.seen(self.name, "looking", now_ms=self.clock()):
             due = self._next(leases, refused)
             if due:
                 outcomes = self._compact(leases, due)
                 committed += sum(outcome == COMMITTED for outcome in outcomes.values())
-                # Not again at once: somebody else was faster, or it would fail again.
+                # Not again at once, but after the next look at the rest: somebody else was faster, or it would fail again.
                 refused |= {name for name, outcome in outcomes.items() if outcome != COMMITTED}
                 if self.clock() - cared_ms < self.upkeep_every_ms:
                     continue
-            is_spent, cared_ms = self._care(leases), self.clock()
-            if not due and not is_spent:
+            more, cared_ms = self._care(leases, passed), self.clock()
+            refused.clear()
+            if not more:
+                passed.clear()  # all the others had their turn
+            if not due and not more:
                 break
         return committed
 
-    def _care(self, leases: Leases) -> bool:
+    def _care(self, leases: Leases, passed: set[TopicPartition]) -> bool:
         """So much of each; whether that was not enough, and there is more to do."""
         turn = Turn(bytes_left=self.bytes_at_once, go_on=lambda: self.stop == RUN)
-        self._level(leases, turn)
+        more = self._level(leases, turn, passed)
         if self.upkeep is not None:
             self.upkeep.look(lambda: self.stop == RUN and leases.seen(self.name, "upkeep", now_ms=self.clock()))
-        return turn.is_spent or (self.upkeep is not None and self.upkeep.is_spent)
+        return more or turn.is_spent or (self.upkeep is not None and self.upkeep.is_spent)
 
     def _next(self, leases: Leases, refused: set[TopicPartition]) -> list[TopicPartition]:
         taken = leases.take_due(
@@ -150,35 +153,50 @@ class Worker:
                     ended(name, error)
         return outcomes
 
-    def _level(self, leases: Leases, turn: Turn) -> None:
-        """Small extents are merged, one partition after the other."""
-        waiting, metastore = leases.waiting(now_ms=self.clock()), self.lake.metastore
-        for name, unleveled_bytes in metastore.unleveled(limit=LEVELED_AT_ONCE + len(waiting)).items():
-            if turn.is_over:
-                break
-            if name in waiting:
-                continue
-            merged = not runs_to_merge(metastore.partition(name))
-            if not merged:
-                seen = leases.seen(self.name, f"leveling {name}", now_ms=self.clock())
-                taken = seen and leases.take(name, self.name, now_ms=self.clock(), lease_ms=self.lease_ms)
-                merged = taken and self._merge(leases, name, turn)
-            if merged:
-                metastore.looked_for_small(name, unleveled_bytes)
+    def _level(self, leases: Leases, turn: Turn, passed: set[TopicPartition]) -> bool:
+        """Small extents of many partitions are merged, in one job; whether there may be more such partitions.
 
-    def _merge(self, leases: Leases, name: TopicPartition, turn: Turn) -> bool:
-        """Whether nothing is left to merge."""
-        started, runs_left = self.clock(), 0
-        with self._heartbeat(leases, [name]) as self.kept:
+        `passed`: not again at once, because somebody else works on them or it would fail again; this adds to them."""
+        metastore, skipped = self.lake.metastore, passed | leases.waiting(now_ms=self.clock()).keys()
+        offered = metastore.unleveled(limit=LEVELED_AT_ONCE + len(skipped))
+        fresh = [name for name in offered if name not in skipped][:LEVELED_AT_ONCE]
+        if not fresh or turn.is_over:
+            return False
+        looked, budget = with_small_extents(self.lake, fresh), replace(turn)
+        runs = {name: runs_to_merge(looked[name].partition) for name in fresh if name in looked}
+        wanted = [name for name, some in runs.items() if budget.spend(some)]
+        merged = self._merge(leases, wanted, turn) if wanted else {}
+        passed |= {name for name, outcome in merged.items() if not isinstance(outcome, Leveled)}
+        idle = [name for name, some in runs.items() if not some]
+        done = [name for name, outcome in merged.items() if isinstance(outcome, Leveled) and not outcome.runs_left]
+        for name in [*idle, *done]:
+            metastore.looked_for_small(name, offered[name])
+        return len(fresh) == LEVELED_AT_ONCE or budget.is_spent
+
+    def _merge(
+        self, leases: Leases, names: list[TopicPartition], turn: Turn
+    ) -> dict[TopicPartition, Leveled | Exception]:
+        """Of each what was done, or why it was not; CommitRefused, and not remembered, if somebody else works on it."""
+        started, outcomes = self.clock(), dict[TopicPartition, Leveled | Exception]()
+        if not leases.seen(self.name, f"leveling {len(names)} partitions, {names[0]} first", now_ms=started):
+            return {}
+        taken = leases.take_all(names, self.name, now_ms=started, lease_ms=self.lease_ms)
+        free = [name for name in names if name in taken]
+
+        def ended(name: TopicPartition, outcome: Leveled | Exception) -> None:
+            outcomes[name] = outcome
+            self._remember(leases, name, started, *_told(outcome))
+
+        with self._heartbeat(leases, free) as self.kept:
             try:
-                done = level_partition(
-                    self.lake, name, clock=self.clock, engine=self.engine, worker=self.name, turn=turn
-                )
-                outcome: tuple[str, Details] = LEVELED, asdict(done)
-                runs_left = done.runs_left
+                level_partitions(
+                    self.lake, free, clock=self.clock, engine=self.engine, worker=self.name, turn=turn,
+                    stop=lambda: self.stop != RUN, check=self._check, done=ended,
+                )  # fmt: skip
             except Exception as error:
-                outcome = _told(error)
-            return self._remember(leases, name, started, *outcome) == LEVELED and not runs_left
+                for name in [name for name in free if name not in outcomes]:
+                    ended(name, error)
+        return outcomes | {name: CommitRefused("somebody else works on it") for name in names if name not in taken}
 
     def _remember(self, leases: Leases, name: TopicPartition, started: int, outcome: str, details: Details) -> str:
         try:
@@ -203,10 +221,12 @@ class Worker:
         return kept_alive(leases, names, self.name, self.clock, lease_ms=self.lease_ms)
 
 
-def _told(outcome: Compacted | Exception) -> tuple[str, Details]:
+def _told(outcome: Compacted | Leveled | Exception) -> tuple[str, Details]:
     """What the history is told of a partition."""
     if isinstance(outcome, Compacted):
         return (COMMITTED if outcome.committed else IDLE), asdict(outcome)
+    if isinstance(outcome, Leveled):
+        return LEVELED, asdict(outcome)
     if isinstance(outcome, CommitRefused):
         return REFUSED, {"why": str(outcome)}
     stopped = isinstance(outcome, Stopped | StoppedHard | LeaseLost)

@@ -16,7 +16,7 @@ import numpy as np
 from headstone.errors import HeadstoneError
 from headstone.pipeline.blob_spool import BlobSpool, Place
 from headstone.pipeline.engine import Engine, Stop, never
-from headstone.pipeline.progress import Board, Meter
+from headstone.pipeline.progress import Board, Meter, meter_on
 from headstone.pipeline.splitting import Splittable, Unit, buckets_of
 from headstone.pipeline.work import answers, newest_of_bucket
 
@@ -90,7 +90,7 @@ class InProcess:
         def index(unit: Unit) -> tuple[list[Place], int] | None:
             if stop():
                 return None
-            blobs, lost = unit.index(buckets, _meter(board))
+            blobs, lost = unit.index(buckets, meter_on(board))
             return spool.put(blobs), lost
 
         def newest(bucket: int) -> tuple[list[Place], int, int]:
@@ -111,7 +111,7 @@ class InProcess:
                     return _Task.UNBEGUN
                 first = number == 0  # what is counted of all of them is told once
                 return parts[number].rewrite(
-                    [spool.read(places[number]) for places, _, _ in won], _meter(board), keys_found=keys if first else 0,
+                    [spool.read(places[number]) for places, _, _ in won], meter_on(board), keys_found=keys if first else 0,
                     tombstones_lost=lost if first else 0,
                 )  # fmt: skip
 
@@ -129,13 +129,9 @@ class InProcess:
 
 def _outcome(body: Body, task: Any, board: Board | None) -> Any:
     try:
-        return body(task, _meter(board))
+        return body(task, meter_on(board))
     except (HeadstoneError, OSError) as error:
         return error
-
-
-def _meter(board: Board | None) -> Meter:
-    return Meter() if board is None else board.meter(board.numbers(1)[0])
 
 
 class CanBeFar(Protocol):

@@ -30,6 +30,19 @@ RECEIVE_BYTES = 1 << 20
 Tell = Callable[[int, int], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What a line counts in: its name, and how much of what is counted makes one of it."""
+
+    name: str
+    scale: float = 1
+
+
+MEGABYTES = Unit(name="MB", scale=1e6)
+OFFSETS, OBJECTS, EXTENTS, ROWS = (Unit(name=name) for name in ("offsets", "objects", "extents", "rows"))
+"""For work whose bytes nobody knows, or that moves none."""
+
+
 class Meter:
     """A task's counters: bytes read and records rewritten so far."""
 
@@ -97,7 +110,9 @@ class _Sender:
 
 
 class Board:
-    """The counters of all tasks of a run. Numbers its tasks; listens only once somebody asks for its address."""
+    """The counters of all tasks of a run. Numbers its tasks; listens only once somebody asks for its address.
+
+    Bytes, unless the line that it is for has another unit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -180,6 +195,11 @@ class Board:
                     self._note(task, size, records)
 
 
+def meter_on(board: Board | None) -> Meter:
+    """Of one task more in this process; tells nobody where there is no board."""
+    return Meter() if board is None else board.meter(board.numbers(1)[0])
+
+
 def _listening(host: str) -> socket.socket | None:
     """At the address that the name has here; where it is not this machine's own, as behind a gateway, at all of them."""
     with suppress(OSError):
@@ -202,7 +222,8 @@ class ProgressLine:
     REWRITE_S = 0.5
     REPEAT_S = 5.0
 
-    def __init__(self, *, enabled: bool) -> None:
+    def __init__(self, *, enabled: bool, unit: Unit = MEGABYTES) -> None:
+        self._unit = unit
         self.board = Board() if enabled else None
         """What tasks tell; None if nobody looks."""
         self._stop = threading.Event()
@@ -240,7 +261,7 @@ class ProgressLine:
             now_s = time.monotonic()
             if now_s < due_s or not self.board.expected:
                 continue
-            text = describe(size, self.board.expected, records, now_s - started_s)
+            text = describe(size, self.board.expected, records, now_s - started_s, self._unit)
             sys.stderr.write(f"\r\x1b[K{text}" if terminal else f"{text}\n")
             sys.stderr.flush()
             shown = True
@@ -249,11 +270,12 @@ class ProgressLine:
             sys.stderr.write("\r\x1b[K")
 
 
-def describe(size: int, total_bytes: int, records: int, elapsed_s: float) -> str:
+def describe(size: int, total: int, records: int, elapsed_s: float, unit: Unit = MEGABYTES) -> str:
     if size == 0:
-        return f"starting; {total_bytes / 1e6:,.0f} MB to read ({elapsed_s:.0f} s)"
+        return f"starting; {total / unit.scale:,.0f} {unit.name} to do ({elapsed_s:.0f} s)"
     rate = size / elapsed_s
-    left = f"{max(total_bytes - size, 0) / rate:.0f} s left"
-    share = min(100, 100 * size // total_bytes)
-    done = f"{size / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB"
-    return f"{share:3d} %  {done}  {records:,} records  {rate / 1e6:,.0f} MB/s  {left}"
+    left = f"{max(total - size, 0) / rate:.0f} s left"
+    share = min(100, 100 * size // total)
+    done = f"{size / unit.scale:,.0f} of {total / unit.scale:,.0f} {unit.name}"
+    counted = f"  {records:,} records" if records else ""
+    return f"{share:3d} %  {done}{counted}  {rate / unit.scale:,.0f} {unit.name}/s  {left}"

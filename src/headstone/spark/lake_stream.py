@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from headstone.errors import HeadstoneError, UsageError
+from headstone.errors import HeadstoneError, Unfinished, UsageError
 from headstone.lake.ingest import EXTENT_BYTES, OBJECT_BYTES
 from headstone.lake.lake import Lake
 from headstone.lake.landing import (
@@ -27,16 +27,23 @@ from headstone.lake.landing import (
     append_landed,
     first_offsets,
     next_offsets,
+    offsets_between,
 )
 from headstone.lake.objects import Stored
 from headstone.log import codecs
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Stop, never
+from headstone.pipeline.progress import Board
 from headstone.pipeline.work import answers
+from headstone.spark.engine import host_for_tasks
+from headstone.spark.stages import Counted
 from headstone.spark.streams import follow_kafka
 
 LANDED = "landed binary"
 LANDED_ARROW = pa.schema([("landed", pa.binary())])
 AGE_MS_MAX = 60_000
+BATCH_OBJECTS = 64
+"""Objects' worth of a micro-batch: so much is committed at once, and so much is in hand when somebody says stop."""
 SELECTED = (
     "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp_ms", "timestampType = 1 AS log_append_time",
     "key", "value", "headers",
@@ -57,11 +64,13 @@ class StreamOptions:
     """A continuous run takes what has come when it makes an object of `object_bytes`, or after so long; 0: at once."""
     object_bytes: int = OBJECT_BYTES
     offsets_per_batch: int | None = None
+    """None: as many as make `BATCH_OBJECTS`."""
     offsets_per_task: int | None = None
     """None: as many as make an object, of records of an ordinary size."""
     codec: int = codecs.ZSTD
     extent_bytes: int = EXTENT_BYTES
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: Stop = never
+    """The batch in hand is finished."""
     before_commit: Callable[[], None] = lambda: None
     """Called when a batch is read and uploaded; what it raises ends the run before anything of the batch is in the lake."""
 
@@ -74,15 +83,20 @@ def stream(
     *,
     clock: Clock,
     tell: Tell,
+    board: Board | None = None,
 ) -> dict[TopicPartition, int]:
     """All of these topics: what is committed now, or on and on until `stop`. Records added, by partition.
 
-    `starts`: where the log of each partition begins in Kafka; those that are added later begin at 0."""
+    `starts`: where the log of each partition begins in Kafka; those that are added later begin at 0. The board counts offsets.
+    Unfinished: somebody said stop before all was there that is there now; what was committed stays."""
     if not starts:
         raise UsageError("no topic to ingest")
     first = {
         topic: {str(number): offset for number, offset in first_offsets(lake, topic, begins).items()}
         for topic, begins in starts.items()
+    }
+    reached = {
+        TopicPartition(topic, int(number)): offset for topic, some in first.items() for number, offset in some.items()
     }
     added: dict[TopicPartition, int] = {}
     record_bytes = lake.metastore.record_bytes(starts) or RECORD_BYTES_GUESS
@@ -90,7 +104,10 @@ def stream(
 
     def land(batch: DataFrame, number: int, ends: Mapping[tuple[str, int], int]) -> None:
         read_until = {TopicPartition(topic, partition): end for (topic, partition), end in ends.items()}
-        records = land_batch(lake, batch, read_until, options, size, clock)
+        records = land_batch(lake, batch, read_until, options, size, clock, partial(_counted, spark, board))
+        if board is not None:
+            board.settle(offsets_between(reached, read_until))
+        reached.update(read_until)
         for partition, count in records.items():
             added[partition] = added.get(partition, 0) + count
         if records:
@@ -100,24 +117,41 @@ def stream(
     given |= {"includeHeaders": "true", "startingOffsets": json.dumps(first), "failOnDataLoss": "true"}
     every_ms = options.every_ms if options.continuous else None
     given |= batching(options, size.offsets)
-    follow_kafka(spark, {**given, **options.source}, SELECTED, land, every_ms=every_ms, stop=options.stop)
+    whole = follow_kafka(spark, {**given, **options.source}, SELECTED, land, every_ms=every_ms, stop=options.stop)
+    if not whole and not options.continuous:
+        raise Unfinished(
+            f"stopped: {sum(added.values()):,} records more are in the lake; run the same command again, it goes on there"
+        )
     return added
+
+
+def _counted(spark: SparkSession, board: Board | None, tasks: int) -> Counted:
+    """Where so many tasks tell how far they are."""
+    host = host_for_tasks(spark) if board is not None else None
+    if board is None or host is None:
+        return _uncounted(tasks)
+    return Counted(address=board.address(host), first=board.numbers(tasks)[0])
+
+
+def _uncounted(tasks: int) -> Counted:
+    del tasks
+    return Counted(address=None, first=0)
 
 
 def batching(options: StreamOptions, per_object: int) -> dict[str, str]:
     """How much Spark's Kafka source takes at once, and into how many tasks it cuts that, by the offsets of an object."""
-    given = {"maxRecordsPerPartition": str(per_object)}
-    if options.offsets_per_batch is not None:
-        given["maxOffsetsPerTrigger"] = str(options.offsets_per_batch)
+    per_batch = options.offsets_per_batch or per_object * BATCH_OBJECTS
+    given = {"maxRecordsPerPartition": str(per_object), "maxOffsetsPerTrigger": str(per_batch)}
     if options.continuous and options.age_ms_max:
-        given["minOffsetsPerTrigger"] = str(min(per_object, options.offsets_per_batch or per_object))
+        given["minOffsetsPerTrigger"] = str(min(per_object, per_batch))
         given["maxTriggerDelay"] = f"{options.age_ms_max}ms"
     return given
 
 
 def land_batch(
-    lake: Lake, batch: DataFrame, ends: Ends, options: StreamOptions, size: ObjectSize, clock: Clock
-) -> dict[TopicPartition, int]:
+    lake: Lake, batch: DataFrame, ends: Ends, options: StreamOptions, size: ObjectSize, clock: Clock,
+    counted: Callable[[int], Counted] = _uncounted,
+) -> dict[TopicPartition, int]:  # fmt: skip
     """One micro-batch: written by tasks, appended by one commit. What the lake has already (a batch again) is left out."""
     nexts = next_offsets(lake, ends)
     objects = size.objects(nexts, ends)
@@ -125,7 +159,7 @@ def land_batch(
         store=lake.store, hash_key=lake.metastore.hash_key, nexts=nexts, codec=options.codec,
         object_ids=tuple(lake.metastore.register(objects, now_ms=clock)), extent_bytes=options.extent_bytes,
     )  # fmt: skip
-    rows = batch.coalesce(objects).mapInArrow(landing(task), LANDED).collect()
+    rows = batch.coalesce(objects).mapInArrow(landing(task, counted(objects)), LANDED).collect()
     landed: list[Stored] = answers([pickle.loads(bytes(row["landed"])) for row in rows])
     if not landed:
         return {}
@@ -134,17 +168,18 @@ def land_batch(
     return append_landed(lake, landed, nexts, ends, clock)
 
 
-def landing(task: LandTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def landing(task: LandTask, counted: Counted) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task has stored, if anything, or the error that it met."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None, "this runs in a task of Spark's"
         answer: Stored | HeadstoneError | None
-        try:
-            answer = task.land(context.partitionId(), batches)
-        except HeadstoneError as error:
-            answer = error
+        with counted.meter(context.partitionId()) as meter:
+            try:
+                answer = task.land(context.partitionId(), batches, meter)
+            except HeadstoneError as error:
+                answer = error
         if answer is not None:
             yield pa.RecordBatch.from_pydict({"landed": [pickle.dumps(answer)]}, schema=LANDED_ARROW)
 

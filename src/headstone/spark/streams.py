@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headstone.errors import HeadstoneError, Unfinished, UsageError
+from headstone.pipeline.engine import Stop
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 POLL_SECONDS = 0.2
@@ -32,17 +33,24 @@ def follow_kafka(
     land: Callable[[DataFrame, int, Ends], None],
     *,
     every_ms: int | None,
-    stop: threading.Event,
-) -> None:
-    """What is there now, in one or more batches; with `every_ms` on and on, until `stop`."""
+    stop: Stop,
+) -> bool:
+    """What is there now, in one or more batches; with `every_ms` on and on. False: `stop`, after the batch in hand."""
     errors: list[HeadstoneError] = []
+    left_out: list[int] = []
+    stopped = False
+    in_hand = threading.Lock()
 
     def landed(batch: DataFrame, number: int) -> None:
-        try:
-            land(batch, number, _ends(Path(work) / "offsets" / str(number)))
-        except HeadstoneError as error:
-            errors.append(error)
-            raise
+        with in_hand:
+            if stop():  # whoever runs it again reads this batch: the checkpoint goes with this run
+                left_out.append(number)
+                return
+            try:
+                land(batch, number, _ends(Path(work) / "offsets" / str(number)))
+            except HeadstoneError as error:
+                errors.append(error)
+                raise
 
     with tempfile.TemporaryDirectory(prefix="headstone-stream-") as work:
         try:
@@ -56,10 +64,17 @@ def follow_kafka(
             )
             query = writer.start()
             while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
-                if stop.is_set():
+                if stop():
+                    with in_hand:  # not while the query stops: that waits for whoever waits here
+                        pass
                     query.stop()
+                    stopped = True
+                    break
         except PySparkException as error:
             raise errors[0] if errors else _explained(str(error)) from error
+    if errors:  # Spark does not tell it of a query that was stopped
+        raise errors[0]
+    return not (stopped or left_out)
 
 
 def _ends(planned: Path) -> Ends:

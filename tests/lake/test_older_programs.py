@@ -1,0 +1,229 @@
+"""A program that has opened a lake before an upgrade changes nothing of it afterwards, whatever it tries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, insert, select
+
+import headstone.lake
+from headstone.errors import HeadstoneError, UsageError
+from headstone.lake import schema
+from headstone.lake.collection import Garbage, collect, garbage
+from headstone.lake.commits import Claim
+from headstone.lake.erasures import VALUES_LEFT, Erasure, Erasures
+from headstone.lake.folding import fold
+from headstone.lake.holds import Holds
+from headstone.lake.lake import Lake, create_lake
+from headstone.lake.leader_epochs import note_leader_epochs
+from headstone.lake.leases import COMMITTED, Leases
+from headstone.lake.metastore import Append, Metastore
+from headstone.lake.objects import object_path
+from headstone.lake.pins import Pin, Pins, pinned
+from headstone.lake.rebuild import rebuild
+from headstone.lake.spans import Span
+from headstone.lake.topics import drop_topic
+from headstone.lake.upgrades import Step, upgrade
+from headstone.log.topic_partition import TopicPartition
+from tests.lake.test_metastore import SIZE, append, everything, extent
+
+AT = TopicPartition("t", 0)
+NOW_MS = 1_000_000_000
+NEXT = schema.VERSION + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """With all that its verbs are about: everything would succeed but for the version."""
+
+    lake: Lake
+    url: str
+    engine: Engine
+    registered: str
+    collectable: Garbage
+    condemned: str
+    pin: Pin
+    erasure: Erasure
+
+    @property
+    def metastore(self) -> Metastore:
+        return self.lake.metastore
+
+    def everything(self) -> object:
+        return everything(self.engine), sorted(self.lake.store.list())
+
+    def upgrade(self, change: Callable[[Connection], None] = lambda connection: None) -> None:
+        upgrade(self.url, apply=True, steps=[Step(version=NEXT, about="nothing else", change=change)])
+
+
+@pytest.fixture
+def program(metastore_url: str, tmp_path: Path) -> Iterator[Program]:
+    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=1)
+    metastore = lake.metastore
+    metastore.create_topic("t", 1, {"cleanup.policy": "compact"})
+    append(metastore, AT, 0, 10)
+    collected, condemned, lost = (metastore.register(1, now_ms=1)[0] for _ in range(3))
+    for object_id in (collected, condemned, lost):
+        lake.store.put(object_path(object_id), b"lost")
+    limits = {"unreferenced_before_ms": 2, "registered_before_ms": 2, "now_ms": 2}
+    assert metastore.condemn([condemned], **limits) == [condemned]
+    metastore.give_clock(NOW_MS)
+    (registered,) = metastore.register(1, now_ms=NOW_MS)
+    Leases(metastore).take(AT, "me", now_ms=NOW_MS)
+    Leases(metastore).seen("me", "nothing", now_ms=NOW_MS)
+    Holds(metastore).hold("reader", AT, 5, expires_ms=2 * NOW_MS)
+    Erasures(metastore).request("t", ["00"], deadline_ms=2 * NOW_MS, now_ms=NOW_MS)
+    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
+    yield Program(
+        lake=lake, url=metastore_url, engine=engine, registered=registered, condemned=condemned,
+        collectable=garbage(lake, now_ms=NOW_MS), pin=Pins(metastore).pin("reader", now_ms=NOW_MS),
+        erasure=Erasures(metastore).all()[0],
+    )  # fmt: skip
+    engine.dispose()
+    lake.close()
+
+
+LIMITS = {"unreferenced_before_ms": NOW_MS, "registered_before_ms": NOW_MS - 1, "now_ms": NOW_MS}
+
+VERBS: dict[str, Callable[[Program], object]] = {
+    "append": lambda old: old.metastore.append(
+        {AT: Append(expected_next=10, extents=(extent(10, 20, old.registered),))}, {old.registered: SIZE}, now_ms=NOW_MS
+    ),
+    "replace": lambda old: old.metastore.replace(
+        AT, 0, [extent(0, 10, old.registered)], Claim(processed=Span(0, 10), cleaned=(Span(0, 10),)),
+        {old.registered: SIZE}, now_ms=NOW_MS,
+    ),
+    "level": lambda old: old.metastore.level(
+        AT, 0, [extent(0, 10, old.registered)], {old.registered: SIZE}, worker="me", now_ms=NOW_MS
+    ),
+    "start_at": lambda old: old.metastore.start_at(AT, 10, now_ms=NOW_MS),
+    "looked_for_small": lambda old: old.metastore.looked_for_small(AT, 100),
+    "create_topic": lambda old: old.metastore.create_topic("new", 1),
+    "add_partitions": lambda old: old.metastore.add_partitions("t", 2),
+    "configure": lambda old: old.metastore.configure("t", {"cleanup.policy": "delete"}),
+    "identify": lambda old: old.metastore.identify("t", "id"),
+    "drop_topic": lambda old: drop_topic(old.lake, "t", now_ms=NOW_MS),
+    "leader epochs": lambda old: note_leader_epochs(old.metastore, AT, [(0, 0)]),
+    "register": lambda old: old.metastore.register(1, now_ms=NOW_MS),
+    "keep_registered": lambda old: old.metastore.keep_registered([old.registered], now_ms=NOW_MS + 1),
+    "unregister": lambda old: old.metastore.unregister([old.registered]),
+    "condemn": lambda old: old.metastore.condemn([row.object_id for row in old.collectable.rows], **LIMITS),
+    "forget": lambda old: old.metastore.forget([old.condemned]),
+    "collect": lambda old: collect(old.lake, old.collectable),
+    "fold": lambda old: fold(old.lake),
+    "rebuild": lambda old: rebuild(old.lake),
+    "give_clock": lambda old: old.metastore.give_clock(NOW_MS + 1),
+    "request of an erasure": lambda old: Erasures(old.metastore).request("t", ["01"], deadline_ms=NOW_MS, now_ms=NOW_MS),
+    "advance of an erasure": lambda old: Erasures(old.metastore).advance([(old.erasure, VALUES_LEFT)], now_ms=NOW_MS),
+    "wait of an erasure": lambda old: Erasures(old.metastore).wait([old.erasure], "time", until_ms=NOW_MS),
+    "take a lease": lambda old: Leases(old.metastore).take(AT, "me", now_ms=NOW_MS + 1),
+    "take_due": lambda old: Leases(old.metastore).take_due("me", 1, now_ms=NOW_MS * 2),
+    "renew a lease": lambda old: Leases(old.metastore).renew(AT, "me", now_ms=NOW_MS + 1),
+    "release a lease": lambda old: Leases(old.metastore).release(AT, "me"),
+    "request": lambda old: Leases(old.metastore).request(AT, now_ms=NOW_MS),
+    "done": lambda old: Leases(old.metastore).done(AT, "me", COMMITTED, {}, started_ms=NOW_MS, now_ms=NOW_MS),
+    "seen": lambda old: Leases(old.metastore).seen("me", "more", now_ms=NOW_MS),
+    "pause": lambda old: Leases(old.metastore).pause("me", paused=True),
+    "left": lambda old: Leases(old.metastore).left("me"),
+    "hold": lambda old: Holds(old.metastore).hold("reader", AT, 6, expires_ms=2 * NOW_MS),
+    "release a hold": lambda old: Holds(old.metastore).release("reader"),
+    "pin": lambda old: Pins(old.metastore).pin("other", now_ms=NOW_MS),
+    "renew a pin": lambda old: Pins(old.metastore).renew(old.pin, now_ms=NOW_MS + 1),
+    "release a pin": lambda old: Pins(old.metastore).release(old.pin),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_older_program_changes_nothing_after_an_upgrade(program: Program, verb: str) -> None:
+    program.upgrade()
+    before = program.everything()
+    with pytest.raises(UsageError, match="use a newer headstone"):
+        VERBS[verb](program)
+    assert program.everything() == before
+
+
+@pytest.mark.parametrize("metastore_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("verb", VERBS)
+def test_it_would_have_changed_something_before(program: Program, verb: str) -> None:
+    before = program.everything()
+    VERBS[verb](program)
+    assert program.everything() != before
+
+
+@pytest.mark.parametrize("verb", ["append", "register", "configure", "condemn", "hold", "pin", "request of an erasure"])
+def test_who_meets_an_upgrade_waits_and_is_refused(program: Program, verb: str) -> None:
+    assert ["use a newer headstone" in outcome for outcome in meeting_an_upgrade(program, VERBS[verb])] == [True]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_reader_that_meets_an_upgrade_waits_and_is_refused(program: Program, snapshot: bool) -> None:
+    """Whatever moment a snapshot is of, the version that is checked is that of the tables which are read."""
+
+    def read(old: Program) -> None:
+        with old.metastore.transaction(snapshot=snapshot) as connection:
+            connection.execute(select(schema.extents)).all()
+
+    assert ["use a newer headstone" in outcome for outcome in meeting_an_upgrade(program, read)] == [True]
+
+
+def meeting_an_upgrade(program: Program, act: Callable[[Program], object]) -> list[str]:
+    """What whoever begins in the middle of an upgrade, and has to wait for its end, is told then."""
+    outcomes: list[str] = []
+
+    def begin() -> None:
+        try:
+            act(program)
+        except HeadstoneError as error:
+            outcomes.append(str(error))
+
+    thread = threading.Thread(target=begin)
+
+    def meanwhile(connection: Connection) -> None:
+        del connection
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+
+    program.upgrade(meanwhile)
+    thread.join()
+    return outcomes
+
+
+def test_an_upgrade_waits_for_transactions_that_are_under_way(program: Program) -> None:
+    """The row of an object is nothing that an upgrade's own steps would wait for."""
+    thread = threading.Thread(target=program.upgrade)
+    with program.metastore.transaction() as connection:
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        row = {"object_id": "under-way", "state": "registered", "size": 0, "changed_ms": NOW_MS}
+        connection.execute(insert(schema.objects).values(**row))
+    thread.join()
+    assert "under-way" in {row[0] for row in everything(program.engine)["objects"]}
+
+
+def test_a_reader_that_meets_an_upgrade_ends_without_its_pin(program: Program) -> None:
+    """What it has read, it has read. The pin expires."""
+    with pinned(program.metastore, "slow"):
+        program.upgrade()
+    assert "slow" in {row[1] for row in everything(program.engine)["pins"]}
+
+
+def test_a_commit_is_made_though_an_upgrade_comes_before_the_journal(program: Program) -> None:
+    tell = program.metastore.after_commit
+    assert tell is not None
+    program.metastore.after_commit = lambda: (program.upgrade(), tell())[1]
+    program.metastore.create_topic("new", 1)
+    assert "new" in {row[1] for row in everything(program.engine)["topics"]}
+
+
+def test_no_transaction_is_made_elsewhere() -> None:
+    """Those that know no version yet are of whoever makes, opens or upgrades a lake."""
+    sources = {path.name: path.read_text() for path in Path(headstone.lake.__file__).parent.glob("*.py")}
+    beginning = {name for name, text in sources.items() if ".begin()" in text or ".connect()" in text}
+    any_version = {name for name, text in sources.items() if "any_version" in text}
+    assert (beginning, any_version) == ({"database.py"}, {"metastore.py", "rebuild.py", "upgrades.py"})
