@@ -10,12 +10,17 @@ from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection, Host
+from headstone.coordination.guard_values import OffsetSpan, Verdict, Verify
 from headstone.guard.agent import Agent
+from headstone.guard.agent_readings import ByAgents
 from headstone.guard.authentication import Authentication
 from headstone.guard.looks import look
 from headstone.guard.partition_truth import PartitionTruth
+from headstone.guard.replica_deletions import DeletionsDigest
+from headstone.guard.replica_files import SWAPPED
 from headstone.guard.report_client import GuardAddress, GuardClient
 from headstone.guard.report_server import serve_reports
+from headstone.guard.reports import SpanAnswered, SpanQuestion
 from headstone.guard.truth import Truth
 from headstone.log.directory import as_partition
 from headstone.log.topic_partition import TopicPartition
@@ -29,7 +34,7 @@ AWAY = 3
 TOPIC_SETTINGS = {"cleanup.policy": "compact", "segment.ms": "300", "min.cleanable.dirty.ratio": "0.001"}
 BROKER_SETTINGS = {"replica.high.watermark.checkpoint.interval.ms": 200, "log.cleaner.backoff.ms": 200}
 SECONDS_MAX = 60
-SWAPPED = ": a swap of segments is under way"
+DELETED = 3
 
 
 class Guarded:
@@ -102,6 +107,34 @@ def of(found: PartitionTruth, broker: int) -> Any:
     return next(member for member in found.members if member.broker == broker)
 
 
+def back_by_agents(guarded: Guarded, start: int) -> DeletionsDigest:
+    """What the agent of the one that came back tells of what it missed, which is what the leader's tells."""
+
+    def is_in_sync() -> bool:
+        seen = look(guarded.admin, ["orders"], guarded.truth.clock).topics[0].partitions[0]
+        return set(seen.isr) == set(BROKERS) and seen.committed_end is not None
+
+    wait_until(is_in_sync, "all in sync", seconds_max=SECONDS_MAX)
+    guarded.until(lambda found: all(member.problem is None for member in found.members), "a report of everybody")
+    end = look(guarded.admin, ["orders"], guarded.truth.clock).topics[0].partitions[0].committed_end
+    assert end is not None
+    span = OffsetSpan(start=start, end=end)
+    answers: dict[int, SpanAnswered] = {}
+
+    def report(seconds: float) -> None:
+        guarded.round()
+        answers.update(guarded.truth.answers(SpanQuestion(partition=ORDERS, span=span)))
+
+    def over_the_wire(wanted: Verify) -> dict[int, Verdict]:
+        raise AssertionError(f"agents did not agree: {answers}")
+
+    wanted = Verify(topic="orders", partition=0, broker=AWAY, missed=span)
+    assert ByAgents(over_the_wire, guarded.truth, sleep=report)(wanted) == {AWAY: Verdict.RIGHT}
+    told = answers[AWAY].deletions
+    assert told is not None
+    return told
+
+
 def test_agents_tell_what_is_true_of_running_and_of_stopped_brokers(distribution: Distribution, tmp_path: Path) -> None:
     truth = Truth()
     with (
@@ -137,5 +170,10 @@ def test_agents_tell_what_is_true_of_running_and_of_stopped_brokers(distribution
         [blocker] = [blocker for blocker in held.blockers if blocker.kind == "tombstones"]
         assert (blocker.watermark, blocker.reason) == (stopped.mcco, "not cleanly compacted further")
         assert held.mtro <= stopped.mcco
+        for number in range(DELETED):
+            guarded.producer.produce("orders", partition=0, key=b"gone-%d" % number, value=None)
+        guarded.write()
+        cluster.start_broker(AWAY)
+        assert back_by_agents(guarded, survey.log_end).count == DELETED
         # A report may fall into a swap of the running broker's cleaner: the agent says so, and reports the next time.
         assert [remark for remark in guarded.remarks if not remark.endswith(SWAPPED)] == []

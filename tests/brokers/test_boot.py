@@ -16,9 +16,11 @@ import pytest
 
 from headstone.brokers.client import READ_COMMITTED, READ_UNCOMMITTED, Consumed, JavaClient
 from headstone.brokers.distribution import Distribution
-from headstone.brokers.processes import Broker, Cluster
+from headstone.brokers.processes import Broker, Cluster, wait_until
+from headstone.log.checkpoints import HIGH_WATERMARK, read_offsets
 from headstone.log.directory import as_partition, list_segments
 from headstone.log.listing import list_batches
+from headstone.log.topic_partition import TopicPartition
 from testbed.consuming import Table, consume, tables
 from testbed.workloads import INDEX_INTERVAL_BYTES, SEGMENT_BYTES, Workload, segment_bytes
 from tests.brokers.commands import headstone, headstone_on_spark
@@ -79,7 +81,7 @@ def complaints(broker: Broker) -> list[str]:
 def test_a_broker_goes_on_where_compaction_left_it(
     distribution: Distribution, java: JavaClient, tmp_path: Path, unclean: bool
 ) -> None:
-    with Cluster(distribution, tmp_path) as cluster:
+    with Cluster(distribution, tmp_path, settings={"replica.high.watermark.checkpoint.interval.ms": 200}) as cluster:
         broker = cluster.brokers[1]
         workload = Workload(cluster, java.connect(cluster.bootstrap), seed=21)
         workload.create({"delete.retention.ms": 1000})
@@ -87,6 +89,7 @@ def test_a_broker_goes_on_where_compaction_left_it(
             workload.write()
             before = read(cluster, workload.partitions)
             if unclean:
+                wait_until(lambda: high_watermarks_are_on_disk(workload), "high watermarks on the disk")
                 broker.kill()
                 refused = headstone("compact", str(broker.log_dir / "plain-0"), "--in-place", "--rules", rules)
                 assert refused.code == 2
@@ -105,6 +108,16 @@ def test_a_broker_goes_on_where_compaction_left_it(
             check_it_goes_on(workload)
             assert complaints(broker) == []
         cluster.stop()
+
+
+def high_watermarks_are_on_disk(workload: Workload) -> bool:
+    """Nothing above what a killed broker has written down is compacted."""
+    known = read_offsets(workload.cluster.brokers[1].log_dir / HIGH_WATERMARK)
+    ends = {
+        TopicPartition(topic, int(number)): workload.client.end(topic, int(number))
+        for topic, _, number in (name.rpartition("-") for name in workload.partitions)
+    }
+    return {partition: known.get(partition, 0) for partition in ends} == ends
 
 
 def check_it_goes_on(workload: Workload) -> None:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -23,17 +24,29 @@ from headstone.brokers.processes import Cluster, wait_until
 from headstone.cli.main import main
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
-from headstone.coordination.guard_values import HOLD
+from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, EndPasses
+from headstone.guard.acting import Outcome, carry_out
 from headstone.guard.alarms import REFUSED, UNSEEN
+from headstone.guard.journal import Journal
 from headstone.guard.overrides import Resource, own_values
-from testbed.login import PASSWORD, add_login, allow, login_bootstrap, login_words, super_client
+from testbed.login import (
+    PASSWORD,
+    add_login,
+    allow,
+    login_bootstrap,
+    login_settings,
+    login_words,
+    super_client,
+    take_back,
+)
 from testbed.workloads import second_client
 
 FOUND = {"min.cleanable.dirty.ratio": "0.2", "min.compaction.lag.ms": None, "max.compaction.lag.ms": None}
 MARGINS = (
-    "--poll-ms", "400", "--metadata-age-ms", "500", "--clock-skew-ms", "200", "--effect-ms", "4000", "--pass-start-ms", "100",
+    "--poll-ms", "400", "--metadata-age-ms", "3000", "--clock-skew-ms", "200", "--effect-ms", "12000", "--pass-start-ms", "100",
     "--slack-share", "0.01",
 )  # fmt: skip
+CLUSTER = "kafka-cluster"
 RETENTION_MS = 400_000
 """A hundredth of it is gone after four seconds: then the topic is held, minutes before anything can be missed."""
 
@@ -56,8 +69,13 @@ class Scene:
         where = ["--bootstrap", login_bootstrap(self.cluster), *login_words("env:GUARD_PASSWORD")]
         return ["guard", *words, *where, "--journal", str(self.journal)]
 
-    def overrides(self) -> dict[str, str | None]:
-        return dict(own_values(self.admin, Resource(topic="orders"), [name for name, _ in HOLD]))
+    def overrides(self, topic: str = "orders") -> dict[str, str | None]:
+        return dict(own_values(self.admin, Resource(topic=topic), [name for name, _ in HOLD]))
+
+    def default(self) -> dict[str, str | None]:
+        """What of a hold is in the cluster default."""
+        configs = self.admin.broker_configs(None)
+        return {name: configs[name].value for name, _ in DEFAULT_HOLD if name in configs}
 
     def make_topics(self) -> None:
         """librdkafka forgets what it asked when it learns a broker's name: it is asked again."""
@@ -75,6 +93,7 @@ class Scene:
         for topic in (
             NewTopic("orders", 1, 3, config=compacted), NewTopic("plain", 1, 3, config={"cleanup.policy": "delete"}),
             NewTopic("calm", 1, 3, config={"cleanup.policy": "compact"}),
+            NewTopic("moved", 1, replica_assignment=[[3, 1, 2]], config={"cleanup.policy": "compact"}),
         ):  # fmt: skip
             wait_until(partial(self._made, topic), f"topic {topic.topic}", seconds_max=60)
         self.produce(b"first")
@@ -127,9 +146,9 @@ class Scene:
 
 
 @contextmanager
-def guarding(scene: Scene, said: Path) -> Iterator[subprocess.Popen[bytes]]:
+def guarding(scene: Scene, said: Path, *how: str, topic: str = "orders") -> Iterator[subprocess.Popen[bytes]]:
     """A guard in a process of its own."""
-    words = [*scene.words("--apply", "--metrics", f"{HOST}:0"), "--topic", "orders", *MARGINS]
+    words = [*scene.words("--apply", "--metrics", f"{HOST}:0"), "--topic", topic, *how, *MARGINS]
     with open(said, "wb") as file:
         command = [sys.executable, "-m", "headstone.cli.main", *words]
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
@@ -149,7 +168,7 @@ def test_a_topic_is_held_while_a_broker_is_away_and_let_go_as_it_was(
         scene.make_topics()
         what_is_wrong_is_told_and_changes_nothing(scene, capsys)
         allow(cluster, "TOPIC", "orders", ["READ", "DESCRIBE_CONFIGS"])
-        allow(cluster, "BROKER", "kafka-cluster", ["DESCRIBE"])
+        allow(cluster, "BROKER", CLUSTER, ["DESCRIBE"])
         said = tmp_path / "said"
         with guarding(scene, said) as guard:
             wait_until(lambda: "metrics: " in said.read_text(), "the guard's start", seconds_max=60)
@@ -159,11 +178,16 @@ def test_a_topic_is_held_while_a_broker_is_away_and_let_go_as_it_was(
             guard.kill()
         # It is gone without a word: what is set stays, and the journal says so.
         assert scene.status(capsys)["topics"][0]["held"]["found"] == FOUND
-        cluster.brokers[3].start()
+        lines = Lines(scene, capsys)
+        lines.what_the_cluster_default_and_cleaner_threads_need()
+        lines.what_an_expulsion_needs()
+        cluster.start_broker(3)
         again = scene.words("--topic", "orders", "--once", "--apply", *MARGINS)
         wait_until(lambda: main(again) in (0, 1) and scene.overrides() == FOUND, "a release", seconds_max=60)
         assert "read orders-0 on broker 3 and compare it with the others" in capsys.readouterr().out
         wait_until(lambda: main(again) == 0 and scene.is_quiet(capsys), "all is fine", seconds_max=60)
+        lines.what_a_new_copy_needs()
+        lines.all_is_put_back()
         rolling_restarts_touch_nothing(scene, capsys)
         scene.admin.close()
 
@@ -202,6 +226,89 @@ def a_hold_that_is_refused_is_an_alarm_and_comes_when_it_is_permitted(
     allow(scene.cluster, "TOPIC", "orders", ["ALTER_CONFIGS"])
     wait_until(lambda: scene.held(capsys) == [1, 2], "a hold on every live broker", seconds_max=60)
     assert scene.overrides() == dict(HOLD)
+
+
+class Lines:
+    """Lines of defence beside the hold, while broker 3 is away and when it is back: each with what docs/guard.md names for it,
+    and refused by the name of what is missing. With journals of their own."""
+
+    def __init__(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+        self._scene = Scene(scene.cluster, scene.root)
+        self._scene.journal = scene.root / "lines.sqlite"
+        self._capsys = capsys
+        for topic in ("calm", "moved"):
+            allow(scene.cluster, "TOPIC", topic, ["READ", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"])
+
+    def what_the_cluster_default_and_cleaner_threads_need(self) -> None:
+        """Nothing is known of who is away: the topic is held at once. A robot undoes it, and the default holds instead."""
+        scene, said = self._scene, self._scene.root / "lines said"
+        self._restarts_lack("DESCRIBE_CONFIGS")
+        with guarding(scene, said, "--allow", "cluster-default", topic="calm"):
+            wait_until(lambda: scene.journal.exists() and scene.held(self._capsys) == [1, 2], "a hold", seconds_max=60)
+            scene.admin.alter_topic("calm", dict.fromkeys(dict(HOLD)))
+            self._refused_for("DESCRIBE_CONFIGS on the cluster")
+            allow(scene.cluster, "BROKER", CLUSTER, ["DESCRIBE_CONFIGS"])
+            self._refused_for("ALTER_CONFIGS on the cluster")
+            self._restarts_lack("ALTER_CONFIGS")
+            assert scene.default() == {}
+            allow(scene.cluster, "BROKER", CLUSTER, ["ALTER_CONFIGS"])
+            wait_until(lambda: scene.default() == dict(DEFAULT_HOLD), "the default's hold", seconds_max=60)
+        wait_until(lambda: self._restarted() == Outcome(), "a restart of cleaner threads", seconds_max=60)
+
+    def _refused_for(self, permission: str) -> None:
+        def refused() -> bool:
+            alarms = self._scene.status(self._capsys)["alarms"]
+            details = [alarm["detail"] for alarm in alarms if alarm["kind"] == REFUSED]
+            return any(f"this user lacks {permission}" in detail for detail in details)
+
+        wait_until(refused, f"an alarm for {permission}", seconds_max=60)
+
+    def _restarts_lack(self, operation: str) -> None:
+        """Each broker hears of a permission when it hears of it."""
+        lacking = f"this user lacks {operation} on the cluster"
+        wait_until(lambda: lacking in str(self._restarted().why), lacking, seconds_max=60)
+
+    def _restarted(self) -> Outcome:
+        """Of cleaner threads, by the guard's own user."""
+        cluster = self._scene.cluster
+        journal = Journal.open(self._scene.root / "threads.sqlite", cluster_id=cluster.cluster_id)
+        with Admin(Connection.parse(login_bootstrap(cluster), login_settings())) as admin, journal:
+            return carry_out(EndPasses(topic="calm"), admin, journal, now_ms=time.time_ns() // 1_000_000)
+
+    def _readmit(self, *words: str) -> tuple[int, str, str]:
+        """Its exit code, what became of the replica, and what is said of failures. The other journal names a replica too."""
+        self._capsys.readouterr()
+        journal = ("--journal", str(self._scene.root / "moved.sqlite"))
+        code = main([*self._scene.words("readmit"), *journal, *words, "--apply", "--output", "json"])
+        told = self._capsys.readouterr()
+        return code, json.loads(told.out)["replicas"][0]["ended"] if code in (0, 1) else "", told.err
+
+    def what_an_expulsion_needs(self) -> None:
+        named = ("--topic", "moved", "--broker", "3")
+        code, _, error = self._readmit(*named)
+        assert (code, "this user lacks ALTER on the cluster" in error) == (3, True)
+        allow(self._scene.cluster, "BROKER", CLUSTER, ["ALTER"])
+        wait_until(lambda: self._readmit(*named)[:2] == (1, "expelled"), "the expulsion", seconds_max=60)
+
+    def what_a_new_copy_needs(self) -> None:
+        cluster = self._scene.cluster
+        take_back(cluster, "BROKER", CLUSTER, ["ALTER_CONFIGS"])
+
+        def refused() -> bool:
+            code, _, error = self._readmit()
+            return code == 3 and "this user lacks ALTER_CONFIGS on the cluster" in error
+
+        wait_until(refused, "a refusal", seconds_max=60)
+        allow(cluster, "BROKER", CLUSTER, ["ALTER_CONFIGS"])
+        wait_until(lambda: self._readmit()[:2] == (0, "readmitted"), "the readmission", seconds_max=60)
+
+    def all_is_put_back(self) -> None:
+        scene = self._scene
+        again = scene.words("--topic", "calm", "--once", "--apply", "--allow", "cluster-default", *MARGINS)
+        wait_until(lambda: main(again) in (0, 1) and scene.default() == {}, "a release", seconds_max=60)
+        assert {value for topic in ("calm", "moved") for value in scene.overrides(topic).values()} == {None}
+        take_back(scene.cluster, "BROKER", CLUSTER, ["ALTER", "ALTER_CONFIGS", "DESCRIBE_CONFIGS"])
+        scene.admin.close()
 
 
 def rolling_restarts_touch_nothing(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,8 +52,9 @@ class Load:
 
     def _run(self) -> None:
         chance = random.Random(7)
+        patient = {"transaction.timeout.ms": 600_000}
         plain = second_client(self._bootstrap, **{"enable.idempotence": True, "compression.type": "lz4"})
-        writers = [second_client(self._bootstrap, **{"transactional.id": f"writer-{n}"}) for n in range(2)]
+        writers = [second_client(self._bootstrap, **{"transactional.id": f"writer-{n}", **patient}) for n in range(2)]
         for writer in writers:
             writer.init_transactions(60)
         while not self._stop.is_set():

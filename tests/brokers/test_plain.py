@@ -73,7 +73,7 @@ def test_a_follower_that_stopped_inside_a_transaction_gets_its_marker_however_la
         one, two, away = cluster.brokers.values()
         client = java.connect(cluster.bootstrap)
         client.create_topic(TOPIC, [[1, 2, 3]], TOPIC_SETTINGS)
-        producer = client.producer(linger_ms=0, transactional_id=TOPIC)
+        producer = client.producer(linger_ms=0, transactional_id=TOPIC, transaction_timeout_ms=600_000)
         producer.begin()
         producer.write(TOPIC, 0, b"k", b"committed")
         wait_until(lambda: len(read_running_log(away.log_dir / f"{TOPIC}-0")) == 1, "a copy")
@@ -109,7 +109,7 @@ def test_a_broker_recovers_behind_a_snapshot_from_inside_a_transaction_that_beca
         folder = broker.log_dir / f"{TOPIC}-0"
         client = java.connect(cluster.bootstrap)
         client.create_topic(TOPIC, [[1]], {**TOPIC_SETTINGS, "segment.ms": DAY_MS, "min.compaction.lag.ms": DAY_MS})
-        producer = client.producer(linger_ms=0, transactional_id=TOPIC)
+        producer = client.producer(linger_ms=0, transactional_id=TOPIC, transaction_timeout_ms=600_000)
         producer.begin()
         producer.write(TOPIC, 0, b"k", b"first half")
         broker.stop()

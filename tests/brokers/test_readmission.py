@@ -31,12 +31,13 @@ from headstone.brokers.processes import Cluster, wait_until
 from headstone.cli.main import main
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
+from testbed.kafka_scripts import with_scripts
 
 BROKERS, AWAY = (1, 2, 3), 3
 ORDER = (3, 1, 2)
 """Broker 3 is the leader by preference."""
-BACK, GONE, KILLED, KEPT = "back", "gone", "killed", "kept"
-"""Readmitted when it is back; expelled while it is away; killed in the middle; refused."""
+BACK, GONE, KILLED, KEPT, BY_HAND = "back", "gone", "killed", "kept", "by-hand"
+"""Readmitted when it is back; expelled while it is away; killed in the middle; refused; by the commands that are printed."""
 PLAIN = "plain"
 
 
@@ -83,7 +84,7 @@ def world(
         client = java.connect(cluster.bootstrap)
         client.create_topic(PLAIN, [list(ORDER)], {"cleanup.policy": "delete"})
         scenes = []
-        for topic in (BACK, GONE, KILLED, KEPT):
+        for topic in (BACK, GONE, KILLED, KEPT, BY_HAND):
             client.create_topic(topic, [list(ORDER)], TOPIC_SETTINGS)
             outage = Outage(variant=topic, about="", kafka=distribution.version, expected={})
             scenes.append(Scene(replace(STORIES[0], variant=topic), client, outage))
@@ -103,8 +104,8 @@ def world(
 
 def test_replicas_that_missed_a_deletion_are_readmitted(world: World) -> None:
     expelled_while_it_is_away(world)
-    world.cluster.brokers[AWAY].start()
-    for topic in (BACK, KILLED, KEPT):
+    world.cluster.start_broker(AWAY)
+    for topic in (BACK, KILLED, KEPT, BY_HAND):
         world.client.wait_in_sync(topic, brokers=BROKERS)
     a_dry_run_tells_the_plan_and_changes_nothing(world)
     refusals_change_nothing(world)
@@ -117,6 +118,7 @@ def test_replicas_that_missed_a_deletion_are_readmitted(world: World) -> None:
     assert (world.audit(BACK), world.readmit(0, "--topic", BACK, "--broker", "3")[0]["verdict"]) == (0, "right")
     one_that_was_away_goes_on_where_the_journal_says(world)
     killed_in_the_middle_and_run_again(world)
+    by_the_commands_that_are_printed(world)
     settings_that_widen_the_danger_are_found(world)
 
 
@@ -198,6 +200,42 @@ def killed_in_the_middle_and_run_again(world: World) -> None:
     assert [ended["ended"] for ended in world.readmit(0, "--apply")] == ["readmitted"]
     world.becomes(KILLED, PartitionState(leader=AWAY, isr=BROKERS, replicas=ORDER), own)
     assert world.audit(KILLED) == 0
+
+
+def by_the_commands_that_are_printed(world: World) -> None:
+    """As a person would, with Kafka's own tools: what the line above says is waited for."""
+    before = world.state(BY_HAND)
+    (planned,) = world.readmit(1, "--topic", BY_HAND, "--broker", "3")
+    folder = world.journal.parent
+    environment = with_scripts(world.cluster.distribution, folder / "bin")
+    said = ""
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    for line in planned["commands"]:
+        if line.startswith("#"):
+            said = line
+            continue
+        if "until it says that the reassignment is complete" in said:
+            wait_until(lambda line=line: "is completed" in run(line), said)  # type: ignore[misc]
+        elif "shows no copy" in said:
+            wait_until(lambda line=line: f'"{BY_HAND}-0"' not in run(line), said)  # type: ignore[misc]
+        else:
+            run(line)
+        said = ""
+    world.becomes(BY_HAND, PartitionState(leader=AWAY, isr=BROKERS, replicas=ORDER), before[1])
+    assert world.audit(BY_HAND) == 0
 
 
 def settings_that_widen_the_danger_are_found(world: World) -> None:

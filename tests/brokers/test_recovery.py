@@ -12,7 +12,7 @@ import pytest
 
 from headstone.brokers.client import BYTES_DESERIALIZER, READ_COMMITTED, Consumed, JavaClient
 from headstone.brokers.distribution import Distribution
-from headstone.brokers.processes import Cluster
+from headstone.brokers.processes import Cluster, wait_until
 from headstone.cli.main import main
 from headstone.log.directory import find_partitions
 from testbed.consuming import consume, tables
@@ -24,7 +24,6 @@ NAMES = [f"{TOPIC}-{number}" for number in range(3)]
 GROUPS = "__consumer_offsets"
 EMPTY = 2
 """The partition that nobody writes to."""
-POLLS_MAX = 100
 COPIES = {0: (1, 2), 1: (2, 3), 2: (3, 1)}
 """Of each partition of the topic, in an export to three brokers: each has two of them."""
 
@@ -149,7 +148,7 @@ def check_restore(
 
 
 def write(cluster: Cluster, numbers: range) -> list[tuple[int, int]]:
-    """Partition and offset of each record."""
+    """Partition and offset of each record, sorted: brokers answer in any order."""
     done: list[tuple[int, int]] = []
     producer = second_client(cluster.bootstrap, **{"enable.idempotence": True, "batch.num.messages": 20})
     for number in numbers:
@@ -160,7 +159,7 @@ def write(cluster: Cluster, numbers: range) -> list[tuple[int, int]]:
         )  # fmt: skip
     assert producer.flush(60) == 0
     assert all(isinstance(place, tuple) for place in done), done
-    return done
+    return sorted(done)
 
 
 def read(cluster: Cluster) -> dict[str, list[Consumed]]:
@@ -178,11 +177,13 @@ def group_reads(java: JavaClient, cluster: Cluster, count: int) -> list[Any]:
     consumer.subscribe(java.list([TOPIC]))
     partitions = [java.kafka.common.TopicPartition(TOPIC, number) for number in range(len(NAMES))]
     records: list[Any] = []
-    for _ in range(POLLS_MAX):
+
+    def has_enough() -> bool:
         polled = consumer.poll(java.java.time.Duration.ofMillis(200))
-        records += [record for partition in partitions for record in polled.records(partition)]
-        if len(records) >= count:
-            break
+        records.extend(record for partition in partitions for record in polled.records(partition))
+        return len(records) >= count
+
+    wait_until(has_enough, f"{count} records")
     consumer.commitSync()
     consumer.close()
     return records

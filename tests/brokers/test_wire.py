@@ -48,7 +48,7 @@ def hold_back(cluster: Cluster, topic: str, number: int) -> None:
         changed = admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])])
         next(iter(changed.values())).result(60)
     broker = cluster.brokers[number]
-    broker.stop()
+    cluster.stop_broker(number)
     asking = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "none", "log_level": 0})
 
     def end(partition: int) -> int:
@@ -58,7 +58,7 @@ def hold_back(cluster: Cluster, topic: str, number: int) -> None:
     wait_until(lambda: all(end(n) > ends[n] + 300 for n in (0, 1)), "more records")
     asking.close()
     broker.settings["replica.fetch.response.max.bytes"] = "1"
-    broker.start()
+    cluster.start_broker(number)
     partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions.values()
     assert [number in partition.isrs for partition in partitions] == [False, False]
 
