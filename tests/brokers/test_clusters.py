@@ -66,10 +66,11 @@ def test_three_brokers_survive_a_kill_and_move_leadership(
             ]  # fmt: skip
         assert len({directory_id(broker.log_dir) for broker in cluster.brokers.values()}) == 3
         client.alter_topic("orders", {"delete.retention.ms": 4711})
-        told = distribution.tool(
-            "configs", "--bootstrap-server", cluster.bootstrap, "--describe", "--topic", "orders", config=work
-        )  # fmt: skip
-        assert "delete.retention.ms=4711" in told
+        describe = ("configs", "--bootstrap-server", cluster.bootstrap, "--describe", "--topic", "orders")
+        wait_until(
+            lambda: "delete.retention.ms=4711" in distribution.tool(*describe, config=work),
+            "the broker that answers Kafka's tool has heard of the change",
+        )
         consumed = distribution.tool(
             "console-consumer", "--bootstrap-server", cluster.bootstrap, "--topic", "orders", "--from-beginning",
             "--max-messages", "3", config=work,

@@ -11,12 +11,13 @@ import pytest
 
 from headstone.retention.policy import COORDINATED, KAFKA
 from headstone.sim.broker import Parts
-from headstone.sim.campaign import Settings, Tally, campaign, shortened
+from headstone.sim.campaign import Settings, campaign, shortened
 from headstone.sim.checkers import CORRUPTIONS
 from headstone.sim.mutants import MUTANTS
 from headstone.sim.ordeals import Ordeals
 from headstone.sim.runs import draw, run_seed, run_steps, shrink
 from headstone.sim.scenario import FAULTS, WEIGHTS
+from headstone.sim.tallies import Tally
 
 STEPS = 200
 
@@ -79,7 +80,7 @@ def test_a_violation_shrinks_to_a_shorter_story_of_the_same_kind() -> None:
     found = ran(0, 200, Settings(rules=KAFKA, steps=STEPS), stop_early=True).violations[0]
     scenario, story = draw(found.seed, rules=KAFKA, replicas=None, steps=STEPS)
     outcome = run_steps(found.seed, scenario, story, Parts())
-    best = shrink(outcome, scenario, Parts())
+    best = shrink(outcome, lambda shorter: run_steps(found.seed, scenario, shorter, Parts()))
     assert best.finding is not None
     assert outcome.finding is not None
     assert best.finding.kind == outcome.finding.kind

@@ -44,13 +44,14 @@ def test_at_the_last_moment_the_hold_is_still_in_time() -> None:
 
 def test_the_guard_keeps_its_promise_on_fresh_seeds() -> None:
     first = random.SystemRandom().randrange(10**9, 2 * 10**9)
-    found = [outcome for seed in range(first, first + 12) for outcome in run_both_ways(seed).found]
-    assert [f"python -m campaigns.guarded --seed {o.seed} --seeds 1: {o.finding}" for o in found] == []
+    found = [violation for seed in range(first, first + 12) for violation in run_both_ways(seed).violations]
+    replay = "headstone simulate --rules guarded --seeds 1 --seed"
+    assert [f"{replay} {violation.seed}: {violation.finding}" for violation in found] == []
 
 
 @pytest.mark.parametrize("margin", MUTANTS)
 def test_a_guard_without_a_margin_is_found_by_its_seed(margin: str) -> None:
-    """Looking for the seed again, after the simulator has changed: python -m campaigns.guarded --margins."""
+    """Looking for the seed again, after the simulator has changed: headstone simulate --rules guarded --mutant NAME."""
     seed = FOUND_BY[margin]
     assert run_guarded(seed, margins=MUTANTS[margin])[0].finding is not None
     assert run_guarded(seed, margins=AT_THE_LAST_MOMENT)[0].finding is None

@@ -73,6 +73,30 @@ def test_simulate_is_content_with_the_coordinated_rule(capsys: pytest.CaptureFix
     assert "faults injected: " in out
 
 
+def test_simulate_runs_the_guard_in_place_of_coordination(capsys: pytest.CaptureFixture[str]) -> None:
+    """The seeds of tests/sim/test_guarded.py: 3 and 5 corrupt without it."""
+    code, out, _ = run(capsys, "simulate", "--rules", "guarded", "--seed", "3", "--seeds", "3", "--jobs", "1")
+    assert code == 0
+    assert "guarded rules: 0 violations" in out
+    code, out, _ = run(
+        capsys, "simulate", "--rules", "guarded", "--seed", "5", "--seeds", "1", "--jobs", "1", "--output", "json"
+    )
+    ran = json.loads(out)
+    assert (code, sum(ran["corrupt_without_guard"].values()), ran["prevented"], ran["foretold"]) == (0, 1, 1, 0)
+    assert ran["actions"]["SetHold"] > 0
+
+
+def test_a_guard_without_a_margin_is_found_replayed_and_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    margin = ("simulate", "--rules", "guarded", "--mutant", "poll_ms")
+    code, out, _ = run(capsys, *margin, "--seed", "5", "--seeds", "1", "--jobs", "1", "--output", "json")
+    (violation,) = json.loads(out)["violations"]
+    assert (code, violation["seed"]) == (1, 5)
+    again, text, _ = run(capsys, *violation["replay"].split()[1:], "--jobs", "1", "--shrink")
+    assert again == 1
+    assert violation["text"] in text
+    assert re.search(r"shortest story found: [0-9]+ of 16 steps", text)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -82,6 +106,9 @@ def test_simulate_is_content_with_the_coordinated_rule(capsys: pytest.CaptureFix
         (("simulate", "--replicas", "0"), "0 is not between 1 and 9"),
         (("simulate", "--replicas", "10"), "10 is not between 1 and 9"),
         (("simulate", "--mutant", "maximum", "--rules", "kafka"), "leave --rules out"),
+        (("simulate", "--mutant", "maximum", "--rules", "guarded"), "unknown mutant 'maximum' of the guarded rules"),
+        (("simulate", "--mutant", "poll_ms"), "unknown mutant 'poll_ms' of the coordinated rules"),
+        (("simulate", "--rules", "guarded", "--replicas", "3"), "leave --replicas out"),
         (("simulate", "--seeds", "0"), "0 is not between 1 and 1000000000"),
     ],
 )

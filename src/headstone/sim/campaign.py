@@ -6,21 +6,28 @@ Results come back in chunks and are added up; a violation carries the seed that 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
+from headstone.coordination.danger import Margins
 from headstone.sim.broker import Parts
+from headstone.sim.chaos import Outcome, Step
 from headstone.sim.checkers import Finding
+from headstone.sim.guarded_runs import draw_guarded, margins_of, run_both_ways, run_story
 from headstone.sim.mutants import MUTANTS
 from headstone.sim.runs import draw, run_seed, run_steps, shrink
+from headstone.sim.scenario import Scenario
+from headstone.sim.tallies import GUARDED, Tally, Violation
 
 CHUNK_SEEDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
+    """Of guarded runs a mutant is a margin that is missing (`guarded_runs.MUTANTS`), and each seed draws its replicas."""
+
     rules: str
     steps: int
     replicas: int | None = None
@@ -30,43 +37,22 @@ class Settings:
         return Parts() if self.mutant is None else MUTANTS[self.mutant].parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    seed: int
-    at_step: int
-    finding: Finding
-
-
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What was run and what was found."""
-
-    seeds: int = 0
-    steps: int = 0
-    checks: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    violations: list[Violation] = field(default_factory=list)
-
-    def add(self, tally: Tally) -> None:
-        self.seeds += tally.seeds
-        self.steps += tally.steps
-        self.checks += tally.checks
-        self.faults += tally.faults
-        self.violations += tally.violations
-
-
 def run_chunk(first: int, last: int, settings: Settings) -> Tally:
     tally = Tally()
     for seed in range(first, last):
-        outcome = run_seed(
-            seed, rules=settings.rules, replicas=settings.replicas, steps=settings.steps, parts=settings.parts()
-        )
-        tally.seeds += 1
-        tally.steps += len(outcome.steps)
-        tally.checks += outcome.checks
-        tally.faults += outcome.faults
-        if outcome.finding is not None:
-            tally.violations.append(Violation(seed=seed, at_step=outcome.at_step, finding=outcome.finding))
+        tally.add(_one(seed, settings))
+    return tally
+
+
+def _one(seed: int, settings: Settings) -> Tally:
+    if settings.rules == GUARDED:
+        return run_both_ways(seed, steps=settings.steps, mutant=settings.mutant)
+    outcome = run_seed(
+        seed, rules=settings.rules, replicas=settings.replicas, steps=settings.steps, parts=settings.parts()
+    )
+    tally = Tally(seeds=1, steps=len(outcome.steps), checks=outcome.checks, faults=outcome.faults)
+    if outcome.finding is not None:
+        tally.violations.append(Violation(seed=seed, at_step=outcome.at_step, finding=outcome.finding))
     return tally
 
 
@@ -108,8 +94,22 @@ def _results(chunks: Iterator[tuple[int, int]], settings: Settings, jobs: int) -
 
 def shortened(violation: Violation, settings: Settings) -> tuple[int, list[str], Finding]:
     """(steps drawn, the names of the steps that are left, what they lead to)."""
-    scenario, story = draw(violation.seed, rules=settings.rules, replicas=settings.replicas, steps=settings.steps)
-    outcome = run_steps(violation.seed, scenario, story, settings.parts())
-    best = shrink(outcome, scenario, settings.parts())
+    seed = violation.seed
+    if settings.rules == GUARDED:
+        scenario, story = draw_guarded(seed, settings.steps)
+        margins = margins_of(seed, settings.mutant)
+        replay = partial(_guarded_outcome, seed, scenario, margins)
+    else:
+        scenario, story = draw(seed, rules=settings.rules, replicas=settings.replicas, steps=settings.steps)
+        replay = partial(_outcome, seed, scenario, settings.parts())
+    best = shrink(replay(story), replay)
     assert best.finding is not None
     return len(story), [name for name, _ in best.steps], best.finding
+
+
+def _outcome(seed: int, scenario: Scenario, parts: Parts, story: list[Step]) -> Outcome:
+    return run_steps(seed, scenario, story, parts)
+
+
+def _guarded_outcome(seed: int, scenario: Scenario, margins: Margins, story: list[Step]) -> Outcome:
+    return run_story(seed, scenario, story, margins)[0]

@@ -6,8 +6,7 @@ A seed is one story; with and without a guard the same things happen. A mutant i
 from __future__ import annotations
 
 import random
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from headstone.coordination.danger import Margins
 from headstone.retention.policy import KAFKA
@@ -15,6 +14,7 @@ from headstone.sim.chaos import CHECK_EVERY, Corrupt, Outcome, Step
 from headstone.sim.guard_world import MARGINS, RETENTION_MS
 from headstone.sim.guarded import Guarded
 from headstone.sim.scenario import FAULTS, LONG_ACTIONS, WEIGHTS, Scenario, draw_scenario
+from headstone.sim.tallies import Tally, Violation
 
 STEPS = 16
 EDGE_WEIGHT = 130
@@ -59,6 +59,12 @@ def run_guarded(
     seed: int, *, steps: int = STEPS, margins: Margins = MARGINS, guarding: bool = True
 ) -> tuple[Outcome, Guarded]:
     scenario, story = draw_guarded(seed, steps)
+    return run_story(seed, scenario, story, margins, guarding=guarding)
+
+
+def run_story(
+    seed: int, scenario: Scenario, story: list[Step], margins: Margins, *, guarding: bool = True
+) -> tuple[Outcome, Guarded]:
     driver = Guarded(scenario, margins, seed, guarding=guarding)
     outcome = Outcome(seed=seed, steps=story)
     try:
@@ -76,43 +82,23 @@ def run_guarded(
     return outcome, driver
 
 
-@dataclass(slots=True, kw_only=True)
-class GuardedTally:
-    """What was run and what was found. `corrupt_without` are seeds that corrupt without a guard, by kind."""
-
-    seeds: int = 0
-    checks: int = 0
-    excused: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    actions: Counter[str] = field(default_factory=Counter)
-    corrupt_without: Counter[str] = field(default_factory=Counter)
-    prevented: int = 0
-    """Corrupt without, and with the guard neither found nor excused."""
-    found: list[Outcome] = field(default_factory=list)
-
-    def add(self, other: GuardedTally) -> None:
-        self.seeds += other.seeds
-        self.checks += other.checks
-        self.excused += other.excused
-        self.faults += other.faults
-        self.actions += other.actions
-        self.corrupt_without += other.corrupt_without
-        self.prevented += other.prevented
-        self.found += other.found
-
-
-def run_both_ways(seed: int, *, steps: int = STEPS) -> GuardedTally:
-    """At the last moment in every other seed: there nothing is in reserve."""
-    margins = MARGINS if seed % 2 == 0 else AT_THE_LAST_MOMENT
+def run_both_ways(seed: int, *, steps: int = STEPS, mutant: str | None = None) -> Tally:
     without, _ = run_guarded(seed, steps=steps, guarding=False)
-    outcome, driver = run_guarded(seed, steps=steps, margins=margins)
-    tally = GuardedTally(
-        seeds=1, checks=outcome.checks, excused=int(driver.excused_for_good), faults=outcome.faults,
-        actions=driver.guard.actions,
+    outcome, driver = run_guarded(seed, steps=steps, margins=margins_of(seed, mutant))
+    tally = Tally(
+        seeds=1, steps=len(outcome.steps), checks=outcome.checks, foretold=int(driver.excused_for_good),
+        faults=outcome.faults, actions=driver.guard.actions,
     )  # fmt: skip
     if without.finding is not None:
         tally.corrupt_without[without.finding.kind] += 1
         tally.prevented = int(outcome.finding is None and not driver.excused_for_good)
     if outcome.finding is not None:
-        tally.found.append(outcome)
+        tally.violations.append(Violation(seed=seed, at_step=outcome.at_step, finding=outcome.finding))
     return tally
+
+
+def margins_of(seed: int, mutant: str | None) -> Margins:
+    """At the last moment in every other seed, and in those of mutants: there nothing is in reserve."""
+    if mutant is not None:
+        return MUTANTS[mutant]
+    return MARGINS if seed % 2 == 0 else AT_THE_LAST_MOMENT

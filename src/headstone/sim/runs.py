@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
 from headstone.sim.broker import Parts
 from headstone.sim.chaos import CHECK_EVERY, Corrupt, Outcome, Step
@@ -54,7 +55,7 @@ def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) ->
     return outcome
 
 
-def shrink(outcome: Outcome, scenario: Scenario, parts: Parts) -> Outcome:
+def shrink(outcome: Outcome, replay: Callable[[list[Step]], Outcome]) -> Outcome:
     """Leaves out steps, in ever smaller runs, as long as the same kind of corruption is found."""
     assert outcome.finding is not None
     kind = outcome.finding.kind
@@ -65,7 +66,7 @@ def shrink(outcome: Outcome, scenario: Scenario, parts: Parts) -> Outcome:
         start = 0
         while start < len(story):
             shorter = story[:start] + story[start + size :]
-            tried = run_steps(outcome.seed, scenario, shorter, parts)
+            tried = replay(shorter)
             if tried.finding is not None and tried.finding.kind == kind:
                 story, best = shorter, tried
             else:
