@@ -139,7 +139,7 @@ def test_an_upload_that_was_registered_ahead_of_the_clock_is_as_old_as_the_mendi
     made = store.register(1)
     store.keep_registered(made)
     with store.transaction() as connection:
-        connection.exec_driver_sql(f"UPDATE objects SET size = size - {HOUR_MS}")
+        connection.exec_driver_sql(f"UPDATE objects SET registered_ms = registered_ms + {HOUR_MS}")
     assert store.set_clock(apply=False) == 1
     store.set_clock(apply=True)
     (since_ms,) = Erasures(store).unused_objects().changed_ms

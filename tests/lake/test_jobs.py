@@ -6,8 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from headstone.errors import CorruptLog, Unfinished, UsageError
+from headstone.lake import schema
 from headstone.lake.collection import collect, garbage
 from headstone.lake.commits import CommitRefused
 from headstone.lake.dead import is_live
@@ -346,7 +348,7 @@ def test_the_table_is_that_of_the_records(scene: Scene, codec: str) -> None:
     assert {row["key"]: (row["offset"], row["value"]) for row in rows} == expected
 
 
-def test_the_past_since_the_last_commit_begins_where_the_log_does(metastore_url: str, tmp_path: Path) -> None:
+def test_the_past_begins_where_the_log_did(metastore_url: str, tmp_path: Path) -> None:
     """The records below the start lie in the same extent as those that are served."""
     scene = Scene(create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0), tmp_path)
     scene.write("N[a]", "N[b]", "N[c]", now_ms=1000)
@@ -357,12 +359,21 @@ def test_the_past_since_the_last_commit_begins_where_the_log_does(metastore_url:
 
     assert [offsets(moment_ms) for moment_ms in (1999, 2000, 4000)] == [[0, 1, 2], [2], [2]]
     assert set(table(scene.lake, AT, as_of_ms=4000)) == {b"c"}
+    scene.write("N[d]", "N[e]", now_ms=5000)
+    scene.lake.metastore.start_at(AT, 4, now_ms=6000)
+    scene.write("N[f]", now_ms=7000)
+    shown = {1999: [0, 1, 2], 2000: [2], 4999: [2], 5000: [2, 3, 4], 5999: [2, 3, 4], 6000: [4], 7000: [4, 5]}
+    assert {moment_ms: offsets(moment_ms) for moment_ms in shown} == shown
+    collect(scene.lake, garbage(scene.lake, now_ms=8000, grace_ms=10))
+    with pytest.raises(UsageError, match="collected as garbage"):
+        offsets(5999)
+    assert [offsets(moment_ms) for moment_ms in (6000, 7000)] == [[4], [4, 5]]
+    with scene.lake.metastore.transaction() as connection:
+        assert connection.execute(select(schema.past_starts)).all() == []
     scene.lake.close()
 
 
-def test_the_past_since_the_last_commit_ends_where_the_log_does_though_nothing_is_left_of_it(
-    metastore_url: str, tmp_path: Path
-) -> None:
+def test_the_past_ends_where_the_log_did_though_nothing_was_left_of_it(metastore_url: str, tmp_path: Path) -> None:
     """Whoever made a log of it anew would give its offsets to other records."""
     scene = Scene(create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0), tmp_path)
     scene.write("N[a]", "N[b]", now_ms=1000)
@@ -374,4 +385,6 @@ def test_the_past_since_the_last_commit_ends_where_the_log_does_though_nothing_i
         return state.start_offset, state.next_offset
 
     assert [bounds(moment_ms) for moment_ms in (1999, 2000, 4000)] == [(0, 2), (2, 2), (2, 2)]
+    scene.write("N[c]", now_ms=5000)
+    assert [bounds(moment_ms) for moment_ms in (1999, 2000, 4999, 5000)] == [(0, 2), (2, 2), (2, 2), (2, 3)]
     scene.lake.close()

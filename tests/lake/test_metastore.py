@@ -437,7 +437,7 @@ def test_a_newer_metastore_is_left_alone(metastore_url: str, store: Metastore) -
 def test_a_metastore_from_before_the_first_release_is_refused(metastore_url: str, store: Metastore) -> None:
     append(store, ORDERS, 0, 10)
     engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
-    damage(engine, update(schema.lakes).values(version=schema.VERSION - 1))
+    damage(engine, update(schema.lakes).values(version=schema.VERSION_FIRST - 1))
     before = everything(engine)
     with pytest.raises(UsageError, match=r"make a new lake .* and ingest again"):
         Metastore.open(metastore_url)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, create_engine, inspect, select, text, update
+from sqlalchemy import Connection, Engine, create_engine, inspect, select, text, update
 
 from headstone.cli.main import main
 from headstone.errors import Unfinished, UsageError
@@ -72,6 +72,61 @@ def test_an_upgrade_that_fails_has_changed_nothing(metastore_url: str, store: Me
     with store.transaction() as connection:
         assert "owner" not in {column["name"] for column in inspect(connection).get_columns("topics")}
     assert store.check() == []
+
+
+VERSION_5 = (
+    "UPDATE objects SET size = -registered_ms WHERE state = 'registered' AND changed_ms > registered_ms",
+    "ALTER TABLE objects DROP COLUMN registered_ms",
+    "DROP TABLE past_starts",
+    "UPDATE lakes SET version = 5",
+)
+"""What leads back to the tables of that version."""
+
+
+def shape(engine: Engine) -> dict[str, object]:
+    """Tables with their columns, keys and indexes, whoever made them."""
+    tables = inspect(engine)
+    return {
+        table: (
+            sorted((c["name"], str(c["type"]), c["nullable"]) for c in tables.get_columns(table)),
+            tables.get_pk_constraint(table)["constrained_columns"],
+            sorted((k["constrained_columns"], k["referred_table"]) for k in tables.get_foreign_keys(table)),
+            sorted((i["name"], i["column_names"]) for i in tables.get_indexes(table)),
+        )
+        for table in sorted(tables.get_table_names())
+    }
+
+
+def test_a_lake_of_version_5_is_brought_up_to_date(metastore_url: str, store: Metastore) -> None:
+    """Its log began elsewhere before, and nobody has written down until when: that past is not told any more."""
+    append(store, AT, 10, 20)
+    store.start_at(AT, 5, now_ms=100)
+    store.create_topic("whole", 1)
+    append(store, TopicPartition("whole", 0), 0, 10)
+    renewed, fresh = store.register(1, now_ms=200)[0], store.register(1, now_ms=201)[0]
+    store.keep_registered([renewed], now_ms=300)
+    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
+    now = shape(engine)
+    with engine.begin() as connection:
+        for statement in VERSION_5:
+            connection.execute(text(statement))
+    with pytest.raises(UsageError, match="`headstone lake upgrade` brings it up to date"):
+        store.partition(AT)
+    done = upgrade(metastore_url, apply=True)
+    assert (done.version_before, done.version_after, len(done.steps)) == (5, schema.VERSION, 1)
+    assert shape(engine) == now
+    with engine.connect() as connection:
+        columns = schema.objects.c
+        registered = select(columns.object_id, columns.size, columns.changed_ms, columns.registered_ms)
+        rows = connection.execute(registered.where(columns.state == "registered")).all()
+    assert sorted(tuple(row) for row in rows) == sorted([(renewed, 0, 300, 200), (fresh, 0, 201, 201)])
+    with pytest.raises(UsageError, match="collected as garbage"):
+        store.partition_as_of(AT, 99)
+    assert store.partition_as_of(TopicPartition("whole", 0), 99).next_offset == 10
+    store.start_at(AT, 7, now_ms=400)
+    assert [store.partition_as_of(AT, moment_ms).start_offset for moment_ms in (100, 399, 400)] == [5, 5, 7]
+    assert store.check() == []
+    engine.dispose()
 
 
 def test_an_older_lake_asks_for_the_upgrade(

@@ -146,6 +146,9 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
     new = [extent for extent in after.extents if extent not in present]
     if gone:
         _retire(connection, partition_id, [extent.span.start for extent in gone], moment_ms)
+    if after.start_offset != before.start_offset:
+        began = {"partition_id": partition_id, "start_offset": before.start_offset, "removed_ms": moment_ms}
+        connection.execute(insert(schema.past_starts).values(**began))
     if new:
         rows = [
             extent_row(partition_id, extent, moment_ms, dirty=bool(touching(dirty_after, extent.span)))
@@ -251,9 +254,12 @@ def forget_past(connection: Connection, object_ids: Sequence[str]) -> None:
     past, partitions = schema.past_extents, schema.partitions
     own = past.c.object_id.in_(object_ids) | past.c.dead_object.in_(object_ids)
     latest = select(past.c.partition_id, func.max(past.c.removed_ms)).where(own).group_by(past.c.partition_id)
+    starts = schema.past_starts
     for partition_id, removed_ms in connection.execute(latest).all():
         later = (partitions.c.partition_id == partition_id) & (partitions.c.known_from_ms < removed_ms)
         connection.execute(update(partitions).where(later).values(known_from_ms=removed_ms))
+        unknown = (starts.c.partition_id == partition_id) & (starts.c.removed_ms <= removed_ms)
+        connection.execute(delete(starts).where(unknown))
     connection.execute(delete(past).where(own))
 
 

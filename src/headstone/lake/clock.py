@@ -24,10 +24,10 @@ STAMPS = (
     schema.past_extents.c.added_ms, schema.past_extents.c.removed_ms, schema.objects.c.changed_ms,
     schema.tombstones.c.cleaned_at_ms, schema.requests.c.requested_ms, schema.erasures.c.requested_ms,
     schema.erasures.c.step_ms, schema.partitions.c.first_added_ms, schema.partitions.c.dead_since_ms,
-    schema.extents.c.dead_since_ms, schema.past_extents.c.dead_since_ms,
+    schema.extents.c.dead_since_ms, schema.past_extents.c.dead_since_ms, schema.past_starts.c.removed_ms,
+    schema.objects.c.registered_ms,
 )  # fmt: skip
-"""Columns of the times at which something was; none of them lies ahead of the clock. And one that is told as a negative size:
-since when an object is registered."""
+"""Columns of the times at which something was; none of them lies ahead of the clock."""
 
 Clock = Callable[[], int]
 """Milliseconds since 1970."""
@@ -105,9 +105,7 @@ def refuse_skew(connection: Connection, host: Clock) -> None:
 def times_ahead(connection: Connection, host: Clock) -> int:
     """How many rows tell a time that the clock has not reached: it was ahead once."""
     now_ms = _own_ms(connection, host)
-    ahead = [(column.table, column > now_ms) for column in STAMPS]
-    ahead.append((schema.objects, schema.objects.c.size < -now_ms))
-    counted = (select(func.count()).select_from(table).where(condition) for table, condition in ahead)
+    counted = (select(func.count()).select_from(column.table).where(column > now_ms) for column in STAMPS)
     return sum(connection.execute(query).scalar_one() for query in counted)
 
 
@@ -118,7 +116,6 @@ def bring_back(connection: Connection, host: Clock) -> None:
     now_ms = _own_ms(connection, host)
     for column in STAMPS:
         connection.execute(update(column.table).where(column > now_ms).values({column.name: now_ms}))
-    connection.execute(update(schema.objects).where(schema.objects.c.size < -now_ms).values(size=-now_ms))
     connection.execute(update(schema.leases).values(worker="", expires_ms=0))
     for table in (schema.setbacks, schema.pins):
         connection.execute(delete(table))

@@ -120,7 +120,7 @@ class Erasures:
         orphan = (columns.state == UNREFERENCED) & (columns.size == 0)
         old = columns.state.in_([UNREFERENCED, REGISTERED]) & ~orphan
         # A long job renews what it has registered, and may have uploaded since: what it has read is as old as ever.
-        since_ms = case((columns.size < 0, -columns.size), else_=columns.changed_ms)
+        since_ms = case((columns.state == REGISTERED, columns.registered_ms), else_=columns.changed_ms)
         with self._metastore.transaction() as connection:
             always = select(func.count()).select_from(schema.objects).where(orphan | (columns.state == CONDEMNED))
             return UnusedObjects(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine, case, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 
 from headstone.errors import UsageError
 from headstone.lake import catalog, checking, commits, past, schema
@@ -287,19 +287,16 @@ class Metastore:
         made = [str(uuid.uuid4()) for _ in range(count)]
         with self.transaction() as connection:
             moment_ms = self.moment(connection, now_ms)
-            rows = [{"object_id": one, "state": REGISTERED, "size": 0, "changed_ms": moment_ms} for one in made]
+            fresh = {"state": REGISTERED, "size": 0, "changed_ms": moment_ms, "registered_ms": moment_ms}
+            rows = [{**fresh, "object_id": object_id} for object_id in made]
             if rows:
                 connection.execute(insert(schema.objects), rows)
         return made
 
     def keep_registered(self, object_ids: Sequence[str], *, now_ms: Moment | None = None) -> None:
         """A long job is still going to upload these: garbage collection counts their age from now on."""
-        columns = schema.objects.c
-        registered = case((columns.size == 0, -columns.changed_ms), else_=columns.size)
         self._each_some(
-            object_ids,
-            lambda own, now: update(schema.objects).where(own).values(changed_ms=now, size=registered),
-            now_ms,
+            object_ids, lambda own, moment_ms: update(schema.objects).where(own).values(changed_ms=moment_ms), now_ms
         )
 
     def unregister(self, object_ids: Sequence[str]) -> None:

@@ -36,15 +36,21 @@ def partition_as_of(connection: Connection, topic_partition: TopicPartition, mom
     lives = select(now).where(now.c.partition_id == partition_id, now.c.added_ms <= moment_ms)
     extents = [extent_of(found) for query in (lived, lives) for found in connection.execute(query)]
     extents.sort(key=lambda extent: extent.span.start)
-    start, end = (extents[0].span.start, extents[-1].span.end) if extents else (0, 0)
-    # When the start moved is not told, but not since the last commit. Before that all that the extents held is shown.
-    start, end = (
-        (row.start_offset, row.next_offset) if moment_ms >= row.changed_ms else (min(row.start_offset, start), end)
-    )
+    start = _start_as_of(connection, partition_id, moment_ms)
+    start = row.start_offset if start is None else start
+    end = extents[-1].span.end if extents else start
     return Partition(
         start_offset=start, next_offset=end, compaction_epoch=row.compaction_epoch, extents=tuple(extents), cleaned=(),
         tombstones=(),
     )  # fmt: skip
+
+
+def _start_as_of(connection: Connection, partition_id: int, moment_ms: int) -> int | None:
+    """Where the log began, if that has moved since."""
+    past = schema.past_starts
+    later = select(past.c.start_offset).where(past.c.partition_id == partition_id, past.c.removed_ms > moment_ms)
+    start = connection.execute(later.order_by(past.c.removed_ms, past.c.past_id).limit(1)).scalar()
+    return None if start is None else int(start)
 
 
 def known_since(connection: Connection, topic_id: int) -> int:

@@ -209,8 +209,7 @@ def object_rows(connection: Connection) -> dict[str, ObjectRow]:
 
 
 def object_row(row: Any) -> ObjectRow:
-    """One that is not committed yet has no size, whatever its column is used for."""
-    return ObjectRow(object_id=row.object_id, state=row.state, size=max(row.size, 0), changed_ms=row.changed_ms)
+    return ObjectRow(object_id=row.object_id, state=row.state, size=row.size, changed_ms=row.changed_ms)
 
 
 def lowest_hold(connection: Connection, partition_id: int, now_ms: int) -> LowestHold | None:

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from headstone.errors import UsageError
 
-VERSION = 5
+VERSION = 6
 """Of the tables. Another one is refused; `upgrades` brings an older one up to date."""
 VERSION_FIRST = 5
 """That of the first release: older ones are refused for good."""
@@ -127,10 +127,11 @@ objects = Table(
     Column("state", String(16), nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("changed_ms", BigInteger, nullable=False),
+    Column("registered_ms", BigInteger, nullable=False, server_default="0"),
 )
 """`state`: registered (may be on its way), committed (extents point at it), unreferenced (none do any more), condemned (about
-to be deleted; nobody may use it again). `size`: 0 before it is committed; of one that a long job keeps registered, whose
-`changed_ms` is renewed, minus the time at which it was registered."""
+to be deleted; nobody may use it again). `size`: 0 before it is committed. `registered_ms`: when it was, though a long job that
+keeps it registered renews `changed_ms`; 0 of one that nobody registered."""
 
 
 def _batches_of_extent() -> list[Column[Any]]:
@@ -212,6 +213,17 @@ past_extents = Table(
     Index("past_extents_by_partition", "partition_id", "removed_ms"),
 )
 """What the log was made of from `added_ms` until before `removed_ms`; as long as its object is there."""
+
+past_starts = Table(
+    "past_starts",
+    metadata,
+    Column("past_id", Integer, primary_key=True, autoincrement=True),
+    Column("partition_id", Integer, ForeignKey("partitions.partition_id"), nullable=False),
+    Column("start_offset", BigInteger, nullable=False),
+    Column("removed_ms", BigInteger, nullable=False),
+    Index("past_starts_by_partition", "partition_id", "removed_ms"),
+)
+"""Where the log began until before `removed_ms`; as far back as the past is known."""
 
 cleaned = Table(
     "cleaned",

@@ -28,7 +28,41 @@ class Step:
     change: Callable[[Connection], None]
 
 
-STEPS: Sequence[Step] = ()
+def _remember_starts(connection: Connection) -> None:
+    """When the starts of before moved is not known: the past before the upgrade is told of logs only that still begin at 0."""
+    number = "SERIAL" if connection.dialect.name == "postgresql" else "INTEGER NOT NULL"
+    for statement in (
+        f"CREATE TABLE past_starts (past_id {number} PRIMARY KEY, "
+        "partition_id INTEGER NOT NULL REFERENCES partitions (partition_id), "
+        "start_offset BIGINT NOT NULL, removed_ms BIGINT NOT NULL)",
+        "CREATE INDEX past_starts_by_partition ON past_starts (partition_id, removed_ms)",
+        "UPDATE partitions SET known_from_ms = changed_ms WHERE start_offset > 0 AND known_from_ms < changed_ms",
+    ):
+        connection.execute(text(statement))
+
+
+def _tell_registration(connection: Connection) -> None:
+    """It was told as a negative size of objects that a long job kept registered."""
+    for statement in (
+        "ALTER TABLE objects ADD COLUMN registered_ms BIGINT NOT NULL DEFAULT 0",
+        "UPDATE objects SET registered_ms = CASE WHEN size < 0 THEN -size ELSE changed_ms END WHERE state = 'registered'",
+        "UPDATE objects SET size = 0 WHERE size < 0",
+    ):
+        connection.execute(text(statement))
+
+
+def _to_version_6(connection: Connection) -> None:
+    _remember_starts(connection)
+    _tell_registration(connection)
+
+
+STEPS: Sequence[Step] = (
+    Step(
+        version=6,
+        about="where logs began is remembered, for readers of the past; and when objects were registered",
+        change=_to_version_6,
+    ),
+)
 """From version to version, each one higher than the last. None is left out when a newer one is added: a lake may be old."""
 
 
