@@ -23,6 +23,7 @@ from headstone.lake.leased_jobs import compact_leased, level_leased
 from headstone.lake.leases import COMMITTED, Leases
 from headstone.lake.leveling import Leveled, level_partitions
 from headstone.lake.purging import purge_aged
+from headstone.lake.rows import located
 from headstone.lake.topics import drop_topic
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
@@ -70,6 +71,27 @@ def test_a_job_that_ends_while_its_topic_is_dropped_waits_and_is_not_remembered(
     assert (aside.outcome, leases.history()) == ("went on", [])
     leases.done(KEPT, "w", COMMITTED, {}, started_ms=1, now_ms=1)
     assert [row.partition for row in leases.history()] == [KEPT]
+
+
+@pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)
+def test_a_request_waits_for_another_one_and_for_a_drop(lake: Lake) -> None:
+    leases = Leases(lake.metastore)
+    asides = [Aside(lambda: leases.request(DROPPED, now_ms=1) or "asked") for _ in range(2)]
+    with lake.metastore.transaction() as connection:
+        located(connection, DROPPED, lock=True)
+        for aside in asides:
+            aside.start()
+            aside.join(0.2)
+    for aside in asides:
+        aside.join()
+    assert ([aside.outcome for aside in asides], [*leases.requested()]) == (["asked", "asked"], [DROPPED])
+    late = Aside(lambda: leases.request(DROPPED, now_ms=2))
+    with lake.metastore.transaction() as connection:
+        catalog.forget_topic(connection, "dropped")
+        late.start()
+        late.join(0.3)
+    late.join()
+    assert str(late.outcome) == "the lake has no partition dropped-0"
 
 
 @pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, delete, insert,
 from headstone.lake import schema
 from headstone.lake.due import most_urgent
 from headstone.lake.metastore import Metastore
-from headstone.lake.rows import chunks, located_present, partition_id_of
+from headstone.lake.rows import chunks, located, located_present
 from headstone.lake.scheduling import Eligibility
 from headstone.log.topic_partition import TopicPartition
 
@@ -138,7 +138,8 @@ class Leases:
     def request(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
         """Compact this now, whatever its dirty ratio is, and however often it failed."""
         with self._metastore.transaction() as connection:
-            partition_id = partition_id_of(connection, topic_partition)
+            # The row of the partition, as a drop does first: two who ask, or one who drops, wait for each other in one order.
+            partition_id, _ = located(connection, topic_partition, lock=True)
             for table in (schema.requests, schema.setbacks):
                 connection.execute(delete(table).where(table.c.partition_id == partition_id))
             moment_ms = self._metastore.moment(connection, now_ms)
