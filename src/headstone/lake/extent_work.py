@@ -31,15 +31,13 @@ from headstone.lake.objects import (
     ObjectWriter,
     Stored,
     keys_of_extent,
-    object_path,
+    read_chunk,
     read_dead,
-    read_extent,
     read_halves,
     read_keys,
     write_once,
 )
 from headstone.lake.spans import Span, Spans, touching
-from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline import buckets
 from headstone.pipeline.progress import Meter
@@ -277,7 +275,7 @@ def _fill(common: Pass, run: Run, writer: ObjectWriter, changes: _Changes, lists
         elif extent.span in writes:
             keys, stay = writes[extent.span]
             lists.bytes_read += extent.length
-            chunk = chunk_of(f"{common.store.url}/{object_path(extent.object_id)}", read_extent(common.store, extent))
+            chunk = read_chunk(common.store, extent)
             live = living(chunk, stay, shared)
             writer.add(
                 topic, number, extent.span, [live.data] if live.data else [], records=live.records,

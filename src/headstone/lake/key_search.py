@@ -18,9 +18,9 @@ import numpy.typing as npt
 from headstone.lake.commits import Extent
 from headstone.lake.keyindex import Halves, any_common, common, union
 from headstone.lake.lake import Lake
-from headstone.lake.objects import list_bytes, object_path, read_dead, read_extent, read_halves, read_keys
+from headstone.lake.objects import list_bytes, read_chunk, read_dead, read_halves, read_keys
 from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
-from headstone.log.reading import Chunk, Payloads, chunk_of
+from headstone.log.reading import Chunk, Payloads
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.progress import Meter, ProgressLine
@@ -156,7 +156,7 @@ def _in_extent(work: SearchWork, halves: Halves, extent: Extent) -> list[tuple[i
 def _matching_in(work: SearchWork, halves: Halves, extent: Extent) -> Iterator[Match]:
     """Most lists hold none of the keys, which their first halves tell: the rest of them is not read."""
     if extent.keys < 0:
-        chunk = chunk_of(object_path(extent.object_id), read_extent(work.store, extent))
+        chunk = read_chunk(work.store, extent)
         yield from matching(chunk, work.wanted, work.hash_key)
         return
     own = read_halves(work.store, extent)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import google_crc32c
+import numpy as np
 
 from headstone.errors import CorruptLog, Unfinished
 from headstone.lake.commits import Extent
@@ -37,7 +38,7 @@ from headstone.lake.keyindex import (
     section_bytes,
 )
 from headstone.lake.spans import Span
-from headstone.log.reading import chunk_of
+from headstone.log.reading import Chunk, chunk_of
 from headstone.retention.keys import HashKey
 from headstone.storage.stores import PART_BYTES, Sink, Store
 
@@ -176,22 +177,35 @@ def _kept(listed: Range) -> tuple[object, ...]:
 
 def read_extent(store: Store, extent: Extent) -> bytes:
     """The record batches of an extent, their checksum verified; dead records are still in them."""
-    data = store.read(object_path(extent.object_id), extent.position, extent.length)
-    if google_crc32c.value(data) != extent.checksum:
+    return bytes(_view_of(store, extent))
+
+
+def read_chunk(store: Store, extent: Extent) -> Chunk:
+    """As `read_extent`, parsed. The checksum of all of it covers those of its batches, which were right when it was written."""
+    return chunk_of(_file_of(store, extent), _view_of(store, extent), checksums=False)
+
+
+def _view_of(store: Store, extent: Extent) -> memoryview:
+    data = store.view(object_path(extent.object_id), extent.position, extent.length)
+    # As an array: the library takes what it need not release.
+    if google_crc32c.value(np.frombuffer(data, dtype=np.uint8)) != extent.checksum:
         raise CorruptLog(
-            file=f"{store.url}/{object_path(extent.object_id)}", position=extent.position, offset=extent.span.start,
+            file=_file_of(store, extent), position=extent.position, offset=extent.span.start,
             problem="wrong CRC-32C: the bytes are not what was uploaded",
             advice="restore the object from a backup or a version",
         )  # fmt: skip
     return data
 
 
+def _file_of(store: Store, extent: Extent) -> str:
+    return f"{store.url}/{object_path(extent.object_id)}"
+
+
 def read_live(store: Store, extent: Extent) -> bytes:
     """The record batches of an extent as if its dead records had been compacted away."""
-    data = read_extent(store, extent)
     if not extent.dead:
-        return data
-    return without_dead(chunk_of(f"{store.url}/{object_path(extent.object_id)}", data), read_dead(store, extent))
+        return read_extent(store, extent)
+    return without_dead(read_chunk(store, extent), read_dead(store, extent))
 
 
 def read_halves(store: Store, extent: Extent) -> Halves:
@@ -220,7 +234,7 @@ def keys_of_extent(store: Store, extent: Extent, hash_key: HashKey) -> KeyList:
         return NO_KEYS
     if extent.keys >= 0:
         return read_keys(store, extent)
-    return keys_in([chunk_of(f"{store.url}/{object_path(extent.object_id)}", read_extent(store, extent))], hash_key)
+    return keys_in([read_chunk(store, extent)], hash_key)
 
 
 def list_bytes(extent: Extent) -> int:

@@ -16,7 +16,7 @@ from headstone.lake.commits import Extent, Partition
 from headstone.lake.dead import is_live
 from headstone.lake.keyindex import Offsets
 from headstone.lake.lake import Lake
-from headstone.lake.objects import object_path, read_dead, read_extent
+from headstone.lake.objects import read_chunk, read_dead
 from headstone.log.columns import (
     BATCH_INDEX,
     HEADER_TYPE,
@@ -32,7 +32,7 @@ from headstone.log.columns import (
 )
 from headstone.log.layout import LOG_APPEND_TIME
 from headstone.log.listing import RecordEntry, record_entries
-from headstone.log.reading import Chunk, Payloads, chunk_of
+from headstone.log.reading import Chunk, Payloads
 from headstone.log.topic_partition import TopicPartition
 from headstone.storage.stores import Store
 
@@ -111,8 +111,7 @@ def _chunks(store: Store, extents: Sequence[Extent], start: int) -> Iterator[tup
     """With the dead records of each."""
     for extent in extents:
         if extent.span.end > start and extent.length > 0:
-            content, dead = read_extent(store, extent), read_dead(store, extent)
-            yield chunk_of(f"{store.url}/{object_path(extent.object_id)}", content), dead
+            yield read_chunk(store, extent), read_dead(store, extent)
 
 
 def _shown(spans: Any, start: int, dead: Offsets) -> Any:

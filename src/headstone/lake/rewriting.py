@@ -19,9 +19,8 @@ from headstone.lake.dead import is_live, offsets_of, without_dead
 from headstone.lake.job_plan import RENEW_MS
 from headstone.lake.keyindex import KeyList, Offsets, joined
 from headstone.lake.lake import Lake
-from headstone.lake.objects import ObjectWriter, Stored, object_path, read_dead, read_extent, read_keys, write_once
+from headstone.lake.objects import ObjectWriter, Stored, read_chunk, read_dead, read_extent, read_keys, write_once
 from headstone.lake.spans import Span
-from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.inprocess import InProcess
@@ -194,10 +193,10 @@ class _Live:
 def _live(store: Store, extent: Extent, start_offset: int) -> _Live:
     if not extent.length:
         return _Live(data=b"", records=0, keys=joined([]))
-    data, hidden = read_extent(store, extent), shown_to_nobody(store, extent, start_offset)
+    hidden = shown_to_nobody(store, extent, start_offset)
     keys = read_keys(store, extent) if extent.keys >= 0 else None
     return _Live(
-        data=without_dead(chunk_of(object_path(extent.object_id), data), hidden) if hidden.size else data,
+        data=without_dead(read_chunk(store, extent), hidden) if hidden.size else read_extent(store, extent),
         records=extent.records + extent.dead - hidden.size,
         keys=keys.only(is_live(keys.offsets, hidden)) if keys else None,
     )
@@ -208,5 +207,5 @@ def shown_to_nobody(store: Store, extent: Extent, start_offset: int) -> Offsets:
     dead = read_dead(store, extent)
     if extent.span.start >= start_offset:
         return dead
-    offsets = offsets_of(chunk_of(object_path(extent.object_id), read_extent(store, extent)))
+    offsets = offsets_of(read_chunk(store, extent))
     return np.union1d(dead, offsets[offsets < start_offset])

@@ -19,10 +19,10 @@ from headstone.lake.commits import Extent, Partition
 from headstone.lake.dead import is_live
 from headstone.lake.keyindex import KeyList, Offsets
 from headstone.lake.lake import Lake
-from headstone.lake.objects import keys_of_extent, list_bytes, object_path, read_dead, read_extent
+from headstone.lake.objects import keys_of_extent, list_bytes, read_chunk, read_dead
 from headstone.lake.reading import Columns, arrow_rows
 from headstone.log.columns import OFFSET, decode
-from headstone.log.reading import Payloads, chunk_of
+from headstone.log.reading import Payloads
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline import buckets
 from headstone.pipeline.engine import Engine
@@ -200,9 +200,7 @@ def rows_of_table(
     payloads = Payloads()
     for live_extent in extents:
         live = _offsets(keys_of_extent(store, live_extent.extent, hash_key), live_extent.bits)
-        chunk = chunk_of(
-            f"{store.url}/{object_path(live_extent.extent.object_id)}", read_extent(store, live_extent.extent)
-        )
+        chunk = read_chunk(store, live_extent.extent)
         batches = chunk.batches
         first = np.searchsorted(live, batches["base_offset"])
         chosen = np.flatnonzero(

@@ -281,11 +281,11 @@ def read_exactly(ranges: Ranges, start: int, data: Bytes) -> None:
         )  # fmt: skip
 
 
-def chunk_of(path: str, content: bytes) -> Chunk:
-    """Whole batches that are in memory already, checksums verified."""
+def chunk_of(path: str, content: bytes | memoryview, *, checksums: bool = True) -> Chunk:
+    """Whole batches that are in memory already. `checksums` False: somebody has verified one of all of them."""
     data = np.frombuffer(content, dtype=np.uint8)
     batches = np.zeros(data.size // HEADER_BYTES + 1, dtype=BATCH)
-    count, walked, error = kernels.walk(data, 0, data.size, -1, True, PAYLOAD_BYTES_MAX, batches)
+    count, walked, error = kernels.walk(data, 0, data.size, -1, checksums, PAYLOAD_BYTES_MAX, batches)
     if error != kernels.OK or walked != data.size:
         raise corrupt(path, data, walked, data.size, error, file_position=walked, previous=-1)
     return Chunk(path=path, position=0, data=data, batches=batches[:count])
