@@ -186,6 +186,7 @@ def test_two_replicas_of_a_partition_are_refused_by_both_paths(lake: Lake, tmp_p
     history.append("N[a] N[b]")
     history.roll()
     history.write_partition(tmp_path / "behind", "t-0")
+    shutil.copytree(tmp_path / "behind", tmp_path / "ahead")
     history.append("T[a]")
     history.roll()
     history.write_partition(tmp_path / "ahead", "t-0")

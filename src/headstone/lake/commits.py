@@ -95,15 +95,27 @@ def oldest(timestamps_ms: Iterable[int]) -> int:
 EMPTY = Partition(start_offset=0, next_offset=0, compaction_epoch=0, extents=(), cleaned=(), tombstones=())
 
 
-def appended(partition: Partition, expected_next: int, extents: Sequence[Extent]) -> Partition:
-    """More at the end. Never conflicts with compaction; two writers of the same offsets: the second is refused."""
+def appended(
+    partition: Partition, expected_next: int, extents: Sequence[Extent], *, log_start: int | None = None
+) -> Partition:
+    """More at the end. Never conflicts with compaction; two writers of the same offsets: the second is refused.
+
+    `log_start`: where a log that holds nothing yet begins; what of the extents lies wholly below is left out."""
     if expected_next != partition.next_offset:
         raise CommitRefused(f"append at {expected_next}, but the log ends at {partition.next_offset}")
     span = _contiguous(extents)
     _refuse_dead(extents)
     if span.start != partition.next_offset:
         raise CommitRefused(f"append of {span} leaves a gap or overlaps: the log ends at {partition.next_offset}")
-    return replace(partition, next_offset=span.end, extents=(*partition.extents, *extents))
+    after = replace(partition, next_offset=span.end, extents=(*partition.extents, *extents))
+    if log_start is None:
+        return after
+    if partition.start_offset < partition.next_offset:
+        raise CommitRefused(
+            f"append that begins the log at {log_start}, but it has begun: it is "
+            f"[{partition.start_offset}, {partition.next_offset})"
+        )
+    return started_at(after, log_start)
 
 
 def replaced(

@@ -75,6 +75,8 @@ class Append:
 
     expected_next: int
     extents: tuple[Extent, ...]
+    log_start: int | None = None
+    """Where the log begins, of one that holds nothing yet. In the same commit: what lies below must never be served."""
 
 
 class Metastore:
@@ -318,8 +320,9 @@ class Metastore:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, [extent for append in appends.values() for extent in append.extents], sizes, clock)
-            proposed = {name: (append.expected_next, append.extents) for name, append in appends.items()}
-            append_all(connection, proposed, clock)
+            append_all(connection, appends, clock)
+            if any(append.log_start is not None for append in appends.values()):  # perhaps above all that an object has
+                release(connection, set(sizes), clock)
 
     def replace(
         self, topic_partition: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,

@@ -197,12 +197,12 @@ def _refuse_replicas(directories: Sequence[PartitionDir]) -> None:
     """Of two replicas one may lack what the other has, such as the deletion of a key: nobody can choose here."""
     paths: dict[TopicPartition, str] = {}
     for directory in directories:
-        other = paths.setdefault(directory.topic_partition, str(directory.path))
-        if other != str(directory.path):
+        first_path = paths.setdefault(directory.topic_partition, str(directory.path))
+        if first_path != str(directory.path):
             raise UsageError(
-                f"{directory.topic_partition} is named twice, {other} and {directory.path}: nothing was ingested. Name the path "
-                "of one replica, the most complete one; what only other brokers have, ingest by a command of its own for each, "
-                "with --topic if need be: what is in the lake already is not read again"
+                f"{directory.topic_partition} is named twice, {first_path} and {directory.path}: nothing was ingested. Name "
+                "the path of one replica, the most complete one; what only other brokers have, ingest by a command of its own "
+                "for each, with --topic if need be: what is in the lake already is not read again"
             )
 
 
