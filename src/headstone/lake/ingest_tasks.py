@@ -59,15 +59,17 @@ class IngestWork:
 def shares_of(
     topic_partition: TopicPartition, survey: PartitionSurvey, start: int, share_bytes: int
 ) -> Iterator[Share]:
-    """Shares that tile [start, LSO), of about equal sizes below `share_bytes` as far as chunks allow; none if it is empty."""
-    end = survey.lso
+    """Shares that tile [start, LSO), of about equal sizes below `share_bytes` as far as chunks allow; none if it is empty.
+
+    Nothing is taken of chunks wholly below the log start, so the first share reaches beyond it."""
+    end, wanted_from = survey.lso, max(start, survey.log_start)
     if end <= start:
         return
     chunks = [
         replace(segment, cuts=segment.cuts[i : i + 2])
         for segment in survey.segments
         for i in range(segment.cuts.size - 1)
-        if segment.cuts[i]["offset"] < end and segment.cuts[i + 1]["offset"] > start
+        if segment.cuts[i]["offset"] < end and segment.cuts[i + 1]["offset"] > wanted_from
     ]
     total = sum(_size(chunk) for chunk in chunks)
     wanted = total / max(1, -(-total // share_bytes))
