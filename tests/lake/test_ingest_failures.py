@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,15 @@ from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
 from headstone.lake.commits import CommitRefused
 from headstone.lake.ingest import ingest
 from headstone.lake.ingest_tasks import IngestWork
-from headstone.lake.lake import Lake, create_lake
+from headstone.lake.lake import Lake
 from headstone.lake.metastore import Metastore
+from headstone.lake.topics import make_lakes_own
 from headstone.log.checkpoints import LEADER_EPOCHS
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.progress import Board
 from tests.lake.test_ingest_tasks import Engine
 from tests.oracle.notation import History
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    made = create_lake(f"sqlite:///{tmp_path / 'lake.db'}", f"file://{tmp_path / 'objects'}", now_ms=0)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -106,6 +99,21 @@ def test_of_an_object_that_is_refused_the_others_come_in(
     with pytest.raises(CommitRefused, match="append at 0, but the log ends at 20"):
         ingest(lake, find_partitions([logs]), clock=lambda: 1)
     assert (ends(lake), lake.metastore.check()) == ([20, 20, 20, 20], [])
+
+
+def test_a_topic_that_becomes_the_lakes_own_during_a_run_gets_nothing_more(
+    lake: Lake, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Metastore.append
+
+    def late(self: Metastore, *arguments: Any, **options: Any) -> None:
+        make_lakes_own(lake, "t")
+        real(self, *arguments, **options)
+
+    monkeypatch.setattr(Metastore, "append", late)
+    with pytest.raises(UsageError, match="its offsets are no longer those of any Kafka topic"):
+        ingest(lake, find_partitions([logs]), clock=lambda: 1)
+    assert ends(lake) == [0, 0, 0, 0]
 
 
 def test_a_store_that_is_away_is_not_asked_for_ever(lake: Lake, logs: Path) -> None:

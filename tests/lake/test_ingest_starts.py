@@ -35,13 +35,6 @@ def new_lake(root: Path, name: str) -> Lake:
     return create_lake(f"sqlite:///{root / name}.db", f"file://{root / name}", now_ms=0)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    made = new_lake(tmp_path, "lake")
-    yield made
-    made.close()
-
-
 def begun_at(root: Path, start: int) -> list[PartitionDir]:
     """As after DeleteRecords: the checkpoint says where the log begins, the segment still has what lies below."""
     (root / "log-start-offset-checkpoint").write_text(f"0\n1\nt 0 {start}\n")

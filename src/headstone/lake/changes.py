@@ -28,7 +28,7 @@ from sqlalchemy import (
 from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.clock import follow
-from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, appended
+from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, appended, refuse_lakes_own
 from headstone.lake.journal import commit_change, note
 from headstone.lake.rows import (
     chunks,
@@ -124,6 +124,8 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
             cleaned=(), tombstones=(),
         )  # fmt: skip
         proposed = appends[name]
+        if proposed.from_kafka:  # asked under the lock: whoever makes the topic the lake's own takes it first
+            refuse_lakes_own(name.topic, settings[row.topic_id])
         after = appended(before, proposed.expected_next, proposed.extents, log_start=proposed.log_start)
         totals = added(totals_of_row(row), totals_of(after.extents, (Span(row.next_offset, after.next_offset),)))
         wanted = candidacy(after, totals, settings[row.topic_id])
@@ -143,6 +145,8 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
     for target, made in ((schema.extents, fresh), (schema.past_starts, began)):
         if made:
             connection.execute(insert(target), made)
+    if began:  # perhaps above all that an object has
+        release(connection, {extent.object_id for each in appends.values() for extent in each.extents}, clock)
     note(connection, notes)
 
 

@@ -7,13 +7,14 @@ transaction; nothing here knows of SQL or of object storage. docs/rfcs/0002-lake
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from headstone.errors import HeadstoneError
+from headstone.errors import HeadstoneError, UsageError
 from headstone.lake.spans import Span, Spans, normal, overlap, touching, without
+from headstone.retention.settings import SOURCE, SOURCE_LAKE
 
 
 class CommitRefused(HeadstoneError):
@@ -116,6 +117,15 @@ def appended(
             f"[{partition.start_offset}, {partition.next_offset})"
         )
     return started_at(after, log_start)
+
+
+def refuse_lakes_own(topic: str, settings: Mapping[str, object]) -> None:
+    """Of a topic with these settings: where the lake has given away offsets of its own, Kafka's mean other records."""
+    if settings.get(SOURCE) == SOURCE_LAKE:
+        raise UsageError(
+            f"{topic}: records were written to it in the lake (`lake erase --write-tombstone`), so its offsets are no longer "
+            "those of any Kafka topic: ingest into a new lake; this one stays as it is"
+        )
 
 
 def replaced(

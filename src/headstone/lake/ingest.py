@@ -254,7 +254,7 @@ class _Run:
             added = self.added[topic_partition]
             is_first = added.end == added.start
             appends[topic_partition] = Append(
-                expected_next=added.end, extents=tuple(extents),
+                expected_next=added.end, extents=tuple(extents), from_kafka=True,
                 log_start=self._sources[topic_partition].log_start if is_first else None,
             )  # fmt: skip
             if is_first:

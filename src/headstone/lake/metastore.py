@@ -77,6 +77,8 @@ class Append:
     extents: tuple[Extent, ...]
     log_start: int | None = None
     """Where the log begins, of one that holds nothing yet. In the same commit: what lies below must never be served."""
+    from_kafka: bool = False
+    """Its offsets are those of a Kafka topic: refused where the lake has given away offsets of its own."""
 
 
 class Metastore:
@@ -321,8 +323,6 @@ class Metastore:
             clock = partial(self.moment, connection, now_ms)
             use(connection, [extent for append in appends.values() for extent in append.extents], sizes, clock)
             append_all(connection, appends, clock)
-            if any(append.log_start is not None for append in appends.values()):  # perhaps above all that an object has
-                release(connection, set(sizes), clock)
 
     def replace(
         self, topic_partition: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,

@@ -17,6 +17,7 @@ from headstone.errors import UsageError
 from headstone.lake import catalog, schema
 from headstone.lake.changes import UNREFERENCED, release
 from headstone.lake.clock import Moment
+from headstone.lake.commits import refuse_lakes_own
 from headstone.lake.lake import Lake
 from headstone.lake.rows import chunks
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
@@ -47,11 +48,7 @@ def adopt(
 
     Of a topic that is there only the policy follows its source: the others are the lake's own."""
     before = lake.metastore.topics().get(topic)
-    if before is not None and before.get(SOURCE) == SOURCE_LAKE:
-        raise UsageError(
-            f"{topic}: records were written to it in the lake (`lake erase --write-tombstone`), so its offsets are no longer "
-            "those of any Kafka topic: ingest into a new lake; this one stays as it is"
-        )
+    refuse_lakes_own(topic, before or {})
     wanted = policy or facts.settings.get(POLICY)
     if before is None:
         settings = dict(facts.settings) | ({POLICY: policy} if policy else {})
