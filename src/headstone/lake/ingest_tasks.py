@@ -90,7 +90,7 @@ def shares_of(
 def objects_of(shares: Mapping[TopicPartition, Sequence[Share]], object_bytes: int) -> Iterator[tuple[Share, ...]]:
     """What goes into each object: a share of a large partition, or many small partitions, whole.
 
-    A partition that can't be read holds up those that share an object with it, and no others."""
+    One that can't be read fails its object; whoever drives this tries those that share it once more, each alone."""
     together: list[Share] = []
     size = 0
     for topic_partition in sorted(shares):
