@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -58,7 +57,7 @@ class Followed:
         self._log_starts = {partition: starts[partition] for partition, (start, end) in logs.items() if start == end}
         """Of those that hold nothing yet."""
 
-    def nexts(self, ends: Ends = MappingProxyType({})) -> dict[TopicPartition, int]:
+    def nexts(self, ends: Ends) -> dict[TopicPartition, int]:
         """Where the lake's logs end. Partitions that Kafka has got since the run began are made first."""
         fresh = sorted(partition for partition in ends if partition not in self._nexts)
         for topic, some in groupby(fresh, key=lambda partition: partition.topic):
