@@ -100,6 +100,22 @@ def test_only_one_of_two_compactions_wins() -> None:
         replaced(first, 0, [extent(0, 10, "b")], None)
 
 
+def test_a_log_that_holds_nothing_may_begin_anywhere_in_what_is_appended() -> None:
+    begun = appended(EMPTY, 0, [extent(0, 10), extent(10, 20)], log_start=12)
+    assert (spans(begun), begun.start_offset, begun.next_offset, violations(begun)) == ([(10, 20)], 12, 20, [])
+    emptied = appended(EMPTY, 0, [extent(0, 10)], log_start=10)
+    assert (emptied, violations(emptied)) == (replace(EMPTY, start_offset=10, next_offset=10), [])
+    later = appended(emptied, 10, [extent(10, 30)], log_start=25)
+    assert (spans(later), later.start_offset) == ([(10, 30)], 25)
+    with pytest.raises(CommitRefused, match=r"start offset 21 is not in \[0, 20\]"):
+        appended(EMPTY, 0, [extent(0, 20)], log_start=21)
+
+
+def test_the_start_of_a_log_that_has_begun_does_not_move_with_an_append() -> None:
+    with pytest.raises(CommitRefused, match=r"begins the log at 12, but it has begun: it is \[0, 10\)"):
+        appended(log(0, 10), 10, [extent(10, 20)], log_start=12)
+
+
 def test_an_append_between_does_not_disturb_a_compaction() -> None:
     grown = appended(log(0, 10), 10, [extent(10, 20)])
     assert spans(replaced(grown, 0, [extent(0, 10, "a")], clean(0, 10))) == [(0, 10), (10, 20)]

@@ -20,6 +20,7 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
 from headstone.storage.stores import Store
+from tests.oracle.notation import History
 
 CAPTURED = Path(__file__).resolve().parent.parent / "captured"
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -176,6 +177,29 @@ def test_the_first_log_sets_the_start(lake: Lake, tmp_path: Path) -> None:
     assert lake.metastore.partition(at).start_offset == bases[5]
     assert [row(record) for record in records(lake, at)] == committed(late)
     assert lake.metastore.check() == []
+
+
+@pytest.mark.parametrize("order", [("ahead", "behind"), ("behind", "ahead")])
+def test_two_replicas_of_a_partition_are_refused_by_both_paths(lake: Lake, tmp_path: Path, order: list[str]) -> None:
+    """The one that is behind lacks the deletion of a key; a broker's metadata is in every directory, and no topic."""
+    history = History()
+    history.append("N[a] N[b]")
+    history.roll()
+    history.write_partition(tmp_path / "behind", "t-0")
+    shutil.copytree(tmp_path / "behind", tmp_path / "ahead")
+    history.append("T[a]")
+    history.roll()
+    history.write_partition(tmp_path / "ahead", "t-0")
+    for broker in order:
+        shutil.copytree(tmp_path / broker / "t-0", tmp_path / broker / "__cluster_metadata-0")
+    found = find_partitions([tmp_path / broker for broker in order])
+    paths = ".* and ".join(str(tmp_path / broker / "t-0") for broker in order)
+    with pytest.raises(UsageError, match=f"t-0 is named twice, {paths}: nothing was ingested. Name the path of one"):
+        ingest(lake, found, clock=lambda: 1)
+    assert lake.metastore.topics() == {}
+    ingest(lake, find_partitions([tmp_path / "behind"]), clock=lambda: 1)
+    ingest(lake, find_partitions([tmp_path / "ahead"]), clock=lambda: 2)
+    assert sorted(table(lake, TopicPartition("t", 0))) == [b"b"]
 
 
 def cut(source: Path, to: Path, keep: Callable[[int], bool]) -> Path:

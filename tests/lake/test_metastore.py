@@ -67,6 +67,29 @@ def test_a_lake_is_found_again(metastore_url: str, store: Metastore) -> None:
     again.close()
 
 
+def test_a_log_begins_with_its_first_append(store: Metastore) -> None:
+    """In one commit: rows of what lies below are never made, an object that has nothing else is garbage, the past knows it."""
+    append(store, OTHER, 0, 10, now_ms=1)
+    used, empty = store.register(2, now_ms=1)
+    append_to = {
+        ORDERS: Append(
+            expected_next=0, extents=(extent(0, 10, empty), extent(10, 20, used), extent(20, 30, used, 100)), log_start=12
+        )
+    }  # fmt: skip
+    store.append(append_to, {used: SIZE, empty: SIZE}, now_ms=5)
+    partition = store.partition(ORDERS)
+    assert (partition.start_offset, partition.next_offset) == (12, 30)
+    assert partition.extents == (extent(10, 20, used), extent(20, 30, used, 100))
+    assert store.check() == []
+    assert {name: store.objects()[name].state for name in (used, empty)} == {used: COMMITTED, empty: UNREFERENCED}
+    past = store.partition_as_of(ORDERS, 4)
+    assert (past.start_offset, past.next_offset, store.partition_as_of(ORDERS, 5).start_offset) == (0, 0, 12)
+    (more,) = store.register(1, now_ms=6)
+    late = Append(expected_next=30, extents=(extent(30, 40, more),), log_start=35)
+    with pytest.raises(CommitRefused, match="it has begun"):
+        store.append({ORDERS: late}, {more: SIZE}, now_ms=6)
+
+
 def test_what_was_appended_is_the_log(store: Metastore) -> None:
     first, second = append(store, ORDERS, 0, 10), append(store, ORDERS, 10, 1 << 40)
     partition = store.partition(ORDERS)

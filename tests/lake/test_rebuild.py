@@ -19,6 +19,7 @@ from headstone.lake.collection import collect, garbage
 from headstone.lake.erasures import Erasures
 from headstone.lake.folding import fold
 from headstone.lake.holds import Holds
+from headstone.lake.ingest import ingest
 from headstone.lake.journal import SetBack, object_of, record
 from headstone.lake.lake import Lake, create_lake, open_lake, rebuilt_place
 from headstone.lake.leader_epochs import known_leader_epochs, note_leader_epochs
@@ -28,6 +29,7 @@ from headstone.lake.reading import records
 from headstone.lake.rebuild import Rebuilt, open_for_rebuild, rebuild
 from headstone.lake.spans import Span
 from headstone.lake.topics import drop_topic
+from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline import progress
 from headstone.pipeline.progress import Board
@@ -259,6 +261,21 @@ def test_a_topic_that_was_dropped_and_made_again_is_the_new_one(
     for _ in range(2):
         collect_later(lake)
     assert lake.store.list("objects") == []
+
+
+def test_a_log_that_began_with_its_first_append_begins_there_after_a_rebuild(local: Scene, tmp_path: Path) -> None:
+    local.history.append("N[a] N[b]")
+    local.history.append("N[c] N[d]")
+    local.history.roll()
+    local.history.write_partition(tmp_path / "logs", "t-0")
+    (tmp_path / "logs" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 3\n")
+    ingest(local.lake, find_partitions([tmp_path / "logs"]), clock=lambda: 1, extent_bytes=1)
+    before = known(local.lake)
+    assert local.lake.metastore.log_ends([AT]) == {AT: (3, 4)}
+    with local.lake.metastore.transaction() as connection:
+        connection.execute(text("UPDATE partitions SET start_offset = 0"))
+    rebuild(local.lake)
+    assert (known(local.lake), local.lake.metastore.check()) == (before, [])
 
 
 def test_leader_epochs_of_a_partition_without_records_are_dropped_with_it(local: Scene) -> None:

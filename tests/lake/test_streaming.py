@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from headstone.errors import Unfinished, UsageError
 from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.landing import LandTask, ObjectSize, first_offsets
+from headstone.lake.landing import Followed, LandTask, ObjectSize
 from headstone.lake.live import offsets_to_come, prepare
 from headstone.lake.reading import records
 from headstone.lake.topics import TopicFacts
@@ -89,7 +89,8 @@ def land(lake: Lake, batch: Batch, ends: dict[tuple[str, int], int], size: int =
     read_until = {TopicPartition(*partition): end for partition, end in ends.items()}
     options = StreamOptions(source={}, extent_bytes=200, **more)
     learned = ObjectSize(size, records=1, bytes=1)
-    return land_batch(lake, batch, read_until, options, learned, lambda: 5)  # type: ignore[arg-type]
+    followed = Followed(lake, dict.fromkeys(lake.metastore.partitions(), 0))
+    return land_batch(lake, followed, batch, read_until, options, learned, lambda: 5)  # type: ignore[arg-type]
 
 
 def offsets(lake: Lake, number: int) -> list[int]:
@@ -250,7 +251,8 @@ def test_a_policy_that_changes_in_kafka_changes_in_the_lake(lake: Lake) -> None:
 
 def test_a_run_begins_where_the_lake_ends_or_where_the_log_begins(lake: Lake) -> None:
     land(lake, Batch([rows(0, 0, 1, 2)]), {})
-    assert first_offsets(lake, "t", [1, 7]) == {0: 3, 1: 7}
+    starts = {TopicPartition("t", 0): 1, TopicPartition("t", 1): 7}
+    assert Followed(lake, starts).unread() == {TopicPartition("t", 0): 3, TopicPartition("t", 1): 7}
 
 
 def test_offsets_far_apart_are_extents_of_their_own(lake: Lake) -> None:

@@ -36,7 +36,9 @@ def create_topic(
 def add_partitions(connection: Connection, topic: str, count: int) -> None:
     """Up to `count`; a topic that has as many or more stays as it is."""
     named = select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)
-    topic_id = connection.execute(named).scalar_one()
+    topic_id = connection.execute(named).scalar()
+    if topic_id is None:
+        raise UsageError(f"the lake has no topic {topic}")
     of_topic = schema.partitions.c.topic_id == topic_id
     count_before = connection.execute(select(func.count()).select_from(schema.partitions).where(of_topic)).scalar_one()
     _make_partitions(connection, topic_id, count_before, count)

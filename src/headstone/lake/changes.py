@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -28,7 +28,7 @@ from sqlalchemy import (
 from headstone.errors import UsageError
 from headstone.lake import schema
 from headstone.lake.clock import follow
-from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, appended
+from headstone.lake.commits import Claim, CommitRefused, Extent, Partition, appended, refuse_lakes_own
 from headstone.lake.journal import commit_change, note
 from headstone.lake.rows import (
     chunks,
@@ -46,6 +46,9 @@ from headstone.lake.scheduling import candidacy, dirty_spans
 from headstone.lake.spans import Span, Spans, normal, overlap, touching
 from headstone.lake.totals import Totals, added, changed, columns_of, totals_of
 from headstone.log.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from headstone.lake.metastore import Append
 
 UNLEVELED_BYTES_MIN = schema.SMALL_BYTES
 """So much has to come before somebody looks for small extents again: half of what an extent should have."""
@@ -93,10 +96,8 @@ def touched_by(extents: Sequence[Extent], claim: Claim | None = None) -> Callabl
     return touched
 
 
-def append_all(
-    connection: Connection, appends: Mapping[TopicPartition, tuple[int, Sequence[Extent]]], clock: Callable[[], int]
-) -> None:
-    """(expected next offset, extents) for the ends of many logs: a few statements, and nothing of what is there is read.
+def append_all(connection: Connection, appends: Mapping[TopicPartition, Append], clock: Callable[[], int]) -> None:
+    """For the ends of many logs: a few statements, and nothing of what is there is read.
 
     Rows are locked in the order of their ids, so two who append to the same partitions do not wait for each other for ever."""
     names = {row.partition_id: partition for partition, row in located_all(connection, list(appends)).items()}
@@ -112,29 +113,46 @@ def append_all(
     updates: list[dict[str, Any]] = []
     fresh: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
+    began: list[dict[str, Any]] = []
     for row in rows:
         name = names[row.partition_id]
         moment_ms = follow(now_ms, row.changed_ms, str(name))
-        # What is clean, and where tombstones are, is of no interest to whoever appends, and does not change.
+        # What is clean, and where tombstones are, is of no interest to whoever appends, and does not change: a log that
+        # holds nothing, the only one whose start may move, has neither.
         before = Partition(
             start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch, extents=(),
             cleaned=(), tombstones=(),
         )  # fmt: skip
-        after = appended(before, *appends[name])
+        proposed = appends[name]
+        if proposed.from_kafka:  # asked under the lock: whoever makes the topic the lake's own takes it first
+            refuse_lakes_own(name.topic, settings[row.topic_id])
+        after = appended(before, proposed.expected_next, proposed.extents, log_start=proposed.log_start)
         totals = added(totals_of_row(row), totals_of(after.extents, (Span(row.next_offset, after.next_offset),)))
         wanted = candidacy(after, totals, settings[row.topic_id])
         updates.append({
-            "row_id": row.partition_id, "next_offset": after.next_offset, "changed_ms": moment_ms,
+            "row_id": row.partition_id, "start_offset": after.start_offset, "next_offset": after.next_offset,
+            "changed_ms": moment_ms,
             "first_added_ms": moment_ms if row.first_added_ms < 0 else row.first_added_ms, **columns_of(totals),
             "overdue_from_ms": wanted.overdue_from_ms, "dirty_ratio": wanted.dirty_ratio,
             "ripe_ms": row.ripe_ms if row.dirty_bytes else 0,
             "unleveled_bytes": row.unleveled_bytes + sum(extent.length for extent in after.extents),
         })  # fmt: skip
         fresh += [extent_row(row.partition_id, extent, moment_ms, dirty=True) for extent in after.extents]
+        if after.start_offset != row.start_offset:
+            began.append(_past_start(row.partition_id, row.start_offset, moment_ms))
         notes.append(commit_change(name, after, gone=(), new=after.extents, ranges=False, moment_ms=moment_ms))
     connection.execute(update(table).where(table.c.partition_id == bindparam("row_id")), updates)
-    connection.execute(insert(schema.extents), fresh)
+    for target, made in ((schema.extents, fresh), (schema.past_starts, began)):
+        if made:
+            connection.execute(insert(target), made)
+    if began:  # perhaps above all that an object has
+        release(connection, {extent.object_id for each in appends.values() for extent in each.extents}, clock)
     note(connection, notes)
+
+
+def _past_start(partition_id: int, start_offset: int, moment_ms: int) -> dict[str, Any]:
+    """Where a log began until now."""
+    return {"partition_id": partition_id, "start_offset": start_offset, "removed_ms": moment_ms}
 
 
 def write(connection: Connection, partition: Locked, after: Partition) -> set[str]:
@@ -147,7 +165,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
     if gone:
         _retire(connection, partition_id, [extent.span.start for extent in gone], moment_ms)
     if after.start_offset != before.start_offset:
-        began = {"partition_id": partition_id, "start_offset": before.start_offset, "removed_ms": moment_ms}
+        began = _past_start(partition_id, before.start_offset, moment_ms)
         connection.execute(insert(schema.past_starts).values(**began))
     if new:
         rows = [

@@ -7,13 +7,14 @@ transaction; nothing here knows of SQL or of object storage. docs/rfcs/0002-lake
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from headstone.errors import HeadstoneError
+from headstone.errors import HeadstoneError, UsageError
 from headstone.lake.spans import Span, Spans, normal, overlap, touching, without
+from headstone.retention.settings import SOURCE, SOURCE_LAKE
 
 
 class CommitRefused(HeadstoneError):
@@ -95,15 +96,36 @@ def oldest(timestamps_ms: Iterable[int]) -> int:
 EMPTY = Partition(start_offset=0, next_offset=0, compaction_epoch=0, extents=(), cleaned=(), tombstones=())
 
 
-def appended(partition: Partition, expected_next: int, extents: Sequence[Extent]) -> Partition:
-    """More at the end. Never conflicts with compaction; two writers of the same offsets: the second is refused."""
+def appended(
+    partition: Partition, expected_next: int, extents: Sequence[Extent], *, log_start: int | None = None
+) -> Partition:
+    """More at the end. Never conflicts with compaction; two writers of the same offsets: the second is refused.
+
+    `log_start`: where a log that holds nothing yet begins; what of the extents lies wholly below is left out."""
     if expected_next != partition.next_offset:
         raise CommitRefused(f"append at {expected_next}, but the log ends at {partition.next_offset}")
     span = _contiguous(extents)
     _refuse_dead(extents)
     if span.start != partition.next_offset:
         raise CommitRefused(f"append of {span} leaves a gap or overlaps: the log ends at {partition.next_offset}")
-    return replace(partition, next_offset=span.end, extents=(*partition.extents, *extents))
+    after = replace(partition, next_offset=span.end, extents=(*partition.extents, *extents))
+    if log_start is None:
+        return after
+    if partition.start_offset < partition.next_offset:
+        raise CommitRefused(
+            f"append that begins the log at {log_start}, but it has begun: it is "
+            f"[{partition.start_offset}, {partition.next_offset})"
+        )
+    return started_at(after, log_start)
+
+
+def refuse_lakes_own(topic: str, settings: Mapping[str, object]) -> None:
+    """Of a topic with these settings: where the lake has given away offsets of its own, Kafka's mean other records."""
+    if settings.get(SOURCE) == SOURCE_LAKE:
+        raise UsageError(
+            f"{topic}: records were written to it in the lake (`lake erase --write-tombstone`), so its offsets are no longer "
+            "those of any Kafka topic: ingest into a new lake; this one stays as it is"
+        )
 
 
 def replaced(

@@ -10,14 +10,15 @@ made as soon as what lies before it of the same partitions is in the lake. Tasks
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.lake.commits import CommitRefused, Extent
 from headstone.lake.ingest_tasks import IngestWork, Share, ingest_object, objects_of, shares_of
+from headstone.lake.journal import SetBack
 from headstone.lake.lake import Lake
-from headstone.lake.leader_epochs import note_leader_epochs
+from headstone.lake.leader_epochs import Epochs, note_leader_epochs
 from headstone.lake.metastore import Append
 from headstone.lake.objects import Stored
 from headstone.lake.topics import adopt, in_directories
@@ -26,7 +27,7 @@ from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.inprocess import NEAR_THREADS, InProcess
-from headstone.pipeline.planning import survey_all
+from headstone.pipeline.planning import Surveyed, survey_each
 from headstone.pipeline.progress import Board
 from headstone.retention.survey import PartitionSurvey
 
@@ -59,35 +60,20 @@ def ingest(
 
     Unfinished: somebody said stop; what was committed stays, and the next run goes on there.
 
-    A partition that can't be read, or that somebody else appends to, ends where it is; the first such error is raised when all
-    others are in the lake. Without an engine by threads of this process. `policy` is these topics' cleanup.policy; None: what
-    their log directories tell of it. The log start of the first log is the lake's. Later ones do not move it: a shorter log
-    must not take away what is there."""
+    A partition that can't be read, that lacks what comes next, or that somebody else appends to, ends where it is. All others
+    come in; then the errors are told, and one of them is raised. Without an engine by threads of this process. `policy` is
+    these topics' cleanup.policy; None: what their log directories tell of it. The log start of the first log is the lake's.
+    Later ones do not move it: a shorter log must not take away what is there."""
     engine = engine or InProcess(NEAR_THREADS)
     wanted = [directory for directory in directories if directory.topic != METADATA_TOPIC]
     for topic, facts in in_directories(wanted).items():
         adopt(lake, topic, facts, policy=policy, tell=tell)
-    surveys = {
-        TopicPartition(directory.topic, directory.partition): survey
-        for directory, (survey, _) in zip(wanted, survey_all(wanted, engine), strict=True)
-    }
-    starts = lake.metastore.next_offsets(surveys)
-    for topic_partition, survey in surveys.items():
-        _refuse_gap(topic_partition, starts[topic_partition], survey)
-    shares = {
-        topic_partition: list(shares_of(topic_partition, survey, starts[topic_partition], object_bytes))
-        for topic_partition, survey in surveys.items()
-    }
-    objects = list(objects_of(shares, object_bytes))
-    if board is not None:
-        board.expect(sum(share.size for some in objects for share in some))
-    run = _Run(lake, {directory.topic_partition: directory for directory in wanted}, surveys, starts, clock, tell)
-    for topic_partition in (name for name, own in shares.items() if not own):
-        run.note_epochs(topic_partition)
-    for first in range(0, len(objects), wave_objects):
-        if stop():
-            break
-        wave = [some for some in objects[first : first + wave_objects] if run.follows(some)]
+    run = _Run(lake, clock, tell, board)
+    run.look_at(wanted, survey_each(wanted, engine))
+    objects = deque(run.objects(object_bytes))
+    while objects and not stop():
+        wave = [objects.popleft() for _ in range(min(wave_objects, len(objects)))]
+        wave = [some for some in wave if run.follows(some)]
         works = [
             IngestWork(
                 store=lake.store, object_id=object_id, hash_key=lake.metastore.hash_key, shares=some,
@@ -95,50 +81,106 @@ def ingest(
             )
             for object_id, some in zip(lake.metastore.register(len(wave), now_ms=clock), wave, strict=True)
         ]  # fmt: skip
-        if works and not run.take(works, engine.as_they_end(ingest_object, works, board, stop=stop)):
+        has_stored = not works or run.take(works, engine.as_they_end(ingest_object, works, board, stop=stop))
+        alone = run.alone()
+        if not has_stored and not alone:
             break  # it is not the logs: the next wave would end as this one did
-    if run.error is not None:
-        raise run.error
-    if run.appended < len(objects):
+        objects.extendleft(reversed(alone))
+    run.raise_errors()
+    if run.appended < run.expected:
         raise Unfinished(
-            f"stopped: {run.appended} of {len(objects)} objects are in the lake; run the same command again, it goes on there"
+            f"stopped: {run.appended} of {run.expected} objects are in the lake; run the same command again, it goes on there"
         )
     return [run.added[topic_partition] for topic_partition in sorted(run.added)]
 
 
-def _refuse_gap(topic_partition: TopicPartition, start: int, survey: PartitionSurvey) -> None:
-    """A log whose beginning is gone, or a part of a backup: what it lacks may be the deletion of what the lake holds."""
-    if 0 < start < survey.log_start:
-        raise UsageError(
-            f"{topic_partition}: the lake ends at {start}, this log begins at {survey.log_start}: what lies between "
-            "is missing; "
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A partition's log as it was found, and [start, end) of the lake's."""
+
+    survey: PartitionSurvey
+    epochs: Epochs
+    start: int
+    end: int
+
+    @property
+    def log_start(self) -> int | None:
+        """Where the lake's log begins with what comes first: as this one does, if it holds nothing so far."""
+        log_start = min(self.survey.log_start, self.survey.lso)
+        return log_start if self.start == self.end < log_start else None
+
+
+def _gap(source: _Source) -> str | None:
+    """Of a log whose beginning is gone, or a part of a backup: what it lacks may be the deletion of what the lake holds."""
+    if source.start < source.end < source.survey.log_start:
+        return (
+            f"the lake ends at {source.end}, this log begins at {source.survey.log_start}: what lies between is missing; "
             "ingest a log or backup that has it, or make a new lake"
         )
+    return None
+
+
+def _as_found(directory: PartitionDir, survey: PartitionSurvey, log: tuple[int, int]) -> _Source:
+    epochs = tuple(checkpoints.read_leader_epochs(directory.path / checkpoints.LEADER_EPOCHS))
+    source = _Source(survey=survey, epochs=epochs, start=log[0], end=log[1])
+    if (missing := _gap(source)) is not None:
+        raise UsageError(f"{directory.topic_partition}: {missing}")
+    return source
 
 
 class _Run:
-    """What was committed so far, partition by partition."""
+    """What was committed so far, partition by partition, and what went wrong."""
 
-    def __init__(
-        self, lake: Lake, directories: Mapping[TopicPartition, PartitionDir],
-        surveys: Mapping[TopicPartition, PartitionSurvey], starts: Mapping[TopicPartition, int],
-        clock: Callable[[], int], tell: Tell,
-    ) -> None:  # fmt: skip
-        self._lake, self._directories, self._surveys = lake, directories, surveys
-        self._clock, self._tell = clock, tell
-        self.added = {
-            topic_partition: Ingested(partition=topic_partition, start=start, end=start, records=0, bytes=0)
-            for topic_partition, start in starts.items()
-        }
+    def __init__(self, lake: Lake, clock: Callable[[], int], tell: Tell, board: Board | None) -> None:
+        self._lake, self._clock, self._tell, self._board = lake, clock, tell, board
+        self._sources: dict[TopicPartition, _Source] = {}
+        self.added: dict[TopicPartition, Ingested] = {}
         self.appended = 0
+        self.expected = 0
         """Objects."""
-        self._failed: set[TopicPartition] = set()
-        self.error: Exception | None = None
-        """The first, in the order of the objects."""
+        self._alone: list[tuple[Share, ...]] = []
+        self._errors: dict[TopicPartition, Exception] = {}
+
+    def look_at(self, directories: Sequence[PartitionDir], surveys: Sequence[Surveyed | Exception]) -> None:
+        """Where each partition goes on; what is wrong with one is its own."""
+        logs = self._lake.metastore.log_ends([directory.topic_partition for directory in directories])
+        for directory, surveyed in zip(directories, surveys, strict=True):
+            name = directory.topic_partition
+            if isinstance(surveyed, Exception):
+                self._errors[name] = surveyed
+                continue
+            try:
+                self._sources[name] = _as_found(directory, surveyed[0], logs[name])
+            except (UsageError, CorruptLog, OSError) as error:
+                self._errors[name] = error
+                continue
+            end = logs[name][1]
+            self.added[name] = Ingested(partition=name, start=end, end=end, records=0, bytes=0)
+
+    def objects(self, object_bytes: int) -> list[tuple[Share, ...]]:
+        """What goes into each."""
+        shares = {
+            name: list(shares_of(name, source.survey, source.end, object_bytes))
+            for name, source in self._sources.items()
+        }
+        for name in (name for name, own in shares.items() if not own):
+            self._note_epochs(name)
+        return self._expect(list(objects_of(shares, object_bytes)))
+
+    def _expect(self, objects: list[tuple[Share, ...]]) -> list[tuple[Share, ...]]:
+        self.expected += len(objects)
+        if self._board is not None:
+            self._board.expect(sum(share.size for some in objects for share in some))
+        return objects
 
     def follows(self, shares: Sequence[Share]) -> bool:
         """Nothing is missing before these; else they can't be appended."""
-        return self._failed.isdisjoint(share.topic_partition for share in shares)
+        return self._errors.keys().isdisjoint(share.topic_partition for share in shares)
+
+    def alone(self) -> list[tuple[Share, ...]]:
+        """Shares of objects that failed as a whole, each for an object of its own: most of them have done nothing wrong."""
+        shares, self._alone = self._alone, []
+        return self._expect(shares)
 
     def take(self, works: Sequence[IngestWork], ended: Iterable[tuple[int, Stored | Exception]]) -> bool:
         """Of one wave. Appends each object as soon as it is the next one of each of its partitions. False: all have failed."""
@@ -147,7 +189,6 @@ class _Run:
             for share in work.shares:
                 queues.setdefault(share.topic_partition, deque()).append(number)
         outcomes: dict[int, Stored | Exception] = {}
-        errors: dict[int, Exception] = {}
         stored = False
         for ended_number, answer in ended:
             outcomes[ended_number] = answer
@@ -158,57 +199,76 @@ class _Run:
                 own = [queues[share.topic_partition] for share in works[number].shares]
                 if number not in outcomes or any(queue[0] != number for queue in own):
                     continue
-                error = self._kept(works[number], outcomes.pop(number))
-                if error is not None:
-                    errors[number] = error
+                self._keep(works[number], outcomes.pop(number))
                 for queue in own:
                     queue.popleft()
                 ready += [queue[0] for queue in own if queue]
-        if errors and self.error is None:
-            self.error = errors[min(errors)]
         return stored
 
-    def _kept(self, work: IngestWork, outcome: Stored | Exception) -> Exception | None:
-        """Appends what follows on what is there. None: it did, or an error before it has told already why it could not."""
-        follows = self.follows(work.shares)
-        if isinstance(outcome, Stored) and follows:
-            try:
-                self._append(outcome, work.shares)
-            except CommitRefused as error:
-                outcome = error
-        if isinstance(outcome, Exception) or not follows:
-            self._failed.update(share.topic_partition for share in work.shares)
-        return outcome if isinstance(outcome, Exception) else None
+    def _keep(self, work: IngestWork, outcome: Stored | Exception) -> None:
+        """Appends what follows on what is there. What does not has an error before it, which has told already why."""
+        if not self.follows(work.shares):
+            return
+        error = self._refusal(outcome, work.shares) if isinstance(outcome, Stored) else outcome
+        if error is None:
+            return
+        if isinstance(
+            outcome, CorruptLog | UsageError
+        ):  # a log that can't be read: its twin has uploaded nothing either
+            self._lake.metastore.unregister([work.object_id])
+        if len(work.shares) > 1:
+            self._alone += [(share,) for share in work.shares]
+            self.expected -= 1
+        else:
+            self._errors[work.shares[0].topic_partition] = error
 
-    def note_epochs(self, topic_partition: TopicPartition) -> None:
+    def _refusal(self, uploaded: Stored, shares: Sequence[Share]) -> Exception | None:
+        """None: it is appended. A metastore that was set back in time is nobody's own error, and ends the run."""
+        try:
+            self._append(uploaded, shares)
+        except SetBack:
+            raise
+        except (CommitRefused, UsageError) as error:
+            return error
+        return None
+
+    def raise_errors(self) -> None:
+        """All are told, and one is raised: what is wrong with the data before what was unfinished."""
+        if not self._errors:
+            return
+        if len(self._errors) > 1:
+            for name in sorted(self._errors):
+                self._tell(f"{name} was not ingested to its end: {self._errors[name]}")
+        raise min(sorted(self._errors.items()), key=lambda item: isinstance(item[1], Unfinished))[1]
+
+    def _note_epochs(self, topic_partition: TopicPartition) -> None:
         """As the log directory tells them. Those that begin behind what the lake has so far are of no use to anybody yet."""
-        epochs = checkpoints.read_leader_epochs(self._directories[topic_partition].path / checkpoints.LEADER_EPOCHS)
-        note_leader_epochs(self._lake.metastore, topic_partition, epochs)
+        note_leader_epochs(self._lake.metastore, topic_partition, self._sources[topic_partition].epochs)
 
     def _append(self, uploaded: Stored, shares: Sequence[Share]) -> None:
         by_partition: dict[TopicPartition, list[Extent]] = {share.topic_partition: [] for share in shares}
         for part in uploaded.ranges:
             by_partition[TopicPartition(part.topic, part.partition)].append(part.extent)
-        appends = {
-            topic_partition: Append(expected_next=self.added[topic_partition].end, extents=tuple(extents))
-            for topic_partition, extents in by_partition.items()
-        }
-        for topic_partition in by_partition:
-            if self.added[topic_partition].end == self.added[topic_partition].start:
-                self.note_epochs(topic_partition)
+        appends: dict[TopicPartition, Append] = {}
+        for topic_partition, extents in by_partition.items():
+            added = self.added[topic_partition]
+            is_first = added.end == added.start
+            appends[topic_partition] = Append(
+                expected_next=added.end, extents=tuple(extents), from_kafka=True,
+                log_start=self._sources[topic_partition].log_start if is_first else None,
+            )  # fmt: skip
+            if is_first:
+                self._note_epochs(topic_partition)
         self._lake.metastore.append(appends, {uploaded.object_id: uploaded.size}, now_ms=self._clock)
         self.appended += 1
         for topic_partition, extents in by_partition.items():
             self._note(topic_partition, extents)
 
     def _note(self, topic_partition: TopicPartition, extents: Sequence[Extent]) -> None:
-        before, log_start = self.added[topic_partition], self._surveys[topic_partition].log_start
-        end = extents[-1].span.end
+        before, end = self.added[topic_partition], extents[-1].span.end
         self.added[topic_partition] = replace(
             before, end=end, records=before.records + sum(extent.records for extent in extents),
             bytes=before.bytes + sum(extent.length for extent in extents),
         )  # fmt: skip
-        if before.start == 0 and before.end < log_start:
-            self._lake.metastore.start_at(topic_partition, min(log_start, end), now_ms=self._clock)
-        if end < self._surveys[topic_partition].lso:
+        if end < self._sources[topic_partition].survey.lso:
             self._tell(f"{topic_partition}: up to offset {end}")

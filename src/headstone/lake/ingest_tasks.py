@@ -59,15 +59,17 @@ class IngestWork:
 def shares_of(
     topic_partition: TopicPartition, survey: PartitionSurvey, start: int, share_bytes: int
 ) -> Iterator[Share]:
-    """Shares that tile [start, LSO), of about equal sizes below `share_bytes` as far as chunks allow; none if it is empty."""
-    end = survey.lso
+    """Shares that tile [start, LSO), of about equal sizes below `share_bytes` as far as chunks allow; none if it is empty.
+
+    Nothing is taken of chunks wholly below the log start, so the first share reaches beyond it."""
+    end, wanted_from = survey.lso, max(start, survey.log_start)
     if end <= start:
         return
     chunks = [
         replace(segment, cuts=segment.cuts[i : i + 2])
         for segment in survey.segments
         for i in range(segment.cuts.size - 1)
-        if segment.cuts[i]["offset"] < end and segment.cuts[i + 1]["offset"] > start
+        if segment.cuts[i]["offset"] < end and segment.cuts[i + 1]["offset"] > wanted_from
     ]
     total = sum(_size(chunk) for chunk in chunks)
     wanted = total / max(1, -(-total // share_bytes))
@@ -88,7 +90,7 @@ def shares_of(
 def objects_of(shares: Mapping[TopicPartition, Sequence[Share]], object_bytes: int) -> Iterator[tuple[Share, ...]]:
     """What goes into each object: a share of a large partition, or many small partitions, whole.
 
-    A partition that can't be read holds up those that share an object with it, and no others."""
+    One that can't be read fails its object; whoever drives this tries those that share it once more, each alone."""
     together: list[Share] = []
     size = 0
     for topic_partition in sorted(shares):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 
 import pyarrow as pa
 
@@ -38,45 +38,74 @@ Ends = Mapping[TopicPartition, int]
 """Of each partition the offset behind the last that a batch has looked at."""
 
 
-def first_offsets(lake: Lake, topic: str, begins: Sequence[int]) -> dict[int, int]:
-    """Where the lake ends; a lake that has nothing of a partition yet takes what Kafka still has of it."""
-    nexts = lake.metastore.next_offsets([TopicPartition(topic, number) for number in range(len(begins))])
-    return {number: max(nexts[TopicPartition(topic, number)], begin) for number, begin in enumerate(begins)}
-
-
-def next_offsets(lake: Lake, ends: Ends) -> dict[TopicPartition, int]:
-    """Where every partition of the lake ends; those that Kafka has got since the run began are added first."""
-    nexts = lake.metastore.next_offsets()
-    fresh = [partition for partition in ends if partition not in nexts]
-    for topic in sorted({partition.topic for partition in fresh}):
-        lake.metastore.add_partitions(
-            topic, 1 + max(partition.number for partition in fresh if partition.topic == topic)
-        )
-    return lake.metastore.next_offsets() if fresh else nexts
-
-
 def offsets_between(starts: Mapping[TopicPartition, int], ends: Ends) -> int:
     """How many offsets lie before the ends; of a partition that has no start all of them."""
     return sum(max(0, end - starts.get(partition, 0)) for partition, end in ends.items())
 
 
-def append_landed(
-    lake: Lake, landed: Sequence[Stored], nexts: Mapping[TopicPartition, int], ends: Ends, clock: Clock
-) -> dict[TopicPartition, int]:
-    """All that the tasks of a micro-batch have uploaded, in one commit. Records added, by partition."""
-    by_partition: dict[TopicPartition, list[Extent]] = {}
-    for stored in landed:
-        for part in stored.ranges:
-            by_partition.setdefault(TopicPartition(part.topic, part.partition), []).append(part.extent)
-    appends = {
-        partition: Append(
-            expected_next=nexts[partition],
-            extents=_tiled(nexts[partition], sorted(by_partition[partition], key=_start), ends.get(partition, 0)),
-        )
-        for partition in sorted(by_partition)
-    }
-    lake.metastore.append(appends, {stored.object_id: stored.size for stored in landed}, now_ms=clock)
-    return {partition: sum(extent.records for extent in append.extents) for partition, append in appends.items()}
+class Followed:
+    """Topics while a run appends to them: where the lake's logs end, by what it has appended itself.
+
+    The lake is asked again, and has to agree: of a log that somebody else has written to, or that was dropped and made again,
+    the end alone would pass for what Kafka's next records follow on."""
+
+    def __init__(self, lake: Lake, starts: Mapping[TopicPartition, int]) -> None:
+        """`starts`: where Kafka's logs begin. Partitions that are added later begin at 0."""
+        self._lake = lake
+        logs = lake.metastore.log_ends(starts)
+        self._nexts = {partition: end for partition, (_, end) in logs.items()}
+        self._log_starts = {partition: starts[partition] for partition, (start, end) in logs.items() if start == end}
+        """Of those that hold nothing yet."""
+
+    def nexts(self, ends: Ends) -> dict[TopicPartition, int]:
+        """Where the lake's logs end. Partitions that Kafka has got since the run began are made first."""
+        fresh = sorted(partition for partition in ends if partition not in self._nexts)
+        for topic, some in groupby(fresh, key=lambda partition: partition.topic):
+            self._lake.metastore.add_partitions(topic, 1 + max(partition.number for partition in some))
+        expected = {**self._nexts, **dict.fromkeys(fresh, 0)}
+        present = self._lake.metastore.next_offsets()
+        for partition, end in expected.items():
+            if partition not in present:
+                raise UsageError(
+                    f"{partition} was dropped from the lake while it was ingested: nothing of it is appended any more; the "
+                    "same command takes it in anew"
+                )
+            if present[partition] != end:
+                raise UsageError(
+                    f"{partition}: the lake ends at {present[partition]}, this run had brought it to {end}: somebody else "
+                    "has written to it, or it was dropped and made again. Nothing was appended; run one ingest of it at a "
+                    "time: the same command goes on where the lake ends, or says why it can't"
+                )
+        self._nexts = expected
+        return dict(expected)
+
+    def unread(self) -> dict[TopicPartition, int]:
+        """Where Kafka's logs are read from: a lake that has nothing of a partition yet takes what Kafka still has of it."""
+        return {partition: max(end, self._log_starts.get(partition, 0)) for partition, end in self._nexts.items()}
+
+    def append(self, landed: Sequence[Stored], ends: Ends, clock: Clock) -> dict[TopicPartition, int]:
+        """All that the tasks of a micro-batch have uploaded, in one commit. Records added, by partition."""
+        by_partition: dict[TopicPartition, list[Extent]] = {}
+        for stored in landed:
+            for part in stored.ranges:
+                by_partition.setdefault(TopicPartition(part.topic, part.partition), []).append(part.extent)
+        appends = {
+            partition: self._append_of(partition, sorted(by_partition[partition], key=_start), ends.get(partition, 0))
+            for partition in sorted(by_partition)
+        }
+        self._lake.metastore.append(appends, {stored.object_id: stored.size for stored in landed}, now_ms=clock)
+        for partition, append in appends.items():
+            self._nexts[partition] = append.extents[-1].span.end
+            self._log_starts.pop(partition, None)
+        return {partition: sum(extent.records for extent in append.extents) for partition, append in appends.items()}
+
+    def _append_of(self, partition: TopicPartition, extents: Sequence[Extent], end: int) -> Append:
+        """With where the log begins, if these are its first records, and it begins behind where the lake's ends."""
+        next_offset, log_start = self._nexts[partition], self._log_starts.get(partition, 0)
+        return Append(
+            expected_next=next_offset, extents=_tiled(next_offset, extents, end), from_kafka=True,
+            log_start=log_start if log_start > next_offset else None,
+        )  # fmt: skip
 
 
 def _start(extent: Extent) -> int:

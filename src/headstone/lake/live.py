@@ -11,7 +11,7 @@ from typing import Protocol
 
 from headstone.errors import UsageError
 from headstone.lake.lake import Lake
-from headstone.lake.landing import first_offsets, offsets_between
+from headstone.lake.landing import Followed, offsets_between
 from headstone.lake.leader_epochs import Epochs, note_leader_epochs
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.lake.topics import Tell, TopicFacts, adopt
@@ -107,11 +107,11 @@ def prepare(
     """Topics and partitions that the lake does not have yet are made; what does not go on where the lake ends is refused."""
     for topic, live in facts.items():
         adopt(lake, topic, live, policy=policy, tell=tell)
-        nexts = lake.metastore.next_offsets([TopicPartition(topic, number) for number in range(len(live.starts))])
+        logs = lake.metastore.log_ends([TopicPartition(topic, number) for number in range(len(live.starts))])
         for number, (start, end) in enumerate(zip(live.starts, live.ends, strict=True)):
             partition = TopicPartition(topic, number)
-            next_offset = nexts[partition]
-            if 0 < next_offset < start:
+            lake_start, next_offset = logs[partition]
+            if lake_start < next_offset < start:
                 raise UsageError(
                     f"{partition}: the lake ends at {next_offset}, Kafka's log begins at {start}: what lies between is "
                     "missing; make a new lake"
@@ -127,12 +127,12 @@ def prepare(
 def offsets_to_come(lake: Lake, facts: Mapping[str, TopicFacts]) -> int:
     """From where the lake ends, or the logs begin, to where they ended when they were described."""
     starts = {
-        TopicPartition(topic, number): offset
+        TopicPartition(topic, number): start
         for topic, live in facts.items()
-        for number, offset in first_offsets(lake, topic, live.starts).items()
+        for number, start in enumerate(live.starts)
     }
     ends = {TopicPartition(topic, number): end for topic, live in facts.items() for number, end in enumerate(live.ends)}
-    return offsets_between(starts, ends)
+    return offsets_between(Followed(lake, starts).unread(), ends)
 
 
 class ReadTopics:

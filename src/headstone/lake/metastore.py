@@ -75,6 +75,10 @@ class Append:
 
     expected_next: int
     extents: tuple[Extent, ...]
+    log_start: int | None = None
+    """Where the log begins, of one that holds nothing yet. In the same commit: what lies below must never be served."""
+    from_kafka: bool = False
+    """Its offsets are those of a Kafka topic: refused where the lake has given away offsets of its own."""
 
 
 class Metastore:
@@ -318,8 +322,7 @@ class Metastore:
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, [extent for append in appends.values() for extent in append.extents], sizes, clock)
-            proposed = {name: (append.expected_next, append.extents) for name, append in appends.items()}
-            append_all(connection, proposed, clock)
+            append_all(connection, appends, clock)
 
     def replace(
         self, topic_partition: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,

@@ -17,11 +17,12 @@ from headstone.errors import UsageError
 from headstone.lake import catalog, schema
 from headstone.lake.changes import UNREFERENCED, release
 from headstone.lake.clock import Moment
+from headstone.lake.commits import refuse_lakes_own
 from headstone.lake.lake import Lake
 from headstone.lake.rows import chunks
 from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.log import checkpoints
-from headstone.log.directory import PartitionDir, is_broker_directory
+from headstone.log.directory import METADATA_TOPIC, PartitionDir, is_broker_directory
 from headstone.log.topic_partition import TOPIC_NAME, TOPIC_NAME_RULE, TopicPartition
 from headstone.retention.settings import SOURCE, SOURCE_LAKE, checked
 
@@ -47,11 +48,7 @@ def adopt(
 
     Of a topic that is there only the policy follows its source: the others are the lake's own."""
     before = lake.metastore.topics().get(topic)
-    if before is not None and before.get(SOURCE) == SOURCE_LAKE:
-        raise UsageError(
-            f"{topic}: records were written to it in the lake (`lake erase --write-tombstone`), so its offsets are no longer "
-            "those of any Kafka topic: ingest into a new lake; this one stays as it is"
-        )
+    refuse_lakes_own(topic, before or {})
     wanted = policy or facts.settings.get(POLICY)
     if before is None:
         settings = dict(facts.settings) | ({POLICY: policy} if policy else {})
@@ -173,11 +170,14 @@ def _unreferenced(connection: Connection) -> int:
 
 
 def in_directories(directories: Sequence[PartitionDir]) -> dict[str, TopicFacts]:
-    """By topic. Partitions of one name with several ids are refused: one of them is a leftover."""
+    """By topic, without Kafka's own metadata. Partitions of one name with several ids are refused: one of them is a leftover.
+
+    So are two replicas of one partition."""
     topics: dict[str, list[PartitionDir]] = {}
     for directory in directories:
-        topics.setdefault(directory.topic, []).append(directory)
-    return {
+        if directory.topic != METADATA_TOPIC:
+            topics.setdefault(directory.topic, []).append(directory)
+    facts = {
         topic: TopicFacts(
             partitions=max(one.partition for one in some) + 1,
             settings=_settings(topic, some),
@@ -185,6 +185,22 @@ def in_directories(directories: Sequence[PartitionDir]) -> dict[str, TopicFacts]
         )
         for topic, some in sorted(topics.items())
     }
+    for _, some in sorted(topics.items()):
+        _refuse_replicas(some)
+    return facts
+
+
+def _refuse_replicas(directories: Sequence[PartitionDir]) -> None:
+    """Of two replicas one may lack what the other has, such as the deletion of a key: nobody can choose here."""
+    paths: dict[TopicPartition, str] = {}
+    for directory in directories:
+        first_path = paths.setdefault(directory.topic_partition, str(directory.path))
+        if first_path != str(directory.path):
+            raise UsageError(
+                f"{directory.topic_partition} is named twice, {first_path} and {directory.path}: nothing was ingested. Name "
+                "the path of one replica, the most complete one; what only other brokers have, ingest by a command of its own "
+                "for each, with --topic if need be: what is in the lake already is not read again"
+            )
 
 
 def _id(topic: str, directories: Sequence[PartitionDir]) -> str | None:

@@ -22,11 +22,9 @@ from headstone.lake.landing import (
     RECORD_BYTES_GUESS,
     Clock,
     Ends,
+    Followed,
     LandTask,
     ObjectSize,
-    append_landed,
-    first_offsets,
-    next_offsets,
     offsets_between,
 )
 from headstone.lake.objects import Stored
@@ -91,20 +89,19 @@ def stream(
     Unfinished: somebody said stop before all was there that is there now; what was committed stays."""
     if not starts:
         raise UsageError("no topic to ingest")
-    first = {
-        topic: {str(number): offset for number, offset in first_offsets(lake, topic, begins).items()}
-        for topic, begins in starts.items()
+    begins = {
+        TopicPartition(topic, number): start for topic, some in starts.items() for number, start in enumerate(some)
     }
-    reached = {
-        TopicPartition(topic, int(number)): offset for topic, some in first.items() for number, offset in some.items()
-    }
+    followed = Followed(lake, begins)
+    reached = followed.unread()
+    first = {topic: {str(name.number): reached[name] for name in reached if name.topic == topic} for topic in starts}
     added: dict[TopicPartition, int] = {}
     record_bytes = lake.metastore.record_bytes(starts) or RECORD_BYTES_GUESS
     size = ObjectSize(options.object_bytes, bytes=record_bytes, offsets_max=options.offsets_per_task)
 
     def land(batch: DataFrame, number: int, ends: Mapping[tuple[str, int], int]) -> None:
         read_until = {TopicPartition(topic, partition): end for (topic, partition), end in ends.items()}
-        records = land_batch(lake, batch, read_until, options, size, clock, partial(_counted, spark, board))
+        records = land_batch(lake, followed, batch, read_until, options, size, clock, partial(_counted, spark, board))
         if board is not None:
             board.settle(offsets_between(reached, read_until))
         reached.update(read_until)
@@ -149,38 +146,45 @@ def batching(options: StreamOptions, per_object: int) -> dict[str, str]:
 
 
 def land_batch(
-    lake: Lake, batch: DataFrame, ends: Ends, options: StreamOptions, size: ObjectSize, clock: Clock,
+    lake: Lake, followed: Followed, batch: DataFrame, ends: Ends, options: StreamOptions, size: ObjectSize, clock: Clock,
     counted: Callable[[int], Counted] = _uncounted,
 ) -> dict[TopicPartition, int]:  # fmt: skip
     """One micro-batch: written by tasks, appended by one commit. What the lake has already (a batch again) is left out."""
-    nexts = next_offsets(lake, ends)
-    objects = size.objects(nexts, ends)
+    nexts = followed.nexts(ends)
+    objects = size.objects(followed.unread(), ends)
     task = LandTask(
         store=lake.store, hash_key=lake.metastore.hash_key, nexts=nexts, codec=options.codec,
         object_ids=tuple(lake.metastore.register(objects, now_ms=clock)), extent_bytes=options.extent_bytes,
     )  # fmt: skip
     rows = batch.coalesce(objects).mapInArrow(landing(task, counted(objects)), LANDED).collect()
-    landed: list[Stored] = answers([pickle.loads(bytes(row["landed"])) for row in rows])
+    outcomes: dict[int, Stored | HeadstoneError] = dict(pickle.loads(bytes(row["landed"])) for row in rows)
+    # An id belongs to the number of a task. One without an answer has no task, or one that has read all its offsets and found
+    # nothing new. A twin of it that is still alive, by speculation or on a machine that Spark has lost, reads the same offsets
+    # and leaves out the same, so it uploads nothing either. (If Kafka's cleaner emptied them between the two, its object is an
+    # orphan, which gc finds, and which every proof reads.) Ids with an answer, be it an error, may have an upload: these stay.
+    lake.metastore.unregister([name for number, name in enumerate(task.object_ids) if number not in outcomes])
+    landed: list[Stored] = answers(list(outcomes.values()))
     if not landed:
         return {}
     size.learn(landed)
     options.before_commit()
-    return append_landed(lake, landed, nexts, ends, clock)
+    return followed.append(landed, ends, clock)
 
 
 def landing(task: LandTask, counted: Counted) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task has stored, if anything, or the error that it met."""
+    """The number of a task, and what it has stored, if anything, or the error that it met."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None, "this runs in a task of Spark's"
+        number = context.partitionId()
         answer: Stored | HeadstoneError | None
-        with counted.meter(context.partitionId()) as meter:
+        with counted.meter(number) as meter:
             try:
-                answer = task.land(context.partitionId(), batches, meter)
+                answer = task.land(number, batches, meter)
             except HeadstoneError as error:
                 answer = error
         if answer is not None:
-            yield pa.RecordBatch.from_pydict({"landed": [pickle.dumps(answer)]}, schema=LANDED_ARROW)
+            yield pa.RecordBatch.from_pydict({"landed": [pickle.dumps((number, answer))]}, schema=LANDED_ARROW)
 
     return run
