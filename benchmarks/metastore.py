@@ -15,7 +15,6 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -188,13 +187,11 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="of the server (default: a temporary one)")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.directory) as root:
-        Path(root).chmod(0o755)  # the server runs as a user of its own
-        with postgres(Path(root) / "server") as server:
-            benches = [lake(server, given.partitions, extents) for extents in given.extents]
-            medians = measure(benches, given.runs)
-            for bench in benches:
-                bench.metastore.close()
+    with postgres(given.directory) as server:
+        benches = [lake(server, given.partitions, extents) for extents in given.extents]
+        medians = measure(benches, given.runs)
+        for bench in benches:
+            bench.metastore.close()
     ratios = {what: many / few for what, (few, many) in medians.items()}
     if given.output == "json":
         print(

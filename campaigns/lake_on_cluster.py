@@ -163,7 +163,7 @@ def enough_for(number: int, arguments: argparse.Namespace) -> Callable[[Commits]
 
 def run(arguments: argparse.Namespace, here: Path, stack: ExitStack) -> Result:
     server = stack.enter_context(versitygw(here / "server"))
-    url = stack.enter_context(postgres(here / "postgres"))
+    url = stack.enter_context(postgres())
     proxy: FaultyS3 = stack.enter_context(faulty_s3(server))
     cluster = stack.enter_context(spark_cluster(workers=2, hidden=[here]))
     lake = create_lake(url, f"s3://{BUCKET}/lake", settings=server)

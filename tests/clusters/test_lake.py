@@ -31,8 +31,8 @@ READS_THAT_PASS = 6
 
 
 @pytest.fixture(scope="module")
-def metastore_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with postgres(tmp_path_factory.mktemp("postgres")) as url:
+def metastore_url() -> Iterator[str]:
+    with postgres() as url:
         yield url
 
 
