@@ -192,7 +192,7 @@ class _Rounds:
         self._note(result)
 
     def status(self, now_ms: int) -> GuardStatus | None:
-        from headstone.guard.asking import by_hand, reasons_of
+        from headstone.guard.asking import by_hand, reasons_of, wrong_by_topic
         from headstone.guard.status import Known, guard_status
 
         result = self.newest
@@ -202,6 +202,7 @@ class _Rounds:
             cluster_id=result.cluster_id, memories=result.memories, statuses=result.statuses, looked_ms=result.looked_ms,
             lease=result.lease, alarms=result.alarms, problems=result.problems, held_bytes=result.held_bytes,
             reasons=reasons_of(self._journal), by_hand=by_hand(self._journal),
+            wrong=wrong_by_topic(self._journal, result.memories),
         )  # fmt: skip
         return guard_status(known, now_ms=now_ms, poll_ms=self.watcher.settings.margins.poll_ms, fresh=True)
 
