@@ -12,13 +12,14 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from headstone.coordination.guard_values import Configs, Memory, Status, Verdict
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.journal_file import checked, damaged, make_private, usual_directory, usual_journal
+from headstone.guard.journal_values import Change, KeptAlarm, Lease, Reading, Remembered
 from headstone.guard.memories import NotAMemory, memory_json, memory_of, plain, value_of
 
 BUSY_SECONDS = 10.0
@@ -37,73 +38,8 @@ __all__ = [
 LOOKED = "looked_ms"
 NONE = -1
 """Partition or broker of an alarm that is about the whole topic: in a key, NULL differs from itself."""
-BEGUN = None
-"""Outcome of a change whose end nobody has seen: it was carried out, or not."""
 FAILED = "failed: "
 """How the outcome of one begins that was refused, or whose answer was lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One change of the cluster. `old` and `new` are configs, or a partition's replicas as ("replicas", "1,2,3"), or its leader
-    as ("leader", "1")."""
-
-    resource: str
-    """In words: topic orders, cluster default, broker 3, partition orders-0."""
-    topic: str | None
-    old: Configs
-    new: Configs
-    reason: str
-    evidence: str
-    began_ms: int
-    number: int = 0
-    ended_ms: int | None = None
-    outcome: str | None = BEGUN
-    times: int = 1
-    """How often it was tried: one that was refused and is tried again as it was is the same change."""
-    last_ms: int | None = None
-    """When it was tried again, the last time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptAlarm:
-    """Something a person must know, as long as it is so. topic is empty where it is about the cluster or the guard."""
-
-    kind: str
-    topic: str = ""
-    partition: int | None = None
-    broker: int | None = None
-    detail: str = ""
-    first_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A replica that was read and compared with the others; read_ms is when that began. verdict None: it could not be read,
-    and detail says why."""
-
-    partition: int
-    broker: int
-    verdict: Verdict | None
-    read_ms: int
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    holder: str
-    until_ms: int
-    applies: bool
-    """False: of a dry run, which gives way to a guard that acts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
-    """Of one topic, as it was decided last."""
-
-    memory: Memory
-    statuses: tuple[Status, ...] = ()
-    looked_ms: int = 0
 
 
 class LeaseLost(Unfinished):

@@ -25,10 +25,11 @@ from headstone.coordination.guard_values import (
     Status,
     Verify,
 )
+from headstone.guard.actions import Done
 from headstone.guard.alarms import advice
 from headstone.guard.evidence import moment
 from headstone.guard.journal import KeptAlarm
-from headstone.guard.watching import Done, Round
+from headstone.guard.watching import Round
 from headstone.log.shown import visible
 
 

@@ -17,15 +17,12 @@ from headstone.coordination.absences import known_below
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import (
     HOLD,
-    Action,
     AddAgain,
-    Alarm,
     AlarmKind,
     Allowed,
     AskBrokers,
     Decision,
     EndPasses,
-    Expel,
     HoldByDefault,
     Memory,
     Release,
@@ -38,10 +35,10 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished
-from headstone.guard.acting import Outcome, carry_out, forget_old_changes, grown_bytes, put_back, topic_bytes
+from headstone.guard.acting import Outcome, forget_old_changes, grown_bytes, put_back, topic_bytes
+from headstone.guard.actions import Actions, Done, is_held
 from headstone.guard.alarms import CLUSTER_LOST, of_cluster, standing, wants_reading
 from headstone.guard.departures import Departures
-from headstone.guard.evidence import evidence
 from headstone.guard.gone_topics import end_topic, forget_idle, is_idle, release_orphaned_default
 from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Remembered
 from headstone.guard.loans import loans
@@ -65,7 +62,6 @@ MARGINS = "margins"
 DELETED = "it was deleted"
 NOT_COMPACTED = "it is not compacted any more"
 MADE_ANEW = "it was deleted, and another one has its name now"
-END_TRIES_MAX = 10
 FORGET_EVERY_MS = 86_400_000
 HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
 
@@ -86,15 +82,6 @@ class Settings:
     @property
     def lease_ms(self) -> int:
         return LEASE_POLLS * self.margins.poll_ms + self.margins.effect_ms // 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """An action of one topic; outcome is None if it was only wished for: a dry run, or another guard leads."""
-
-    topic: str
-    action: Action
-    outcome: Outcome | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +121,15 @@ class Watcher:
     ) -> None:  # fmt: skip
         self.settings = settings
         self.looking = False
-        self.calls_failed = 0
+        self._looks_failed = 0
         self.looks = 0
         self._admin, self._look, self._journal, self._clock = admin, look, journal, clock
         self._readings, self._readmissions, self._missed = readings, readmissions, missed
         self._recollection = Recollection(journal)
-        self._held_on: dict[str, tuple[int, ...]] = {}
-        self._end_tries: dict[str, int] = {}
-        self._accepted_ms: dict[str, int] = {}
+        self._actions = Actions(
+            settings.name, admin=admin, journal=journal, clock=clock, recollection=self._recollection,
+            readmissions=readmissions,
+        )  # fmt: skip
         self._held_bytes: dict[str, int] = {}
         self._statuses: dict[str, tuple[Status, ...]] = {}
         self._memories: dict[str, Memory] = {}
@@ -150,6 +138,10 @@ class Watcher:
         self._gone: dict[str, str] = {}
         """Topics that the look found gone, or without need of a guard, and why."""
         self._forgot_ms = 0
+
+    @property
+    def calls_failed(self) -> int:
+        return self._looks_failed + self._actions.failed
 
     def run(self, stop: threading.Event, tell: Callable[[Round], None]) -> None:
         """Until `stop`. Looks begin poll_ms apart, sooner while a change is followed."""
@@ -196,7 +188,7 @@ class Watcher:
         if only is None:
             self._journal.set_alarms("", of_cluster(look.problems, look.unread), now_ms=self._clock())
         self.looks += 1
-        self.calls_failed += len(look.problems)
+        self._looks_failed += len(look.problems)
         return self._result(began_ms, lease, True, tuple(done), tuple(problems), whole=only is None)
 
     def _stand_by(self, began_ms: int, lease: Lease) -> Round:
@@ -241,7 +233,7 @@ class Watcher:
 
     def _lost(self, began_ms: int, lease: Lease, why: str) -> Round:
         """What is set stays set, which is safe; it is told, and looked for again."""
-        self.calls_failed += 1
+        self._looks_failed += 1
         self._journal.set_alarms("", [KeptAlarm(kind=CLUSTER_LOST, detail=why)], now_ms=began_ms)
         return self._result(began_ms, lease, True, (), (why,), whole=True, lost=why)
 
@@ -260,8 +252,8 @@ class Watcher:
         """With what was asked of brokers since, what was read of replicas, and what a person released."""
         memory = released_by_person(self._recollection.memory(seen.topic), released.get(seen.topic))
         now_ms = self._clock()
-        held_on = tuple(sorted({*seen.held_on, *self._held_on.pop(seen.topic, ())}))
-        seen = replace(seen, held_on=held_on, hold_accepted_ms=self._accepted_ms.get(seen.topic))
+        held_on = tuple(sorted({*seen.held_on, *self._actions.held_on(seen.topic)}))
+        seen = replace(seen, held_on=held_on, hold_accepted_ms=self._actions.accepted_ms(seen.topic))
         seen = with_readings(seen, self._journal.readings(seen.topic), now_ms)
         return memory, decide(memory, seen, now_ms, self.settings.margins, self.settings.allowed)
 
@@ -280,9 +272,7 @@ class Watcher:
                 self._departures.note(self._recollection.memory(topic).topic_id, look.asked_ms)
                 remarks.append(end_topic(self._journal, topic, why=why, now_ms=self._clock()))
             self._recollection.drop(topic)
-            self._held_on.pop(topic, None)
-            self._accepted_ms.pop(topic, None)
-            self._end_tries.pop(topic, None)
+            self._actions.forget(topic)
         return remarks
 
     def _remember(
@@ -324,9 +314,11 @@ class Watcher:
 
     def _act(self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen]) -> list[Done]:
         done = []
-        wanted = [*_actions(decided), *self._unended(decided)]
+        wanted = self._actions.wanted(decided)
         for topic, action in wanted:
-            outcome = self._acted(topic, action, decided[topic][1], seen[topic]) if self.settings.applies else None
+            outcome = None
+            if self.settings.applies:
+                outcome = self._actions.carry_out(topic, action, decided[topic][1], seen[topic])
             done.append(Done(topic=topic, action=action, outcome=outcome))
         if self._readings is not None and self.settings.applies:
             self._readings.want([action for _, action in wanted if isinstance(action, Verify)], decided.keys())
@@ -338,7 +330,7 @@ class Watcher:
             return []
         self._journal.check_lease(self.settings.name, now_ms=self._clock())
         stuck = self._readmissions.go_on()
-        self.calls_failed += len(stuck)
+        self._looks_failed += len(stuck)
         return [
             Done(
                 topic=kept.readmission.topic, outcome=Outcome(why=kept.why),
@@ -349,41 +341,6 @@ class Watcher:
             )
             for kept in stuck
         ]  # fmt: skip
-
-    def _unended(self, decided: Mapping[str, tuple[Memory, Decision]]) -> list[tuple[str, Action]]:
-        """Passes are asked to end once, when a hold is confirmed: what was refused is asked for again, some times."""
-        wanted: list[tuple[str, Action]] = []
-        for topic, tries in list(self._end_tries.items()):
-            if topic in decided and (tries > END_TRIES_MAX or not _is_held(decided[topic][1].memory)):
-                del self._end_tries[topic]
-            elif topic in decided:
-                wanted.append((topic, EndPasses(topic=topic)))
-        return wanted
-
-    def _acted(self, topic: str, action: Action, decision: Decision, seen: TopicSeen) -> Outcome:
-        if isinstance(action, Verify):
-            return Outcome()
-        if isinstance(action, Expel | AddAgain):
-            if self._readmissions is not None:
-                self._readmissions.want(action)
-            return Outcome(needed=False)
-        now_ms = self._clock()
-        self._journal.check_lease(self.settings.name, now_ms=now_ms)
-        text = evidence(seen, decision.statuses)
-        outcome = carry_out(action, self._admin, self._journal, now_ms=now_ms, topic=topic, evidence=text)
-        if outcome.held_on:
-            self._held_on[topic] = outcome.held_on
-        if isinstance(action, EndPasses):
-            tries = self._end_tries.pop(topic, 0)
-            if outcome.why is not None:
-                self._end_tries[topic] = tries + 1
-        if isinstance(action, SetHold):
-            # What it found just before is on the disk only: remembered as it was decided, it would be overwritten there.
-            self._recollection.drop(topic)
-            if outcome.why is None:
-                self._accepted_ms[topic] = self._clock()
-        self.calls_failed += outcome.why is not None
-        return outcome
 
     def _note(
         self, decided: Mapping[str, tuple[Memory, Decision]], done: Sequence[Done], began_ms: int, *, whole: bool
@@ -418,7 +375,7 @@ class Watcher:
 
     def _measure(self) -> None:
         """One question to each broker, and only while something is held."""
-        held = sorted(topic for topic, memory in self._memories.items() if _is_held(memory))
+        held = sorted(topic for topic, memory in self._memories.items() if is_held(memory))
         if not held:
             self._held_bytes = {}
             return
@@ -431,17 +388,3 @@ class Watcher:
             self._journal.note_sizes(topic, sizes[topic])
         known = self._journal.sizes()
         self._held_bytes = grown_bytes({topic: known[topic] for topic in held if topic in known}, sizes)
-
-
-def _is_held(memory: Memory) -> bool:
-    return memory.hold is not None and memory.hold.seen_ms is not None and memory.hold.released_ms is None
-
-
-def _actions(decided: Mapping[str, tuple[Memory, Decision]]) -> list[tuple[str, Action]]:
-    """Alarms apart: they are told by what stands."""
-    return [
-        (topic, action)
-        for topic, (_, decision) in decided.items()
-        for action in decision.actions
-        if not isinstance(action, Alarm)
-    ]
