@@ -127,8 +127,8 @@ class Watcher:
         self._readings, self._readmissions, self._missed = readings, readmissions, missed
         self._recollection = Recollection(journal)
         self._actions = Actions(
-            settings.name, admin=admin, journal=journal, clock=clock, recollection=self._recollection,
-            readmissions=readmissions,
+            settings.name, lease_ms=settings.lease_ms, admin=admin, journal=journal, clock=clock,
+            recollection=self._recollection, readmissions=readmissions,
         )  # fmt: skip
         self._held_bytes: dict[str, int] = {}
         self._statuses: dict[str, tuple[Status, ...]] = {}
@@ -176,12 +176,13 @@ class Watcher:
         problems = list(look.problems)
         try:
             # A look may outlast the lease: of a large cluster, of brokers that answer late.
-            lease = self._journal.renew(self.settings.name, now_ms=self._clock(), lease_ms=self.settings.lease_ms)
+            lease = self._renew()
             problems += self._end_gone(look)
             released = self._journal.released()
             decided = {seen.topic: self._decided(seen, released) for seen in look.topics}
-            problems += self._remember(decided, seen_topics, began_ms if only is None else None)
+            self._remember(decided, seen_topics, began_ms if only is None else None)
             done = self._act(decided, seen_topics)
+            problems += self._put_back()
         except LeaseLost:
             return self._stand_by(began_ms, self._journal.lease() or lease)
         self._note(decided, done, began_ms, whole=only is None)
@@ -190,6 +191,10 @@ class Watcher:
         self.looks += 1
         self._looks_failed += len(look.problems)
         return self._result(began_ms, lease, True, tuple(done), tuple(problems), whole=only is None)
+
+    def _renew(self) -> Lease:
+        """LeaseLost if another guard has led since."""
+        return self._journal.renew(self.settings.name, now_ms=self._clock(), lease_ms=self.settings.lease_ms)
 
     def _stand_by(self, began_ms: int, lease: Lease) -> Round:
         """Another guard leads: what it shows is in the journal, and the cluster is asked once and not twice."""
@@ -277,7 +282,7 @@ class Watcher:
 
     def _remember(
         self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen], looked_ms: int | None
-    ) -> list[str]:  # fmt: skip
+    ) -> None:  # fmt: skip
         """On the disk before anything is done."""
         kept = {
             topic: Remembered(
@@ -304,31 +309,32 @@ class Watcher:
         if not self._forgot_ms <= self._clock() < self._forgot_ms + FORGET_EVERY_MS:
             self._forgot_ms = self._clock()
             forget_old_changes(self._journal, now_ms=self._forgot_ms)
+
+    def _put_back(self) -> list[str]:
+        """What is left of an interrupted guard, and of topics that are gone. Behind all actions: no hold waits for it."""
         if not self.settings.applies:
             return []
+        self._renew()
+        memories = (self._recollection.memory(topic) for topic in self._journal.names())
         try:
             remarks = put_back(self._admin, self._journal)
-            return remarks + release_orphaned_default(self._admin, self._journal, now_ms=self._clock())
+            return remarks + release_orphaned_default(self._admin, self._journal, memories, now_ms=self._clock())
         except Unfinished as error:
             return [f"what an interrupted guard began was not put back: {error}"]
 
     def _act(self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen]) -> list[Done]:
-        done = []
-        wanted = self._actions.wanted(decided)
-        for topic, action in wanted:
-            outcome = None
-            if self.settings.applies:
-                outcome = self._actions.carry_out(topic, action, decided[topic][1], seen[topic])
-            done.append(Done(topic=topic, action=action, outcome=outcome))
-        if self._readings is not None and self.settings.applies:
-            self._readings.want([action for _, action in wanted if isinstance(action, Verify)], decided.keys())
+        if not self.settings.applies:
+            return [Done(topic=topic, action=action, outcome=None) for topic, action in self._actions.wanted(decided)]
+        done = self._actions.carry_out(decided, seen)
+        if self._readings is not None:
+            self._readings.want([each.action for each in done if isinstance(each.action, Verify)], decided.keys())
         return done + self._readmit()
 
     def _readmit(self) -> list[Done]:
         """Those that were begun, a step further; what is told of them here is only what keeps them."""
-        if self._readmissions is None or not self.settings.applies:
+        if self._readmissions is None:
             return []
-        self._journal.check_lease(self.settings.name, now_ms=self._clock())
+        self._renew()
         stuck = self._readmissions.go_on()
         self._looks_failed += len(stuck)
         return [
