@@ -146,3 +146,21 @@ def test_topics_that_wait_for_the_cluster_default_cost_no_reading_of_the_journal
         after(twin, guard, MARGINS.effect_ms)
     assert twin.default == {}
     assert [change.resource for change in journal.changes()].count("cluster default") == 2
+
+
+def test_a_restart_that_a_round_has_not_reached_is_asked_for_in_the_next(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = ClusterTwin()
+    guard = about_to_end_passes(twin, journal)
+
+    def lost(*arguments: object, **how: object) -> None:
+        raise Unfinished("the journal cannot be written: database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headstone.guard.actions.carry_out", lost)
+        with pytest.raises(Unfinished):
+            after(twin, guard, 1_000)
+    assert not any(BACKOFF in changes for _, changes in twin.changes)
+    after(twin, guard, 1_000)
+    assert [changes for _, changes in twin.changes if BACKOFF in changes] == [{BACKOFF: "15001"}, {BACKOFF: None}]

@@ -26,15 +26,16 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
+from headstone.errors import Unfinished
 from headstone.guard.alarms import CLUSTER_LOST, REFUSED, UNSEEN
-from headstone.guard.journal import Journal, Reading
+from headstone.guard.journal import Journal, Lease, Reading
 from headstone.guard.looks import Look
 from headstone.guard.readings import Readings
 from headstone.guard.readmission import Means
 from headstone.guard.readmission_plan import Limits
 from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.telling import news
-from headstone.guard.watching import Round, Settings, Watcher
+from headstone.guard.watching import JOURNAL_LOST, Round, Settings, Watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin, Topic
 
 ACTS = Settings(name="a", margins=MARGINS, applies=True)
@@ -248,6 +249,46 @@ def test_a_lost_cluster_is_told_once_and_looked_for_again(journal: Journal) -> N
     back = after(twin, guard, 30_000)
     assert told(again, back)[0] == "the cluster answers again"
     assert (kinds(back), back.looked_ms) == ([], START_MS + 90_000)
+
+
+def test_a_journal_that_is_locked_costs_rounds_and_not_the_guard(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    rounds: list[Round] = []
+    lead, locked = journal.lead, f"{journal.path}: the journal cannot be written: database is locked"
+
+    def unless_locked(*arguments: object, **how: object) -> Lease:
+        if len(rounds) in (1, 2):
+            raise Unfinished(locked)
+        return lead(*arguments, **how)  # type: ignore[arg-type]
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            twin.now_ms += 30_000
+            return len(rounds) == 4 and not self.set()
+
+    monkeypatch.setattr(journal, "lead", unless_locked)
+    guard.run(Stop(), rounds.append)
+    first, lost, again, back = rounds
+    assert [(kinds(result), result.lost, result.looked_ms) for result in rounds[1:]] == [
+        ([JOURNAL_LOST], locked, START_MS), ([JOURNAL_LOST], locked, START_MS), ([], None, START_MS + 90_000),
+    ]  # fmt: skip
+    assert told(first, lost) == [f"no look: {locked}; what is held stays held, trying again"]
+    assert told(lost, again) == []
+    assert told(again, back) == ["the journal can be written again", f"over: {JOURNAL_LOST}: {locked}"]
+
+
+def test_a_guard_that_cannot_write_its_journal_at_the_start_says_so_and_ends(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*arguments: object, **how: object) -> None:
+        raise Unfinished("the journal cannot be written")
+
+    monkeypatch.setattr(journal, "lead", locked)
+    with pytest.raises(Unfinished, match="the journal cannot be written"):
+        watcher(ClusterTwin(), journal).run(threading.Event(), print)
 
 
 def test_a_broker_that_does_not_take_the_hold_is_asked_until_it_does_and_told(journal: Journal) -> None:

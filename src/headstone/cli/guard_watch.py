@@ -189,7 +189,10 @@ class _Rounds:
         for line in news(self.newest, result, applies=settings.applies, poll_ms=settings.margins.poll_ms):
             self._output.say(line)
         self.newest = result
-        self._note(result)
+        if not result.unwritten:
+            # What it writes is for `guard status` only; if the journal cannot be written, the next round says so.
+            with suppress(Unfinished):
+                self._note(result)
 
     def status(self, now_ms: int) -> GuardStatus | None:
         from headstone.guard.asking import by_hand, reasons_of, wrong_by_topic

@@ -106,7 +106,12 @@ class Actions:
         """LeaseLost as soon as another guard leads; what was done until then is done."""
         shared = _Shared()
         done = []
-        for topic, action in self.wanted(decided):
+        wanted = self.wanted(decided)
+        for topic, action in wanted:
+            if isinstance(action, EndPasses):
+                # It is decided once: a round that ends before it was asked for leaves it to the next.
+                self._end_tries.setdefault(topic, 0)
+        for topic, action in wanted:
             outcome = self._carried_out(topic, action, decided[topic][1], seen[topic], shared)
             done.append(Done(topic=topic, action=action, outcome=outcome))
         return done

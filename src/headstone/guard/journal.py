@@ -262,8 +262,8 @@ class Journal:
             connection.execute("DELETE FROM lease WHERE holder = ?", (holder,))
 
     def lease(self) -> Lease | None:
-        with self._lock:
-            return _lease(self._connection)
+        with self._transaction() as connection:
+            return _lease(connection)
 
     def check_lease(self, holder: str, *, now_ms: int) -> None:
         with self._transaction() as connection:

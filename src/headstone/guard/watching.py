@@ -1,8 +1,8 @@
 """The guard's loop: look, decide per topic, remember, act, sleep.
 
 Owns the order of these and what survives a failure of each: the memory is on the disk before anything is done, only the
-guard that leads does anything, and a cluster that is lost is looked for again. Without `applies` it only says what it would
-do. The decision is `coordination/guarding.py`'s, the calls are `acting.py`'s.
+guard that leads does anything, and a cluster or a journal that is lost is tried again. Without `applies` it only says what
+it would do. The decision is `coordination/guarding.py`'s, the calls are `acting.py`'s.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ PAUSE_MS_MIN = 100
 """A change is followed at this pace, this often; then at the usual one."""
 MARGINS = "margins"
 """Fact of the journal: what the guard that leads counts with, for whoever asks for the status."""
+JOURNAL_LOST = "the journal cannot be written"
+"""Alarm that no journal can keep: it is told by the guard itself, and its metrics."""
 DELETED = "it was deleted"
 NOT_COMPACTED = "it is not compacted any more"
 MADE_ANEW = "it was deleted, and another one has its name now"
@@ -105,6 +107,8 @@ class Round:
     looked_ms: int | None = None
     """When the newest look at the whole began; None: there was none."""
     lost: str | None = None
+    unwritten: bool = False
+    """It was lost by the journal, not by the cluster."""
 
     @property
     def hasty(self) -> tuple[str, ...]:
@@ -138,6 +142,7 @@ class Watcher:
         self._gone: dict[str, str] = {}
         """Topics that the look found gone, or without need of a guard, and why."""
         self._forgot_ms = 0
+        self._newest: Round | None = None
 
     @property
     def calls_failed(self) -> int:
@@ -152,12 +157,30 @@ class Watcher:
             now_ms = self._clock()
             if not hasty or not whole_ms <= now_ms < whole_ms + poll_ms:
                 hasty, whole_ms = (), now_ms
-            result = self.round(hasty or None)
+            result = self._tried(hasty or None)
             tell(result)
             hasty_looks = hasty_looks + 1 if result.hasty else 0
             hasty = result.hasty if hasty_looks <= HASTY_LOOKS_MAX else ()
             pause_ms = min(HASTY_MS, poll_ms) if hasty else whole_ms + poll_ms - self._clock()
             stop.wait(min(max(pause_ms, PAUSE_MS_MIN), poll_ms) / 1000)
+
+    def _tried(self, only: Sequence[str] | None) -> Round:
+        """A journal that cannot be written, as while somebody copies it or its disk is full, costs a round and not the guard:
+        what is held stays held, and the next round looks again. Not the first one: somebody is there who can see to it."""
+        try:
+            return self.round(only)
+        except Unfinished as error:
+            if self._newest is None:
+                raise
+            self._looks_failed += 1
+            alarm = KeptAlarm(kind=JOURNAL_LOST, detail=str(error))
+            alarms = (*(kept for kept in self._newest.alarms if kept.kind != JOURNAL_LOST), alarm)
+            now_ms = self._clock()
+            self._newest = replace(
+                self._newest, began_ms=now_ms, ended_ms=now_ms, done=(), problems=(str(error),), alarms=alarms,
+                lost=str(error), unwritten=True,
+            )  # fmt: skip
+            return self._newest
 
     def round(self, only: Sequence[str] | None = None) -> Round:
         """Look, decide, remember, act: once; of the topics whose change is followed, or of all that are watched."""
@@ -246,12 +269,13 @@ class Watcher:
         self, began_ms: int, lease: Lease, leads: bool, done: tuple[Done, ...], problems: tuple[str, ...], *, whole: bool,
         lost: str | None = None,
     ) -> Round:  # fmt: skip
-        return Round(
+        self._newest = Round(
             began_ms=began_ms, ended_ms=self._clock(), lease=lease, leads=leads, cluster_id=self._journal.cluster_id,
             whole=whole, memories=dict(self._memories), statuses=dict(self._statuses), done=done,
             alarms=tuple(self._journal.alarms()), problems=problems, held_bytes=dict(self._held_bytes),
             looked_ms=self._looked_ms, lost=lost,
         )  # fmt: skip
+        return self._newest
 
     def _decided(self, seen: TopicSeen, released: Mapping[str, int]) -> tuple[Memory, Decision]:
         """With what was asked of brokers since, what was read of replicas, and what a person released."""
