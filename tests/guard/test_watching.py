@@ -26,8 +26,9 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
-from headstone.errors import Unfinished
+from headstone.errors import Unfinished, UsageError
 from headstone.guard.alarms import CLUSTER_LOST, REFUSED, UNSEEN
+from headstone.guard.asking import ask_status, journal_status
 from headstone.guard.journal import Journal, Lease, Reading
 from headstone.guard.looks import Look
 from headstone.guard.readings import Readings
@@ -208,6 +209,26 @@ def test_a_second_guard_stands_by_says_who_leads_and_takes_over(journal: Journal
     assert now.leads
     assert "leading now" in told(waits, now)
     assert not first.round().leads
+
+
+def test_a_guard_of_other_topics_is_refused_and_told_what_to_do(journal: Journal) -> None:
+    twin = ClusterTwin(a=Topic(), b=Topic())
+    first = watcher(twin, journal, replace(ACTS, topics=("a",)))
+    second = watcher(twin, journal, replace(ACTS, name="b", topics=("b",)))
+    first.round()
+    for wanted, words in ((second, "b"), (watcher(twin, journal, replace(ACTS, name="c")), "every compacted topic")):
+        with pytest.raises(UsageError, match=f"guard a leads .* watches a; this one is to watch {words}, .* --journal"):
+            wanted.round()
+    assert watcher(twin, journal, replace(ACTS, name="d", topics=("a", "a"))).round().leads is False
+    for status in (
+        journal_status(journal, now_ms=twin.now_ms, why=""),
+        ask_status(journal, twin, twin.clock, look_at=lambda: twin.look(None)),  # type: ignore[arg-type]
+    ):
+        shown = {topic.topic: [partition.state for partition in topic.partitions] for topic in status.topics}
+        assert shown["a"] == [State.FINE]
+        assert shown.get("b", [State.UNKNOWN]) == [State.UNKNOWN]
+    journal.stand_down("a")
+    assert second.round().leads
 
 
 def held_at_half_a_day_of(twin: ClusterTwin, first: Watcher, second: Watcher) -> Round:

@@ -65,6 +65,11 @@ class Lease:
     until_ms: int
     applies: bool
     """False: of a dry run, which gives way to a guard that acts."""
+    topics: tuple[str, ...] = ()
+    """All that its guard watches, in order; empty: every compacted topic."""
+
+    def watches(self, topic: str) -> bool:
+        return not self.topics or topic in self.topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,12 +106,13 @@ class Known:
 
 def guard_status(known: Known, *, now_ms: int, poll_ms: int, fresh: bool) -> GuardStatus:
     """As of now_ms: countdowns go on, and what was seen too long ago is unknown."""
-    stale = known.looked_ms is None or now_ms - known.looked_ms > STALE_LOOKS * poll_ms
+    looks_old = known.looked_ms is None or now_ms - known.looked_ms > STALE_LOOKS * poll_ms
+    leader = known.lease if known.lease is not None and known.lease.until_ms > now_ms else None
     topics = [
         TopicStatus(
             topic=topic,
             partitions=tuple(
-                _aged(_judged(status, known.wrong.get(topic, frozenset())), now_ms, stale)
+                _aged(_judged(_guarded(status, topic, leader), known.wrong.get(topic, frozenset())), now_ms, looks_old)
                 for status in known.statuses.get(topic, ())
             ),
             held=_held(topic, memory, known),
@@ -123,6 +124,13 @@ def guard_status(known: Known, *, now_ms: int, poll_ms: int, fresh: bool) -> Gua
         cluster_id=known.cluster_id, now_ms=now_ms, looked_ms=known.looked_ms, fresh=fresh, lease=known.lease,
         topics=tuple(topics), alarms=tuple(known.alarms), problems=tuple(known.problems),
     )  # fmt: skip
+
+
+def _guarded(status: Status, topic: str, leader: Lease | None) -> Status:
+    """What the guard that leads does not watch is not fine: nobody would hold it."""
+    unwatched = leader is not None and not leader.watches(topic)
+    calm = status.state in (State.FINE, State.WATCHED)
+    return replace(status, state=State.UNKNOWN) if unwatched and calm else status
 
 
 def _judged(status: Status, wrong: frozenset[Replica]) -> Status:

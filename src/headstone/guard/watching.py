@@ -34,7 +34,7 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.coordination.guarding import decide
-from headstone.errors import Unfinished
+from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting import Outcome, forget_old_changes, grown_bytes, put_back, topic_bytes
 from headstone.guard.actions import Actions, Done, is_held
 from headstone.guard.alarms import CLUSTER_LOST, of_cluster, standing, wants_reading
@@ -50,6 +50,7 @@ from headstone.guard.readings import Readings
 from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.recollection import Recollection, released_by_person, with_readings, without_wishes
 from headstone.guard.topic_identity import is_another
+from headstone.log.shown import visible
 
 LEASE_POLLS = 3
 """A lease outlives some looks, and half of the time that a hold may take: another guard must still be in time."""
@@ -186,8 +187,9 @@ class Watcher:
         """Look, decide, remember, act: once; of the topics whose change is followed, or of all that are watched."""
         began_ms = self._clock()
         lease = self._journal.lead(
-            self.settings.name, now_ms=began_ms, lease_ms=self.settings.lease_ms, applies=self.settings.applies
-        )
+            self.settings.name, now_ms=began_ms, lease_ms=self.settings.lease_ms, applies=self.settings.applies,
+            topics=self.settings.topics,
+        )  # fmt: skip
         leads = lease.holder == self.settings.name
         if not leads:
             return self._stand_by(began_ms, lease)
@@ -220,7 +222,14 @@ class Watcher:
         return self._journal.renew(self.settings.name, now_ms=self._clock(), lease_ms=self.settings.lease_ms)
 
     def _stand_by(self, began_ms: int, lease: Lease) -> Round:
-        """Another guard leads: what it shows is in the journal, and the cluster is asked once and not twice."""
+        """Another guard leads: what it shows is in the journal, and the cluster is asked once and not twice. One that watches
+        other topics is nobody to stand by for: nobody would guard these."""
+        if set(lease.topics) != set(self.settings.topics):
+            raise UsageError(
+                f"{self._journal.path}: guard {visible(lease.holder)} leads with this journal and watches "
+                f"{_named(lease.topics)}; this one is to watch {_named(self.settings.topics)}, which nobody would guard: name "
+                "another file with --journal, or start one guard for all of them"
+            )
         self._recollection.forget()
         self._memories, self._statuses, self._held_bytes = {}, self._journal.shown(), {}
         self._looked_ms = self._journal.looked_ms()
@@ -418,3 +427,7 @@ class Watcher:
             self._journal.note_sizes(topic, sizes[topic])
         known = self._journal.sizes()
         self._held_bytes = grown_bytes({topic: known[topic] for topic in held if topic in known}, sizes)
+
+
+def _named(topics: Sequence[str]) -> str:
+    return ", ".join(visible(topic) for topic in sorted(topics)) or "every compacted topic"
