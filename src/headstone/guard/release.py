@@ -112,15 +112,16 @@ def carry_out_release(
     done = []
     before = journal.released()
     for undo in plan:
-        if undo.topic is not None and undo.loan is None and not undo.gone:
+        topic = undo.topic if undo.loan is None and not undo.gone else None
+        if topic is not None:
             # Before: a guard that looks in between must not take it for a robot.
-            journal.note_released(undo.topic, now_ms=now_ms)
+            journal.note_released(topic, now_ms=now_ms)
         try:
             _restore(admin, journal, undo, now_ms, evidence)
         except Unfinished as error:
-            if undo.topic is not None and not isinstance(error, MayHaveArrived):
+            if topic is not None and not isinstance(error, MayHaveArrived):
                 # The hold stands: a guard that took it for released would let its replicas come too late.
-                _take_back(journal, undo.topic, before.get(undo.topic))
+                _take_back(journal, topic, before.get(topic))
             done.append(replace(undo, outcome=f"failed: {error}"))
             continue
         done.append(replace(undo, outcome="done"))
