@@ -2,8 +2,8 @@
 
 A reading bounds one broker's clock against the guard's. The coordinators' own topics are stamped by the brokers that lead
 them: a timestamp in the future proves a clock ahead, when it is first seen; one that came between two looks and is older than
-the first of them proves a clock behind. What cannot be learnt over the wire is in docs/rfcs/0003-guard.md: a margin, and agents,
-stand in for it. Asks nobody.
+the first of them proves a clock behind. What cannot be learnt over the wire is in docs/rfcs/0003-guard.md: a margin, and
+agents, stand in for it. Asks nobody.
 """
 
 from __future__ import annotations
