@@ -58,7 +58,7 @@ def test_one_that_was_to_be_read_and_is_not_right_is_shown_and_planned_for(
 
 
 class ClusterAddress:
-    address = "k:9092"
+    address, protocol = "k:9092", "PLAINTEXT"
 
 
 def test_one_that_is_right_or_was_read_before_it_was_back_is_nobodys(journal: Journal) -> None:

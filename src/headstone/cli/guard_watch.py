@@ -30,6 +30,7 @@ from headstone.log.scratch import scratch_directory
 from headstone.log.shown import visible
 
 if TYPE_CHECKING:
+    from headstone.audit.kafka_tools import Bootstrap
     from headstone.cluster.admin import Admin
     from headstone.cluster.connection import Connection
     from headstone.guard.agents_told import AgentsTold
@@ -370,6 +371,7 @@ def _topic_lines(topic: TopicStatus, now_ms: int) -> Iterator[str]:
 def release(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.admin import Admin
     from headstone.guard.asking import ask_status
+    from headstone.guard.commands import address_of
     from headstone.guard.release import carry_out_release, plan_release
 
     connection = kafka_connection(arguments)
@@ -379,14 +381,13 @@ def release(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.apply:
             evidence = f"headstone guard release by user {os.getuid()} on {socket.gethostname()}"
             plan = carry_out_release(admin, journal, plan, now_ms=clock_ms(), evidence=evidence)
-    lines = list(release_lines(plan, danger, connection.address, applied=arguments.apply))
-    output.answer(
-        lambda: {"applied": arguments.apply, "undo": [_undo_document(undo, connection.address) for undo in plan]}, lines
-    )
+    address = address_of(connection)
+    lines = list(release_lines(plan, danger, address, applied=arguments.apply))
+    output.answer(lambda: {"applied": arguments.apply, "undo": [_undo_document(undo, address) for undo in plan]}, lines)
     return UNFINISHED if any(undo.outcome not in (None, "done") for undo in plan) else DONE
 
 
-def undo_commands(undo: Undo, bootstrap: str) -> list[str]:
+def undo_commands(undo: Undo, bootstrap: Bootstrap) -> list[str]:
     from headstone.guard import commands
 
     if not undo.restore:
@@ -398,14 +399,15 @@ def undo_commands(undo: Undo, bootstrap: str) -> list[str]:
     return [commands.release(undo.topic, undo.restore, bootstrap=bootstrap)]
 
 
-def _undo_document(undo: Undo, bootstrap: str) -> dict[str, object]:
+def _undo_document(undo: Undo, bootstrap: Bootstrap) -> dict[str, object]:
     return {
         "topic": undo.topic, "broker": undo.broker, "restore": dict(undo.restore), "left": dict(undo.left),
         "gone": undo.gone, "outcome": undo.outcome, "commands": undo_commands(undo, bootstrap),
     }  # fmt: skip
 
 
-def release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: str, *, applied: bool) -> Iterator[str]:
+def release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: Bootstrap, *, applied: bool) -> Iterator[str]:
+    from headstone.audit.kafka_tools import config_remarks
     from headstone.guard.telling import configs_words, status_words
 
     if not plan:
@@ -424,5 +426,7 @@ def release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: str, *, appl
         for status in behind.get(undo.topic or "", ()):
             yield f"  {visible(undo.topic or '')}-{status.partition} is {status_words(status)}"
         yield from (f"  {command}" for command in undo_commands(undo, bootstrap))
+    if any(undo.restore for undo in plan):
+        yield from config_remarks(bootstrap)
     if not applied:
         yield "this was a plan; --apply does it"

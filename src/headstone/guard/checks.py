@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headstone.audit.kafka_tools import BOOTSTRAP, alter_broker, alter_topic, quoted
+from headstone.audit.kafka_tools import BOOTSTRAP, Bootstrap, alter_broker, alter_topic, quoted, reached
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, LONG_MAX, RATIO
 from headstone.guard.telling import duration
@@ -85,7 +85,7 @@ class ClusterFacts:
     """Somebody uses transactions: their internal topic is there."""
     tiered_metadata_policy: str = ""
     """cleanup.policy of the tiered storage's own topic; empty: there is none."""
-    bootstrap: str = BOOTSTRAP
+    bootstrap: Bootstrap = BOOTSTRAP
 
     @property
     def outage_ms(self) -> int:
@@ -309,7 +309,7 @@ def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
             name="transactions-v1", severity=Severity.WARNING, figure=f"{TRANSACTION_VERSION} {version}",
             why="a marker has the epoch of its data: a replica that misses one takes the next transaction's marker for it, and "
             "nothing in its log shows that",
-            fix=f"kafka-features.sh --bootstrap-server {quoted(facts.bootstrap)} upgrade --feature {TRANSACTION_VERSION}=2 "
+            fix=f"kafka-features.sh {reached(facts.bootstrap)} upgrade --feature {TRANSACTION_VERSION}=2 "
             "(brokers and clients of 4.0 or later)",
         )  # fmt: skip
     yield from _forgotten_producers(facts, OLD_CLIENTS if version >= EPOCHS_TELL else "")

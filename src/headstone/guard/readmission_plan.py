@@ -16,6 +16,7 @@ from headstone.cluster.replicas import BYTES_PER_SECOND
 from headstone.cluster.wire import ClusterState
 from headstone.coordination.guard_values import HOLD, Verdict
 from headstone.errors import Unfinished, UsageError
+from headstone.guard.commands import address_of
 from headstone.guard.journal import Journal
 from headstone.guard.loans import RATE, THROTTLED, before_loans, is_counted_on, loans
 from headstone.guard.overrides import Resource, own_values
@@ -178,7 +179,7 @@ def _plan(
         readmission=readmission, judged=judged, away=away, resumed=made.resumed,
         commands=readmission_commands(
             readmission, now, _found(admin, journal, readmission, away=away), away=away,
-            bytes_per_second=limits.copy_bytes_per_second, bootstrap=connection.address,
+            bytes_per_second=limits.copy_bytes_per_second, bootstrap=address_of(connection),
         ),
     )  # fmt: skip
 
