@@ -120,6 +120,19 @@ def test_in_sync_replicas_are_lowered_for_the_topic_that_has_too_few_and_for_no_
     assert high.fix == f"{TOOL} topics --entity-name small --alter --add-config min.insync.replicas=1"
 
 
+def test_in_sync_replicas_are_raised_for_all_only_where_all_have_enough_copies() -> None:
+    large = replace(topic(inherited={"min.insync.replicas": "1"}), topic="large")
+    small = replace(topic({"min.insync.replicas": "1"}, copies=1), topic="small")
+    fixes = [
+        [(finding.fix, finding.default) for finding in found(*topics) if finding.name == "min-insync-too-low"]
+        for topics in ((large,), (large, small))
+    ]
+    assert fixes == [
+        [(f"{TOOL} brokers --entity-default --alter --add-config min.insync.replicas=2", True)],
+        [(f"{TOOL} topics --entity-name large --alter --add-config min.insync.replicas=2", False)],
+    ]
+
+
 @pytest.mark.parametrize(("outage_hours", "kept_ms"), [(36, 36 * HOUR_MS), (2, DAY_MS)])
 def test_producers_are_remembered_for_as_long_as_is_needed_and_a_day_at_least(outage_hours: int, kept_ms: int) -> None:
     brokers = {1: {"producer.id.expiration.ms": "60000"}}

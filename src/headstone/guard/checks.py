@@ -228,6 +228,9 @@ def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
         )  # fmt: skip
     elif least == 1 and topic.copies >= COPIES_WANTED:
         fix, default = _setting(topic, facts, IN_SYNC_MIN, "2")
+        if default and any(other.copies < COPIES_WANTED for other in facts.topics):
+            # Raised for all, a topic with fewer copies could not be written any more, or not in an outage.
+            fix, default = alter_topic(topic.topic, {IN_SYNC_MIN: "2"}, bootstrap=facts.bootstrap), False
         yield Finding(
             name="min-insync-too-low", severity=Severity.WARNING, topics=(topic.topic,), default=default, fix=fix,
             figure=f"{IN_SYNC_MIN} {least}, replication factor {topic.copies}",
