@@ -28,7 +28,7 @@ PRONOUNS = {
 }  # fmt: skip
 PRONOUNS_LEFT = re.compile(r"/(guard|agent|absences)")
 """Rooms and files of the guard that still have some."""
-BROAD_CATCHERS = {"src/headstone/cli/main.py", "src/headstone/lake/worker.py"}
+BROAD_CATCHERS = {"src/headstone/cli/main.py", "src/headstone/lake/worker.py", "src/headstone/guard/readings.py"}
 SPARK_CLASSIC_NAMES = {"sparkContext", "SparkContext", "_jvm", "rdd"}
 SPARK_CLASSIC_FILES = {"src/headstone/spark/session.py"}
 BANNER = re.compile(r"^#+\s*[-=~*#_─═━]{4,}|[-=~*#_─═━]{4,}$")

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from headstone.audit.kafka_tools import alter_broker, alter_topic, describe_copies, elect_preferred, reassign
+from headstone.audit.kafka_tools import (
+    Address,
+    alter_broker,
+    alter_topic,
+    config_remarks,
+    describe_broker,
+    describe_copies,
+    elect_preferred,
+    reassign,
+)
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 
@@ -68,3 +77,22 @@ def test_settings_of_brokers_and_lists_with_commas() -> None:
 
 def test_what_is_shown_moves_no_cursor() -> None:
     assert visible("a\x1b[2J\n\u202eb größe") == "a\\x1b[2J\\n\\u202eb größe"
+
+
+@pytest.mark.parametrize("file", ["client.properties", "a b; touch harmed"])
+def test_where_a_login_is_needed_every_tool_gets_its_file_by_its_own_option(file: str, tmp_path: Path) -> None:
+    secured, partition = Address(servers="k:9093", config=file), TopicPartition("orders", 0)
+    _, execute, verify = reassign({partition: [1]}, "plan.json", bootstrap=secured)
+    commands = [
+        execute, verify, alter_topic("orders", {"a": "1"}, bootstrap=secured), alter_broker(3, {"a": None}, bootstrap=secured),
+        describe_copies(3, "orders", bootstrap=secured), describe_broker(3, bootstrap=secured),
+    ]  # fmt: skip
+    for command in commands:
+        assert words(command, tmp_path)[:4] == ["--bootstrap-server", "k:9093", "--command-config", file]
+    elected = words(elect_preferred(partition, bootstrap=secured), tmp_path)
+    assert elected[:4] == ["--bootstrap-server", "k:9093", "--admin.config", file]
+    (remark,) = config_remarks(secured)
+    assert remark.startswith("# ")
+    assert words(remark, tmp_path) == []
+    assert config_remarks("k:9093") == ()
+    assert alter_broker(3, {}, bootstrap=Address(servers="k:9092")) == alter_broker(3, {}, bootstrap="k:9092")

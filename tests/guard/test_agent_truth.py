@@ -251,6 +251,23 @@ def test_how_far_the_brokers_clocks_differ(truth: Truth, agents: dict[int, Besid
     assert largest_difference_ms(truth.clocks()) == 3_599_999
 
 
+def test_a_clock_that_was_set_right_counts_no_longer_once_its_agent_is_silent_or_began_anew(
+    truth: Truth, clock: Clock
+) -> None:
+    ahead_ms = 3_600_000
+    dead = Beside(truth, 1, session_ms=clock.now_ms + ahead_ms)
+    truth.report(dead.made(ahead_ms=ahead_ms))
+    anew = Beside(truth, 1, session_ms=clock.now_ms + 1)
+    with pytest.raises(Refused, match="another agent reports for broker 1"):
+        anew.made()
+    assert largest_difference_ms(truth.clocks()) == ahead_ms - 1
+    clock.now_ms += 3 * INTERVAL_MS + 1
+    assert truth.clocks() == ()
+    truth.report(anew.made())
+    assert [largest_difference_ms(truth.clocks()), len(truth.clocks())] == [0, 1]
+    assert [(agent.session_ms < dead.session_ms, agent.silent) for agent in truth.agents()] == [(True, False)]
+
+
 @pytest.mark.parametrize(
     ("before_ms", "after_ms"), [(0, CLOCK_MS_MAX + 10), (-CLOCK_MS_MAX - 10, 0), (CLOCK_MS_MAX // 2, 0)]
 )

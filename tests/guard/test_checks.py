@@ -86,6 +86,61 @@ def test_a_recipe_from_the_web_is_named_with_what_it_comes_to() -> None:
     assert found(topic({"min.cleanable.dirty.ratio": "0.01"})) == ()
 
 
+def test_a_recipe_of_the_brokers_defaults_is_judged_too_and_set_to_kafkas_own() -> None:
+    recipe = {"segment.ms": "100", "delete.retention.ms": "100", "max.compaction.lag.ms": "1000"}
+    topics = [
+        replace(topic({"min.cleanable.dirty.ratio": "0.01"}, inherited=recipe), topic=name) for name in ("a", "b")
+    ]
+    of_a, of_both, of_b = (finding for finding in found(*topics) if finding.name == "hurried-compaction")
+    assert [(finding.topics, finding.default) for finding in (of_a, of_both, of_b)] == [
+        (("a",), False), (("a", "b"), True), (("b",), False),
+    ]  # fmt: skip
+    assert of_both.figure.startswith("segment.ms 100, max.compaction.lag.ms 1000: ")
+    assert of_both.fix == (
+        f"{TOOL} brokers --entity-default --alter --add-config "
+        "log.roll.ms=604800000,log.cleaner.max.compaction.lag.ms=9223372036854775807"
+    )
+    assert of_a.fix == f"{TOOL} topics --entity-name a --alter --delete-config min.cleanable.dirty.ratio"
+    (ratio,) = (
+        finding
+        for finding in found(
+            topic(
+                inherited={"min.cleanable.dirty.ratio": "0.01", "segment.ms": "1000000", "delete.retention.ms": "100"}
+            )
+        )
+        if finding.name == "hurried-compaction"
+    )
+    assert ratio.fix.endswith("--add-config log.cleaner.min.cleanable.ratio=0.5")
+
+
+def test_in_sync_replicas_are_lowered_for_the_topic_that_has_too_few_and_for_no_other() -> None:
+    small = replace(topic(inherited={"min.insync.replicas": "2"}, copies=2), topic="small")
+    (high,) = (finding for finding in found(HEALTHY, small) if finding.name == "min-insync-too-high")
+    assert (high.topics, high.default) == (("small",), False)
+    assert high.fix == f"{TOOL} topics --entity-name small --alter --add-config min.insync.replicas=1"
+
+
+def test_in_sync_replicas_are_raised_for_all_only_where_all_have_enough_copies() -> None:
+    large = replace(topic(inherited={"min.insync.replicas": "1"}), topic="large")
+    small = replace(topic({"min.insync.replicas": "1"}, copies=1), topic="small")
+    fixes = [
+        [(finding.fix, finding.default) for finding in found(*topics) if finding.name == "min-insync-too-low"]
+        for topics in ((large,), (large, small))
+    ]
+    assert fixes == [
+        [(f"{TOOL} brokers --entity-default --alter --add-config min.insync.replicas=2", True)],
+        [(f"{TOOL} topics --entity-name large --alter --add-config min.insync.replicas=2", False)],
+    ]
+
+
+@pytest.mark.parametrize(("outage_hours", "kept_ms"), [(36, 36 * HOUR_MS), (2, DAY_MS)])
+def test_producers_are_remembered_for_as_long_as_is_needed_and_a_day_at_least(outage_hours: int, kept_ms: int) -> None:
+    brokers = {1: {"producer.id.expiration.ms": "60000"}}
+    facts = replace(CLUSTER, topics=(), brokers=brokers, outage_max_ms=outage_hours * HOUR_MS)
+    (forgotten,) = check(facts)
+    assert forgotten.fix.endswith(f"--add-config producer.id.expiration.ms={kept_ms}")
+
+
 @pytest.mark.parametrize(
     ("facts", "name", "figure"),
     [

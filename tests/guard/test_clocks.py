@@ -38,3 +38,15 @@ def test_a_timestamp_that_came_since_and_is_older_than_the_last_look_proves_a_cl
     assert read(5_000, 9_030_000).latest_ms is None
     assert read(6_000, 9_060_000).latest_ms == 6_000 - 9_030_000 + UNCOMMITTED_MS
     assert clocks.reading(Stamps(newest_ms={}, asked_ms=0, answered_ms=1)) == Reading(earliest_ms=None, latest_ms=None)
+
+
+def test_a_timestamp_in_the_future_counts_when_it_is_first_seen_and_not_for_as_long_as_its_record_lives() -> None:
+    offsets, clocks = TopicPartition("__consumer_offsets", 0), Clocks()
+
+    def skew_ms(newest_ms: int, hours: int) -> int:
+        now_ms = hours * HOUR_MS
+        stamps = Stamps(newest_ms={offsets: newest_ms}, asked_ms=now_ms, answered_ms=now_ms)
+        return largest_difference_ms([clocks.reading(stamps)])
+
+    assert [skew_ms(10 * HOUR_MS, 0), skew_ms(10 * HOUR_MS, 1), skew_ms(10 * HOUR_MS, 2)] == [10 * HOUR_MS, 0, 0]
+    assert skew_ms(10 * HOUR_MS + 5, 2) == 8 * HOUR_MS + 5

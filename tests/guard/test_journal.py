@@ -222,3 +222,18 @@ def test_a_change_that_is_refused_and_tried_again_as_it_was_is_one_row(file: Pat
     assert (first.began_ms, first.last_ms, first.ended_ms, first.times, first.evidence, first.outcome) == (
         10, 30, 30, 3, "at 30", "failed: not permitted",
     )  # fmt: skip
+
+
+def test_a_change_that_is_done_and_undone_again_and_again_is_two_rows(file: Path) -> None:
+    journal = opened(file)
+    for began_ms in (10, 20, 30, 40):
+        journal.end(journal.begin(replace(CHANGE, evidence=f"at {began_ms}", began_ms=began_ms)), "done")
+    assert [(c.began_ms, c.last_ms, c.times, c.evidence, c.outcome) for c in journal.changes()] == [
+        (10, None, 1, "at 10", "done"), (20, 40, 3, "at 40", "done"),
+    ]  # fmt: skip
+    journal.end(journal.begin(replace(CHANGE, old=CHANGE.new, new=CHANGE.old, began_ms=50)), "done")
+    journal.end(journal.begin(replace(CHANGE, began_ms=60)), "done")
+    begun = journal.begin(replace(CHANGE, began_ms=70))
+    assert [change.began_ms for change in journal.changes()] == [10, 20, 50, 60, 70]
+    assert [change.number for change in journal.unfinished()] == [begun]
+    assert journal.begin(replace(CHANGE, began_ms=80)) != begun

@@ -12,7 +12,7 @@ from headstone.coordination.danger import NEVER_MS
 from headstone.coordination.guard_values import AlarmKind, State, Status
 from headstone.errors import UsageError
 from headstone.guard.journal import KeptAlarm, Lease
-from headstone.guard.metrics import Counters, MetricsServer, escaped, metrics_text
+from headstone.guard.metrics import Counters, MetricsServer, escaped, metric, metrics_text
 from headstone.guard.status import GuardStatus, Held, TopicStatus, Waiting
 
 COUNTERS = Counters(looks=7, calls_failed=2, applies=True, leads=True)
@@ -97,3 +97,11 @@ def test_the_server_hands_out_metrics_and_nothing_else(host: str) -> None:
         port = int(server.address.rpartition(":")[2])
         with pytest.raises(UsageError, match=f"--metrics {host}:{port}: "):
             MetricsServer(host, port, str)
+
+
+def test_whole_numbers_are_printed_to_the_last_digit() -> None:
+    values = (123_456_789, 2**62 + 1, 123_456_789.0, 1_234_567.125, 0.5, True)
+    lines = list(metric("mtro", "gauge", "", [({}, value) for value in values]))[2:]
+    assert [line.split()[1] for line in lines] == [
+        "123456789", "4611686018427387905", "123456789", "1234567.125", "0.5", "1",
+    ]  # fmt: skip

@@ -11,8 +11,8 @@ import pytest
 from headstone.brokers.processes import wait_until
 from headstone.coordination.guard_values import Verdict, Verify
 from headstone.errors import Unfinished
-from headstone.guard.journal import Journal
-from headstone.guard.readings import Readings
+from headstone.guard.journal import Journal, Reading
+from headstone.guard.readings import Readings, reason_of
 from tests.guard.world import CLUSTER_ID
 
 A, B, C = (Verify(topic=topic, partition=0, broker=3) for topic in "abc")
@@ -85,3 +85,46 @@ def test_a_look_at_one_topic_takes_nothing_from_the_others(wire: Wire) -> None:
     wire.readings.want([], {"a"})
     wire.steps.release()
     wire.begins("b", "c")
+
+
+@pytest.mark.parametrize("error", [ValueError("not a batch"), RecursionError("too deep"), OSError(28, "No space left")])
+def test_a_reading_that_fails_in_whatever_way_is_noted_and_the_next_one_is_read(
+    journal: Journal, error: Exception
+) -> None:
+    def read(wanted: Verify) -> dict[int, Verdict]:
+        if wanted.topic == "a":
+            raise error
+        return {wanted.broker: Verdict.RIGHT}
+
+    readings = Readings(read, journal, clock=lambda: 1, beside=True)
+    readings.want([A, B], TOPICS)
+    wait_until(lambda: bool(journal.readings("b")), "b is read", seconds_max=30)
+    (failed,) = journal.readings("a")
+    assert (failed.verdict, failed.detail) == (None, reason_of(error))
+    assert reason_of(error) in ("ValueError: not a batch", "RecursionError: too deep", "No space left")
+
+
+def test_readings_go_on_after_the_journal_was_locked(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def read(wanted: Verify) -> dict[int, Verdict]:
+        begun.append(wanted.topic)
+        return {wanted.broker: Verdict.RIGHT}
+
+    note = journal.note_reading
+
+    def locked(topic: str, reading: Reading) -> None:
+        if topic == "a":
+            raise Unfinished("the journal cannot be written: database is locked")
+        note(topic, reading)
+
+    readings = Readings(read, journal, clock=lambda: 1, beside=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "note_reading", locked)
+        readings.want([A, B], TOPICS)
+        wait_until(lambda: bool(journal.readings("b")), "b is read", seconds_max=30)
+        assert readings._thread is not None
+        readings._thread.join(30)
+    readings.want([A], TOPICS)
+    readings._thread.join(30)
+    assert (begun, [reading.verdict for reading in journal.readings("a")]) == (["a", "b", "a"], [Verdict.RIGHT])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headstone.audit.kafka_tools import Address, config_remarks
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, Hold, Memory
 from headstone.guard.journal import Journal, Remembered
@@ -182,3 +183,21 @@ def test_a_hostile_name_is_one_word_of_a_remark_too(tmp_path: Path) -> None:
     for remark in remarks:
         subprocess.run(["bash", "-c", f": \\{remark}"], cwd=tmp_path, check=True, capture_output=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_cluster_with_a_login_the_same_commands_name_its_file_and_say_once_what_it_is() -> None:
+    found = Found(present=PLAIN, before=PLAIN)
+
+    def commands(bootstrap: str | Address) -> tuple[str, ...]:
+        return readmission_commands(BEGUN, NOW, found, away=False, bytes_per_second=7_000, bootstrap=bootstrap)
+
+    secured = Address(servers="k1:9092", config="client.properties")
+    remark, *steps = commands(secured)
+    assert (remark,) == config_remarks(secured)
+    named = [
+        step.replace(" --command-config client.properties", "").replace(" --admin.config client.properties", "")
+        for step in steps
+    ]
+    login = ", which takes the login of this command (--kafka-conf, --cluster)"
+    assert tuple(step.replace(login, "") for step in named) == commands("k1:9092")
+    assert all(" client.properties " in step for step in steps if step.startswith("kafka-"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import pytest
 
 from headstone.cli.guard_watch import status_lines
 from headstone.cli.output import Output
-from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO, AlarmKind, Allowed
+from headstone.cluster.admin import MayHaveArrived
+from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO, AlarmKind, Allowed, State
 from headstone.errors import UsageError
 from headstone.guard.asking import journal_status
 from headstone.guard.journal import Journal
@@ -21,7 +22,7 @@ from headstone.guard.release import Undo, carry_out_release, plan_release
 from headstone.guard.status import Waiting, status_document
 from headstone.guard.telling import duration, news
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, kinds, watcher
+from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -135,6 +136,33 @@ def test_a_release_leaves_what_somebody_else_has_changed_and_goes_on_after_a_ref
     twin.refuses = "no permission"
     (refused,) = carry_out_release(twin, journal, [undo], now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
     assert refused.outcome == "failed: no permission"
+
+
+def test_a_release_that_is_refused_leaves_the_hold_to_the_guard(journal: Journal) -> None:
+    twin = held_twin(journal)
+    plan = plan_release(twin, journal, ["orders"])  # type: ignore[arg-type]
+    twin.refuses = "no permission"
+    (refused,) = carry_out_release(twin, journal, plan, now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
+    assert (refused.outcome, journal.released()) == ("failed: no permission", {})
+    twin.refuses = None
+    result = after(twin, watcher(twin, journal), 1_000)
+    assert (states(result), kinds(result)) == ([State.HELD], [])
+    journal.note_released("orders", now_ms=7)
+    twin.refuses = "no permission"
+    carry_out_release(twin, journal, plan, now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
+    assert journal.released() == {"orders": 7}
+
+
+def test_a_release_whose_answer_is_lost_counts_as_one(journal: Journal) -> None:
+    class Silent(ClusterTwin):
+        def alter_topic(self, topic: str, changes: Mapping[str, str | None]) -> None:
+            raise MayHaveArrived("no answer; the change may or may not have arrived")
+
+    twin = held_twin(journal)
+    plan = plan_release(twin, journal, ["orders"])  # type: ignore[arg-type]
+    silent = Silent(**twin.topics)
+    carry_out_release(silent, journal, plan, now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
+    assert journal.released() == {"orders": twin.now_ms}
 
 
 def test_what_a_killed_readmission_left_is_shown_and_released(journal: Journal) -> None:

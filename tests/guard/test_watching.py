@@ -26,15 +26,17 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
+from headstone.errors import Unfinished, UsageError
 from headstone.guard.alarms import CLUSTER_LOST, REFUSED, UNSEEN
-from headstone.guard.journal import Journal, Reading
+from headstone.guard.asking import ask_status, journal_status
+from headstone.guard.journal import Journal, Lease, Reading
 from headstone.guard.looks import Look
 from headstone.guard.readings import Readings
 from headstone.guard.readmission import Means
 from headstone.guard.readmission_plan import Limits
 from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.telling import news
-from headstone.guard.watching import Round, Settings, Watcher
+from headstone.guard.watching import JOURNAL_LOST, Round, Settings, Watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin, Topic
 
 ACTS = Settings(name="a", margins=MARGINS, applies=True)
@@ -209,6 +211,26 @@ def test_a_second_guard_stands_by_says_who_leads_and_takes_over(journal: Journal
     assert not first.round().leads
 
 
+def test_a_guard_of_other_topics_is_refused_and_told_what_to_do(journal: Journal) -> None:
+    twin = ClusterTwin(a=Topic(), b=Topic())
+    first = watcher(twin, journal, replace(ACTS, topics=("a",)))
+    second = watcher(twin, journal, replace(ACTS, name="b", topics=("b",)))
+    first.round()
+    for wanted, words in ((second, "b"), (watcher(twin, journal, replace(ACTS, name="c")), "every compacted topic")):
+        with pytest.raises(UsageError, match=f"guard a leads .* watches a; this one is to watch {words}, .* --journal"):
+            wanted.round()
+    assert watcher(twin, journal, replace(ACTS, name="d", topics=("a", "a"))).round().leads is False
+    for status in (
+        journal_status(journal, now_ms=twin.now_ms, why=""),
+        ask_status(journal, twin, twin.clock, look_at=lambda: twin.look(None)),  # type: ignore[arg-type]
+    ):
+        shown = {topic.topic: [partition.state for partition in topic.partitions] for topic in status.topics}
+        assert shown["a"] == [State.FINE]
+        assert shown.get("b", [State.UNKNOWN]) == [State.UNKNOWN]
+    journal.stand_down("a")
+    assert second.round().leads
+
+
 def held_at_half_a_day_of(twin: ClusterTwin, first: Watcher, second: Watcher) -> Round:
     for _ in range(13):
         after(twin, first, DAY_MS // 24)
@@ -248,6 +270,46 @@ def test_a_lost_cluster_is_told_once_and_looked_for_again(journal: Journal) -> N
     back = after(twin, guard, 30_000)
     assert told(again, back)[0] == "the cluster answers again"
     assert (kinds(back), back.looked_ms) == ([], START_MS + 90_000)
+
+
+def test_a_journal_that_is_locked_costs_rounds_and_not_the_guard(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    rounds: list[Round] = []
+    lead, locked = journal.lead, f"{journal.path}: the journal cannot be written: database is locked"
+
+    def unless_locked(*arguments: object, **how: object) -> Lease:
+        if len(rounds) in (1, 2):
+            raise Unfinished(locked)
+        return lead(*arguments, **how)  # type: ignore[arg-type]
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            twin.now_ms += 30_000
+            return len(rounds) == 4 and not self.set()
+
+    monkeypatch.setattr(journal, "lead", unless_locked)
+    guard.run(Stop(), rounds.append)
+    first, lost, again, back = rounds
+    assert [(kinds(result), result.lost, result.looked_ms) for result in rounds[1:]] == [
+        ([JOURNAL_LOST], locked, START_MS), ([JOURNAL_LOST], locked, START_MS), ([], None, START_MS + 90_000),
+    ]  # fmt: skip
+    assert told(first, lost) == [f"no look: {locked}; what is held stays held, trying again"]
+    assert told(lost, again) == []
+    assert told(again, back) == ["the journal can be written again", f"over: {JOURNAL_LOST}: {locked}"]
+
+
+def test_a_guard_that_cannot_write_its_journal_at_the_start_says_so_and_ends(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*arguments: object, **how: object) -> None:
+        raise Unfinished("the journal cannot be written")
+
+    monkeypatch.setattr(journal, "lead", locked)
+    with pytest.raises(Unfinished, match="the journal cannot be written"):
+        watcher(ClusterTwin(), journal).run(threading.Event(), print)
 
 
 def test_a_broker_that_does_not_take_the_hold_is_asked_until_it_does_and_told(journal: Journal) -> None:

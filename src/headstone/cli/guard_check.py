@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from headstone.guard.checks import ClusterFacts, Finding
     from headstone.guard.journal import Journal
 
+TOOLS = ".sh --bootstrap-server"
+"""In every fix that is a command."""
+
 
 def check(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.admin import Admin
@@ -68,11 +71,15 @@ def _document(facts: ClusterFacts, findings: Sequence[Finding], problems: Sequen
 
 
 def _lines(facts: ClusterFacts, findings: Sequence[Finding], problems: Sequence[str], output: Output) -> Iterator[str]:
+    from headstone.audit.kafka_tools import config_remarks
+
     for finding in findings:
         yield f"{output.painted(str(finding.severity), BAD)} {output.painted(finding.name, HEADING)}: {finding.where}"
         yield f"  {visible(finding.figure)}"
         yield f"  why: {finding.why}"
         yield f"  fix: {finding.fix}"
+    if any(TOOLS in finding.fix for finding in findings):
+        yield from config_remarks(facts.bootstrap)
     yield from (f"not asked: {visible(problem)}" for problem in problems)
     if facts.outage_max_ms is None:
         yield "no outage is known: --outage-max names the longest that you plan for, such as 36h"

@@ -30,6 +30,7 @@ from headstone.log.scratch import scratch_directory
 from headstone.log.shown import visible
 
 if TYPE_CHECKING:
+    from headstone.audit.kafka_tools import Bootstrap
     from headstone.cluster.admin import Admin
     from headstone.cluster.connection import Connection
     from headstone.guard.agents_told import AgentsTold
@@ -189,10 +190,13 @@ class _Rounds:
         for line in news(self.newest, result, applies=settings.applies, poll_ms=settings.margins.poll_ms):
             self._output.say(line)
         self.newest = result
-        self._note(result)
+        if not result.unwritten:
+            # What it writes is for `guard status` only; if the journal cannot be written, the next round says so.
+            with suppress(Unfinished):
+                self._note(result)
 
     def status(self, now_ms: int) -> GuardStatus | None:
-        from headstone.guard.asking import by_hand, reasons_of
+        from headstone.guard.asking import by_hand, reasons_of, wrong_by_topic
         from headstone.guard.status import Known, guard_status
 
         result = self.newest
@@ -202,6 +206,7 @@ class _Rounds:
             cluster_id=result.cluster_id, memories=result.memories, statuses=result.statuses, looked_ms=result.looked_ms,
             lease=result.lease, alarms=result.alarms, problems=result.problems, held_bytes=result.held_bytes,
             reasons=reasons_of(self._journal), by_hand=by_hand(self._journal),
+            wrong=wrong_by_topic(self._journal, result.memories),
         )  # fmt: skip
         return guard_status(known, now_ms=now_ms, poll_ms=self.watcher.settings.margins.poll_ms, fresh=True)
 
@@ -366,6 +371,7 @@ def _topic_lines(topic: TopicStatus, now_ms: int) -> Iterator[str]:
 def release(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.admin import Admin
     from headstone.guard.asking import ask_status
+    from headstone.guard.commands import address_of
     from headstone.guard.release import carry_out_release, plan_release
 
     connection = kafka_connection(arguments)
@@ -375,14 +381,13 @@ def release(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.apply:
             evidence = f"headstone guard release by user {os.getuid()} on {socket.gethostname()}"
             plan = carry_out_release(admin, journal, plan, now_ms=clock_ms(), evidence=evidence)
-    lines = list(release_lines(plan, danger, connection.address, applied=arguments.apply))
-    output.answer(
-        lambda: {"applied": arguments.apply, "undo": [_undo_document(undo, connection.address) for undo in plan]}, lines
-    )
+    address = address_of(connection)
+    lines = list(release_lines(plan, danger, address, applied=arguments.apply))
+    output.answer(lambda: {"applied": arguments.apply, "undo": [_undo_document(undo, address) for undo in plan]}, lines)
     return UNFINISHED if any(undo.outcome not in (None, "done") for undo in plan) else DONE
 
 
-def undo_commands(undo: Undo, bootstrap: str) -> list[str]:
+def undo_commands(undo: Undo, bootstrap: Bootstrap) -> list[str]:
     from headstone.guard import commands
 
     if not undo.restore:
@@ -394,14 +399,15 @@ def undo_commands(undo: Undo, bootstrap: str) -> list[str]:
     return [commands.release(undo.topic, undo.restore, bootstrap=bootstrap)]
 
 
-def _undo_document(undo: Undo, bootstrap: str) -> dict[str, object]:
+def _undo_document(undo: Undo, bootstrap: Bootstrap) -> dict[str, object]:
     return {
         "topic": undo.topic, "broker": undo.broker, "restore": dict(undo.restore), "left": dict(undo.left),
         "gone": undo.gone, "outcome": undo.outcome, "commands": undo_commands(undo, bootstrap),
     }  # fmt: skip
 
 
-def release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: str, *, applied: bool) -> Iterator[str]:
+def release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: Bootstrap, *, applied: bool) -> Iterator[str]:
+    from headstone.audit.kafka_tools import config_remarks
     from headstone.guard.telling import configs_words, status_words
 
     if not plan:
@@ -420,5 +426,7 @@ def release_lines(plan: list[Undo], danger: GuardStatus, bootstrap: str, *, appl
         for status in behind.get(undo.topic or "", ()):
             yield f"  {visible(undo.topic or '')}-{status.partition} is {status_words(status)}"
         yield from (f"  {command}" for command in undo_commands(undo, bootstrap))
+    if any(undo.restore for undo in plan):
+        yield from config_remarks(bootstrap)
     if not applied:
         yield "this was a plan; --apply does it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -67,16 +67,20 @@ class Outcome:
 
 
 def carry_out(
-    action: Action, admin: Admin, journal: Journal, *, now_ms: int, topic: str = "", evidence: str = ""
-) -> Outcome:
-    """One action. `topic` is what a hold by the cluster default is for; what the world refuses is told, not raised."""
+    action: Action, admin: Admin, journal: Journal, *, now_ms: int, topic: str = "", evidence: str = "",
+    others: Collection[str] | None = None,
+) -> Outcome:  # fmt: skip
+    """One action. `topic` is what a hold by the cluster default is for, `others` are those that need it besides, which a
+    release of it must know; what the world refuses is told, not raised."""
     try:
-        return _carry_out(action, admin, journal, now_ms, topic, evidence)
+        return _carry_out(action, admin, journal, now_ms, topic, evidence, others)
     except Unfinished as error:
         return Outcome(why=str(error))
 
 
-def _carry_out(action: Action, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str) -> Outcome:
+def _carry_out(
+    action: Action, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str, others: Collection[str] | None
+) -> Outcome:  # fmt: skip
     match action:
         case SetHold():
             return _set_hold(action, admin, journal, now_ms, evidence)
@@ -89,7 +93,8 @@ def _carry_out(action: Action, admin: Admin, journal: Journal, now_ms: int, topi
         case HoldByDefault():
             return _hold_by_default(action, admin, journal, now_ms, topic, evidence)
         case ReleaseDefault():
-            return _release_default(action, admin, journal, now_ms, topic, evidence)
+            assert others is not None, "who else is held by the default"
+            return _release_default(action, admin, journal, now_ms, topic, evidence, others)
         case Expel() | AddAgain() | Verify() | Alarm():
             raise AssertionError("readmissions, readings and alarms are whose loop it is")
     assert_never(action)
@@ -189,10 +194,9 @@ def _hold_by_default(
 
 
 def _release_default(
-    action: ReleaseDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str
-) -> Outcome:
+    action: ReleaseDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str, others: Collection[str]
+) -> Outcome:  # fmt: skip
     """The default is held once for all topics that need it: the last one lets it go."""
-    others = [name for name, kept in journal.topics().items() if name != topic and holds_by_default(kept.memory)]
     if others:
         return Outcome(needed=False)
     reason = "nobody needs the hold by the cluster default any more: as it was found"
@@ -240,7 +244,7 @@ def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, 
     ((_, default),) = own_values(admin, CLUSTER_DEFAULT, [BACKOFF])
     targets = [(CLUSTER_DEFAULT, default)]
     targets += [(Resource(broker=broker), config.value) for broker, config in values.items() if config.own]
-    reason = f"{ENDING}the hold of topic {action.topic} came close to the moment of danger"
+    reason = f"{ENDING}the hold of topic {action.topic}, or of more, came close to the moment of danger"
     numbers = []
     for resource, old in targets:
         entry = Change(

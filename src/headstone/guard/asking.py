@@ -6,7 +6,7 @@ Reads; remembers nothing and changes nothing, so that it may run beside a guard.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headstone.cluster.admin import Admin
@@ -21,6 +21,7 @@ from headstone.guard.memories import value_of
 from headstone.guard.readmission_records import open_readmissions
 from headstone.guard.recollection import released_by_person, with_readings
 from headstone.guard.status import GuardStatus, Known, Waiting, guard_status
+from headstone.guard.suspects import Replica, found_wrong
 from headstone.guard.topic_identity import is_another
 from headstone.guard.watching import MARGINS
 
@@ -50,16 +51,23 @@ def by_hand(journal: Journal) -> dict[str, tuple[Waiting, ...]]:
     return waiting
 
 
+def wrong_by_topic(journal: Journal, memories: Mapping[str, Memory]) -> dict[str, frozenset[Replica]]:
+    """Of topics that have some."""
+    wrong = {topic: found_wrong(journal, topic, memory) for topic, memory in memories.items() if memory.away}
+    return {topic: replicas for topic, replicas in wrong.items() if replicas}
+
+
 def journal_status(journal: Journal, *, now_ms: int, why: str) -> GuardStatus:
     """What the journal knows, and how old that is."""
     topics = journal.topics()
+    memories = {topic: kept.memory for topic, kept in topics.items()}
     known = Known(
-        cluster_id=journal.cluster_id, memories={topic: kept.memory for topic, kept in topics.items()},
+        cluster_id=journal.cluster_id, memories=memories,
         statuses={topic: kept.statuses for topic, kept in topics.items()},
         looked_ms=max((*(kept.looked_ms for kept in topics.values()), journal.looked_ms() or 0), default=None) or None,
         lease=journal.lease(),
         alarms=journal.alarms(), problems=(why,), reasons=reasons_of(journal),
-        by_hand=by_hand(journal),
+        by_hand=by_hand(journal), wrong=wrong_by_topic(journal, memories),
     )  # fmt: skip
     return guard_status(known, now_ms=now_ms, poll_ms=margins_of(journal).poll_ms, fresh=False)
 
@@ -92,6 +100,6 @@ def ask_status(
         cluster_id=journal.cluster_id, memories=memories, statuses=statuses, looked_ms=seen.asked_ms, lease=journal.lease(),
         alarms=journal.alarms(), problems=seen.problems, reasons=reasons_of(journal),
         held_bytes=grown_bytes(sizes, total),
-        by_hand=by_hand(journal),
+        by_hand=by_hand(journal), wrong=wrong_by_topic(journal, memories),
     )  # fmt: skip
     return guard_status(known, now_ms=now_ms, poll_ms=margins.poll_ms, fresh=True)

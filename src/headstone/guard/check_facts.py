@@ -14,6 +14,7 @@ from headstone.cluster.wire import ClusterState
 from headstone.coordination.guard_values import HOLD
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.checks import BROKER_NUMBERS, SEGMENT_MS, TIERED_METADATA, TRANSACTIONS, ClusterFacts, TopicFacts
+from headstone.guard.commands import address_of
 from headstone.guard.journal import Journal
 from headstone.guard.loans import loans
 from headstone.guard.looks import NUMBERS, believed, is_number, look
@@ -59,7 +60,7 @@ def gather(
         ),
         transactions=TRANSACTIONS in state.topics,
         tiered_metadata_policy=_value(configs.get(TIERED_METADATA), CLEANUP_POLICY),
-        bootstrap=admin.connection.address,
+        bootstrap=address_of(admin.connection),
     )
     return facts, tuple(problems)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headstone.audit.kafka_tools import BOOTSTRAP, alter_broker, alter_topic, quoted
+from headstone.audit.kafka_tools import BOOTSTRAP, Bootstrap, alter_broker, alter_topic, quoted, reached
 from headstone.coordination.danger import Margins
-from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO
+from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, LONG_MAX, RATIO
 from headstone.guard.telling import duration
 from headstone.log.shown import visible
 from headstone.retention.policy import DAY_MS
@@ -30,7 +30,10 @@ COORDINATED = {
 """Kafka's own compacted topics: no consumer would notice, and nobody writes them anew."""
 PRODUCER_EXPIRY, TRANSACTION_MAX = "producer.id.expiration.ms", "transaction.max.timeout.ms"
 BROKER_NUMBERS = (PRODUCER_EXPIRY, TRANSACTION_MAX)
-BROKER_NAMES = {RETENTION: "log.cleaner.delete.retention.ms", IN_SYNC_MIN: IN_SYNC_MIN, UNCLEAN: UNCLEAN}
+BROKER_NAMES = {
+    RETENTION: "log.cleaner.delete.retention.ms", IN_SYNC_MIN: IN_SYNC_MIN, UNCLEAN: UNCLEAN, SEGMENT_MS: "log.roll.ms",
+    RATIO: "log.cleaner.min.cleanable.ratio", LAG_MAX: "log.cleaner.max.compaction.lag.ms",
+}  # fmt: skip
 """What the brokers' default of a topic's setting is called."""
 TRANSACTION_VERSION, EPOCHS_TELL = "transaction.version", 2
 OLD_CLIENTS = (
@@ -39,7 +42,9 @@ OLD_CLIENTS = (
 )
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 ROLL_MS_MIN, RATIO_MIN, LAG_MS_MIN = 10 * MINUTE_MS, 0.05, HOUR_MS
-"""Below these a recipe is in a hurry: Kafka's defaults are 7 days, 0.5 and never."""
+"""Below these a recipe is in a hurry."""
+USUAL = {SEGMENT_MS: 7 * DAY_MS, RATIO: 0.5, LAG_MAX: int(LONG_MAX)}
+"""Kafka's own defaults of the same."""
 SKEW_MS_MAX = Margins().skew_ms
 COPIES_WANTED = 3
 NAMES_MAX = 3
@@ -80,7 +85,7 @@ class ClusterFacts:
     """Somebody uses transactions: their internal topic is there."""
     tiered_metadata_policy: str = ""
     """cleanup.policy of the tiered storage's own topic; empty: there is none."""
-    bootstrap: str = BOOTSTRAP
+    bootstrap: Bootstrap = BOOTSTRAP
 
     @property
     def outage_ms(self) -> int:
@@ -168,23 +173,29 @@ def short_retention(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]
 
 def hurried_compaction(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
     limits = {SEGMENT_MS: ROLL_MS_MIN, RATIO: RATIO_MIN, LAG_MAX: LAG_MS_MIN}
-    defaults = {SEGMENT_MS: 7 * DAY_MS, RATIO: 0.5, LAG_MAX: 2.0**63}
-    hurried = [name for name in limits if name in topic.own and topic.number(name, defaults[name]) < limits[name]]
-    if not hurried:
-        return
+    hurried = [name for name in limits if topic.number(name, USUAL[name]) < limits[name]]
     # Only where deletions go soon, too: a small ratio alone costs I/O and harms nobody.
     retention_ms = topic.number(RETENTION, DAY_MS)
-    first_ms = topic.number(SEGMENT_MS, 7 * DAY_MS) + topic.number(LAG_MIN, 0) + retention_ms
+    first_ms = topic.number(SEGMENT_MS, USUAL[SEGMENT_MS]) + topic.number(LAG_MIN, 0) + retention_ms
     if first_ms >= max(facts.outage_ms, HOUR_MS):
         return
-    yield Finding(
-        name="hurried-compaction", severity=Severity.WARNING, topics=(topic.topic,),
-        figure=", ".join(f"{name} {topic.values[name]}" for name in hurried)
-        + f": a deletion may be gone {duration(int(first_ms))} after it was written",
-        why="recipes that make compaction show at once make it forget at once: segments roll and passes run so often that only "
-        f"{RETENTION} stands between a deletion and an outage",
-        fix=alter_topic(topic.topic, dict.fromkeys(hurried), bootstrap=facts.bootstrap),
-    )  # fmt: skip
+    own, inherited = ([name for name in hurried if (name in topic.own) is is_own] for is_own in (True, False))
+    usual = {BROKER_NAMES[name]: f"{USUAL[name]}" for name in inherited}
+    fixes = {
+        False: alter_topic(topic.topic, dict.fromkeys(own), bootstrap=facts.bootstrap),
+        # Set, not deleted: what is in a broker's file stays in force behind an override that is deleted.
+        True: alter_broker(None, usual, bootstrap=facts.bootstrap),
+    }
+    for names, default in ((own, False), (inherited, True)):
+        if names:
+            yield Finding(
+                name="hurried-compaction", severity=Severity.WARNING, topics=(topic.topic,), default=default,
+                figure=", ".join(f"{name} {topic.values[name]}" for name in names)
+                + f": a deletion may be gone {duration(int(first_ms))} after it was written",
+                why="recipes that make compaction show at once make it forget at once: segments roll and passes run so often "
+                f"that only {RETENTION} stands between a deletion and an outage",
+                fix=fixes[default],
+            )  # fmt: skip
 
 
 def few_copies(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
@@ -208,14 +219,18 @@ def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
     if topic.copies < 2:
         return
     if least >= topic.copies:
-        fix, default = _setting(topic, facts, IN_SYNC_MIN, str(max(1, topic.copies - 1)))
+        # Of this topic, also where it is inherited: lowered for all, records of the others would be acknowledged by fewer.
+        fix = alter_topic(topic.topic, {IN_SYNC_MIN: str(topic.copies - 1)}, bootstrap=facts.bootstrap)
         yield Finding(
-            name="min-insync-too-high", severity=Severity.WARNING, topics=(topic.topic,), default=default, fix=fix,
+            name="min-insync-too-high", severity=Severity.WARNING, topics=(topic.topic,), fix=fix,
             figure=f"{IN_SYNC_MIN} {least}, replication factor {topic.copies}",
             why="the first outage stops producers, and no replica can be taken out to copy afresh",
         )  # fmt: skip
     elif least == 1 and topic.copies >= COPIES_WANTED:
         fix, default = _setting(topic, facts, IN_SYNC_MIN, "2")
+        if default and any(other.copies < COPIES_WANTED for other in facts.topics):
+            # Raised for all, a topic with fewer copies could not be written any more, or not in an outage.
+            fix, default = alter_topic(topic.topic, {IN_SYNC_MIN: "2"}, bootstrap=facts.bootstrap), False
         yield Finding(
             name="min-insync-too-low", severity=Severity.WARNING, topics=(topic.topic,), default=default, fix=fix,
             figure=f"{IN_SYNC_MIN} {least}, replication factor {topic.copies}",
@@ -297,7 +312,7 @@ def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
             name="transactions-v1", severity=Severity.WARNING, figure=f"{TRANSACTION_VERSION} {version}",
             why="a marker has the epoch of its data: a replica that misses one takes the next transaction's marker for it, and "
             "nothing in its log shows that",
-            fix=f"kafka-features.sh --bootstrap-server {quoted(facts.bootstrap)} upgrade --feature {TRANSACTION_VERSION}=2 "
+            fix=f"kafka-features.sh {reached(facts.bootstrap)} upgrade --feature {TRANSACTION_VERSION}=2 "
             "(brokers and clients of 4.0 or later)",
         )  # fmt: skip
     yield from _forgotten_producers(facts, OLD_CLIENTS if version >= EPOCHS_TELL else "")
@@ -314,5 +329,5 @@ def _forgotten_producers(facts: ClusterFacts, still: str) -> Iterator[Finding]:
                 figure=f"{PRODUCER_EXPIRY} is {expiry_ms} ({duration(expiry_ms)}); {duration(least_ms)} are needed",
                 why="markers stay as long as their producer is remembered, and then delete.retention.ms: with less, a replica "
                 "that is away takes aborted data for committed, or hides what was committed" + still,
-                fix=alter_broker(None, {PRODUCER_EXPIRY: str(DAY_MS)}, bootstrap=facts.bootstrap),
+                fix=alter_broker(None, {PRODUCER_EXPIRY: str(max(DAY_MS, least_ms))}, bootstrap=facts.bootstrap),
             )  # fmt: skip

@@ -1,9 +1,9 @@
 """How far brokers' clocks are known to be apart, from what brokers tell of them without meaning to.
 
 A reading bounds one broker's clock against the guard's. The coordinators' own topics are stamped by the brokers that lead
-them: a timestamp in the future proves a clock ahead; one that came between two looks and is older than the first of them proves
-a clock behind. What cannot be learnt over the wire is in docs/rfcs/0003-guard.md: a margin, and agents, stand in for it.
-Asks nobody.
+them: a timestamp in the future proves a clock ahead, when it is first seen; one that came between two looks and is older than
+the first of them proves a clock behind. What cannot be learnt over the wire is in docs/rfcs/0003-guard.md: a margin, and
+agents, stand in for it. Asks nobody.
 """
 
 from __future__ import annotations
@@ -42,15 +42,18 @@ class Clocks:
         self._before: dict[TopicPartition, tuple[int, int]] = {}
 
     def reading(self, stamps: Stamps) -> Reading:
-        earliest_ms = max((newest - stamps.answered_ms for newest in stamps.newest_ms.values()), default=None)
-        latest_ms: int | None = None
+        """A stamp counts when it is first seen: its record may outlive by years the clock that was wrong, and what it proved is
+        remembered for as long as it matters by whoever asks."""
+        ahead_ms: list[int] = []
+        behind_ms: list[int] = []
         for partition, newest in stamps.newest_ms.items():
             before = self._before.get(partition)
+            if before is None or newest > before[0]:
+                ahead_ms.append(newest - stamps.answered_ms)
             if before is not None and newest > before[0]:
-                bound_ms = newest - before[1] + UNCOMMITTED_MS
-                latest_ms = bound_ms if latest_ms is None else min(latest_ms, bound_ms)
+                behind_ms.append(newest - before[1] + UNCOMMITTED_MS)
             self._before[partition] = newest, stamps.asked_ms
-        return Reading(earliest_ms=earliest_ms, latest_ms=latest_ms)
+        return Reading(earliest_ms=max(ahead_ms, default=None), latest_ms=min(behind_ms, default=None))
 
 
 def largest_difference_ms(readings: Sequence[Reading]) -> int:

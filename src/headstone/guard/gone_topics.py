@@ -7,6 +7,8 @@ guard's memory goes: what was set in it is put back by whoever set it. Which top
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headstone.cluster.admin import Admin
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Memory, TopicSeen
 from headstone.errors import Unfinished
@@ -68,11 +70,13 @@ def _end_readmissions(journal: Journal, topic: str) -> None:
         return
 
 
-def release_orphaned_default(admin: Admin, journal: Journal, *, now_ms: int) -> list[str]:
-    """Held by the cluster default for topics that are gone by now: as it was found. What is told, in words."""
+def release_orphaned_default(admin: Admin, journal: Journal, memories: Iterable[Memory], *, now_ms: int) -> list[str]:
+    """Held by the cluster default for topics that are gone by now: as it was found. What is told, in words.
+
+    `memories` are of all topics that the journal knows; nobody looks at them unless something is held by the default."""
     if journal.fact(DEFAULT_FOUND) is None:
         return []
-    if any(kept.memory.default_hold is not None for kept in journal.topics().values()):
+    if any(memory.default_hold is not None for memory in memories):
         return []
     restore = default_restored(journal, DEFAULT_HOLD)
     reason = "the topics that were held by the cluster default are gone: as it was found"

@@ -89,7 +89,12 @@ def metric(name: str, kind: str, about: str, samples: list[Sample]) -> Iterator[
     yield f"# TYPE {PREFIX}{name} {kind}"
     for labels, value in samples:
         inside = ",".join(f'{label}="{escaped(str(content))}"' for label, content in labels.items())
-        yield f"{PREFIX}{name}{{{inside}}} {float(value):g}" if inside else f"{PREFIX}{name} {float(value):g}"
+        yield f"{PREFIX}{name}{{{inside}}} {_number(value)}" if inside else f"{PREFIX}{name} {_number(value)}"
+
+
+def _number(value: float) -> str:
+    """Offsets and bytes to the last digit: rounded to six of them, an offset that moves would seem to stand still."""
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value)
 
 
 def escaped(text: str) -> str:

@@ -1,6 +1,7 @@
 """Reads replicas that came back, one at a time and beside the loop, and writes what was found into the journal.
 
-A reading may take minutes and fail, which is written too, with the reason; the loop asks again as long as it wants one. How a
+A reading may take minutes and fail in any way, which is written too, with the reason; the loop asks again as long as it wants
+one. How a
 replica is read and judged is `verification.py`'s.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from headstone.coordination.guard_values import Verdict, Verify
 from headstone.errors import HeadstoneError
@@ -54,8 +56,14 @@ class Readings:
         self._thread.start()
 
     def _go_on(self) -> None:
-        while not self._ended and (wanted := self._next()) is not None:
-            self._run(wanted)
+        try:
+            while not self._ended and (wanted := self._next()) is not None:
+                self._run(wanted)
+        finally:
+            with self._lock:
+                # Unless the next thread is at it already.
+                if self._thread in (None, threading.current_thread()):
+                    self._running = None
 
     def _next(self) -> Verify | None:
         with self._lock:
@@ -71,11 +79,15 @@ class Readings:
     def _run(self, wanted: Verify) -> None:
         read_ms = self._clock()
         try:
-            verdicts = self._read(wanted)
-        except (HeadstoneError, OSError) as error:
-            self._note(wanted, {wanted.broker: None}, read_ms, reason_of(error))
-            return
-        self._note(wanted, verdicts, read_ms)
+            self._note(wanted, self._read(wanted), read_ms)
+        except Exception as error:
+            # Whatever it is: if this thread ended, nothing would be read any more, and nobody would be told.
+            self._note_failed(wanted, read_ms, reason_of(error))
+
+    def _note_failed(self, wanted: Verify, read_ms: int, reason: str) -> None:
+        """A journal that cannot be written is the loop's to tell; the replica is wanted again, and read again."""
+        with suppress(HeadstoneError):
+            self._note(wanted, {wanted.broker: None}, read_ms, reason)
 
     def _note(self, wanted: Verify, verdicts: Mapping[int, Verdict | None], read_ms: int, detail: str = "") -> None:
         """The one that is wanted last: whoever sees its verdict sees those of the others."""
@@ -94,4 +106,6 @@ def _key(wanted: Verify) -> tuple[str, int, int]:
 
 def reason_of(error: Exception) -> str:
     """Without the scratch file's name, which is another one each time."""
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) if isinstance(error, HeadstoneError) else f"{type(error).__name__}: {error}"

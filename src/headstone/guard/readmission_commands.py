@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headstone.audit.kafka_tools import (
+    Bootstrap,
+    address,
     alter_broker,
     alter_topic,
+    config_remarks,
     describe_broker,
     describe_copies,
     elect_preferred,
@@ -44,7 +47,7 @@ class Found:
 
 
 def readmission_commands(
-    readmission: Readmission, now: PartitionNow, found: Found, *, away: bool, bytes_per_second: int, bootstrap: str
+    readmission: Readmission, now: PartitionNow, found: Found, *, away: bool, bytes_per_second: int, bootstrap: Bootstrap
 ) -> tuple[str, ...]:  # fmt: skip
     """In this order. Of one that goes on, what was done already is left out."""
     partition, broker, order = readmission.topic_partition, readmission.broker, readmission.order
@@ -53,7 +56,7 @@ def readmission_commands(
     added = readmission.expelled and broker in now.replicas
     verified = added and readmission.verified
     settings = found.present
-    steps: list[str] = []
+    steps = [*config_remarks(bootstrap)]
     if not readmission.expelled and broker in now.replicas:
         steps += _reassigned(readmission, remaining, "without.json", bootstrap, runs=broker in now.removing)
     if not added:
@@ -68,8 +71,7 @@ def readmission_commands(
         steps += _limits(readmission, found.present, settings, bootstrap)
     if not verified:
         steps += _reassigned(readmission, again, "again.json", bootstrap, runs=added)
-        steps.append(f"# go on only if the audit finds nothing wrong on broker {broker}:")
-        steps.append(f"headstone audit --bootstrap {quoted(bootstrap)} --topic {quoted(partition.topic)}")
+        steps += _audited(readmission, bootstrap)
     if order != (now.replicas if verified else again):
         steps += _reassigned(readmission, order, "order.json", bootstrap)
     steps += [elect_preferred(partition, bootstrap=bootstrap)] if order[0] == broker else []
@@ -81,7 +83,7 @@ def readmission_commands(
 
 
 def _reassigned(
-    readmission: Readmission, replicas: Sequence[int], file: str, bootstrap: str, *, runs: bool = False
+    readmission: Readmission, replicas: Sequence[int], file: str, bootstrap: Bootstrap, *, runs: bool = False
 ) -> list[str]:
     """`runs`: it was begun already, and the tool refuses to begin it again."""
     write, execute, verify = reassign({readmission.topic_partition: replicas}, file, bootstrap=bootstrap)
@@ -89,7 +91,16 @@ def _reassigned(
     return [*begin, "# run this until it says that the reassignment is complete, and only then go on:", verify]
 
 
-def _gone(readmission: Readmission, *, away: bool, bootstrap: str) -> list[str]:
+def _audited(readmission: Readmission, bootstrap: Bootstrap) -> list[str]:
+    place = address(bootstrap)
+    login = "" if place.config is None else ", which takes the login of this command (--kafka-conf, --cluster)"
+    return [
+        f"# go on only if the audit{login} finds nothing wrong on broker {readmission.broker}:",
+        f"headstone audit --bootstrap {quoted(place.servers)} --topic {quoted(readmission.topic)}",
+    ]
+
+
+def _gone(readmission: Readmission, *, away: bool, bootstrap: Bootstrap) -> list[str]:
     """Added again earlier, the broker would go on with the old copy."""
     partition, broker = readmission.topic_partition, readmission.broker
     name = quoted(str(partition))
@@ -106,18 +117,18 @@ def _braked(readmission: Readmission, settings: Settings, bytes_per_second: int)
     return replace(settings, listed=listed, rate=str(bytes_per_second) if settings.rate is None else settings.rate)
 
 
-def _unless_limited(broker: int, bootstrap: str) -> list[str]:
+def _unless_limited(broker: int, bootstrap: Bootstrap) -> list[str]:
     remark = f"# if this shows a {RATE} of its own, leave out the two changes of that below:"
     return [remark, describe_broker(broker, bootstrap=bootstrap)]
 
 
-def _limits(readmission: Readmission, old: Settings, new: Settings, bootstrap: str) -> list[str]:
+def _limits(readmission: Readmission, old: Settings, new: Settings, bootstrap: Bootstrap) -> list[str]:
     rate = alter_broker(readmission.broker, {RATE: new.rate}, bootstrap=bootstrap)
     listed = alter_topic(readmission.topic, {THROTTLED: new.listed}, bootstrap=bootstrap)
     return [*([rate] if new.rate != old.rate else []), *([listed] if new.listed != old.listed else [])]
 
 
-def _released(readmission: Readmission, settings: Settings, found: Found, bootstrap: str) -> list[str]:
+def _released(readmission: Readmission, settings: Settings, found: Found, bootstrap: Bootstrap) -> list[str]:
     if settings.hold != found.before.hold:
         return [commands.release(readmission.topic, found.before.hold, bootstrap=bootstrap)]
     return ["# the topic was held before, or the guard counts on it: the hold stays"] if settings.hold == HOLD else []

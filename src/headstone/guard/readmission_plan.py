@@ -16,12 +16,14 @@ from headstone.cluster.replicas import BYTES_PER_SECOND
 from headstone.cluster.wire import ClusterState
 from headstone.coordination.guard_values import HOLD, Verdict
 from headstone.errors import Unfinished, UsageError
+from headstone.guard.commands import address_of
 from headstone.guard.journal import Journal
 from headstone.guard.loans import RATE, THROTTLED, before_loans, is_counted_on, loans
 from headstone.guard.overrides import Resource, own_values
 from headstone.guard.readmission_commands import Found, Settings, readmission_commands
 from headstone.guard.readmission_records import open_readmissions
 from headstone.guard.readmission_steps import PartitionNow, Readmission, refusals
+from headstone.guard.suspects import suspects
 from headstone.guard.topic_identity import still_there
 from headstone.guard.verification import Judged, read_replicas
 from headstone.log.shown import visible
@@ -35,7 +37,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which replicas; none named: those that the journal calls too late."""
+    """Which replicas; none named: those that the journal calls too late, or that were read and found wrong."""
 
     topics: tuple[str, ...] = ()
     partition: int | None = None
@@ -177,7 +179,7 @@ def _plan(
         readmission=readmission, judged=judged, away=away, resumed=made.resumed,
         commands=readmission_commands(
             readmission, now, _found(admin, journal, readmission, away=away), away=away,
-            bytes_per_second=limits.copy_bytes_per_second, bootstrap=connection.address,
+            bytes_per_second=limits.copy_bytes_per_second, bootstrap=address_of(connection),
         ),
     )  # fmt: skip
 
@@ -245,8 +247,8 @@ def _late(journal: Journal, state: ClusterState) -> list[tuple[TopicPartition, i
     return [
         (TopicPartition(topic, away.partition), away.broker)
         for topic, remembered in journal.topics().items()
-        for away in remembered.memory.away
-        if (away.too_late or away.order) and still_there(state, topic, remembered.memory.topic_id)
+        for away in suspects(journal, topic, remembered.memory)
+        if still_there(state, topic, remembered.memory.topic_id)
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headstone.cluster.admin import Admin
+from headstone.cluster.admin import Admin, MayHaveArrived
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Configs, Memory
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting import (
@@ -110,17 +110,29 @@ def carry_out_release(
 ) -> list[Undo]:
     """Each on its own: what is refused does not keep the others."""
     done = []
+    before = journal.released()
     for undo in plan:
-        if undo.topic is not None and undo.loan is None and not undo.gone:
+        topic = undo.topic if undo.loan is None and not undo.gone else None
+        if topic is not None:
             # Before: a guard that looks in between must not take it for a robot.
-            journal.note_released(undo.topic, now_ms=now_ms)
+            journal.note_released(topic, now_ms=now_ms)
         try:
             _restore(admin, journal, undo, now_ms, evidence)
         except Unfinished as error:
+            if topic is not None and not isinstance(error, MayHaveArrived):
+                # The hold stands: a guard that took it for released would let its replicas come too late.
+                _take_back(journal, topic, before.get(topic))
             done.append(replace(undo, outcome=f"failed: {error}"))
             continue
         done.append(replace(undo, outcome="done"))
     return done
+
+
+def _take_back(journal: Journal, topic: str, released_ms: int | None) -> None:
+    if released_ms is None:
+        journal.forget_released(topic)
+    else:
+        journal.note_released(topic, now_ms=released_ms)
 
 
 def _restore(admin: Admin, journal: Journal, undo: Undo, now_ms: int, evidence: str) -> None:

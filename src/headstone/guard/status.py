@@ -16,6 +16,7 @@ from headstone.coordination.guard_values import Configs, Memory, State, Status
 from headstone.coordination.guarding import STALE_LOOKS
 from headstone.guard.alarms import advice
 from headstone.guard.journal import KeptAlarm, Lease
+from headstone.guard.suspects import Replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +100,23 @@ class Known:
     reasons: Mapping[str, str] = field(default_factory=dict)
     by_hand: Mapping[str, tuple[Waiting, ...]] = field(default_factory=dict)
     """Readmissions that a person has begun."""
+    wrong: Mapping[str, frozenset[Replica]] = field(default_factory=dict)
+    """Replicas that were read since they are back, and were not found right."""
 
 
 def guard_status(known: Known, *, now_ms: int, poll_ms: int, fresh: bool) -> GuardStatus:
     """As of now_ms: countdowns go on, and what was seen too long ago is unknown."""
-    stale = known.looked_ms is None or now_ms - known.looked_ms > STALE_LOOKS * poll_ms
+    looks_old = known.looked_ms is None or now_ms - known.looked_ms > STALE_LOOKS * poll_ms
+    leader = known.lease if known.lease is not None and known.lease.until_ms > now_ms else None
     topics = [
         TopicStatus(
-            topic=topic, partitions=tuple(_aged(status, now_ms, stale) for status in known.statuses.get(topic, ())),
-            held=_held(topic, memory, known), waiting=_waiting(memory, known.by_hand.get(topic, ())),
+            topic=topic,
+            partitions=tuple(
+                _aged(_judged(_guarded(status, topic, leader), known.wrong.get(topic, frozenset())), now_ms, looks_old)
+                for status in known.statuses.get(topic, ())
+            ),
+            held=_held(topic, memory, known),
+            waiting=_waiting(memory, known.by_hand.get(topic, ()), known.wrong.get(topic, frozenset())),
         )
         for topic, memory in sorted({**dict.fromkeys(known.by_hand, Memory()), **known.memories}.items())
     ]  # fmt: skip
@@ -115,6 +124,19 @@ def guard_status(known: Known, *, now_ms: int, poll_ms: int, fresh: bool) -> Gua
         cluster_id=known.cluster_id, now_ms=now_ms, looked_ms=known.looked_ms, fresh=fresh, lease=known.lease,
         topics=tuple(topics), alarms=tuple(known.alarms), problems=tuple(known.problems),
     )  # fmt: skip
+
+
+def _guarded(status: Status, topic: str, leader: Lease | None) -> Status:
+    """What the guard that leads does not watch is not fine: nobody would hold it."""
+    unwatched = leader is not None and not leader.watches(topic)
+    calm = status.state in (State.FINE, State.WATCHED)
+    return replace(status, state=State.UNKNOWN) if unwatched and calm else status
+
+
+def _judged(status: Status, wrong: frozenset[Replica]) -> Status:
+    """Who was read and is wrong is not to be read, nor held for: it has missed something, and copies afresh or stays so."""
+    is_wrong = any(partition == status.partition for partition, _ in wrong)
+    return replace(status, state=State.TOO_LATE) if is_wrong and status.state is not State.UNKNOWN else status
 
 
 def _aged(status: Status, now_ms: int, stale: bool) -> Status:
@@ -133,11 +155,13 @@ def _held(topic: str, memory: Memory, known: Known) -> Held | None:
     )  # fmt: skip
 
 
-def _waiting(memory: Memory, by_hand: tuple[Waiting, ...]) -> tuple[Waiting, ...]:
+def _waiting(
+    memory: Memory, by_hand: tuple[Waiting, ...], wrong: frozenset[Replica]
+) -> tuple[Waiting, ...]:  # fmt: skip
     late = [
         Waiting(partition=away.partition, broker=away.broker, since_ms=away.since_ms, expelled_ms=away.expelled_ms)
         for away in memory.away
-        if away.too_late or away.order
+        if away.too_late or away.order or (away.partition, away.broker) in wrong
     ]
     begun = {(waiting.partition, waiting.broker) for waiting in by_hand}
     return *(waiting for waiting in late if (waiting.partition, waiting.broker) not in begun), *by_hand

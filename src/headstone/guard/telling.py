@@ -25,10 +25,11 @@ from headstone.coordination.guard_values import (
     Status,
     Verify,
 )
+from headstone.guard.actions import Done
 from headstone.guard.alarms import advice
 from headstone.guard.evidence import moment
 from headstone.guard.journal import KeptAlarm
-from headstone.guard.watching import Done, Round
+from headstone.guard.watching import Round
 from headstone.log.shown import visible
 
 
@@ -37,10 +38,11 @@ def news(before: Round | None, now: Round, *, applies: bool, poll_ms: int) -> It
     yield from _leadership(before, now)
     if now.lost is not None:
         if before is None or before.lost != now.lost:
-            yield f"no look at the cluster: {visible(now.lost)}; what is held stays held, trying again"
+            what = "no look" if now.unwritten else "no look at the cluster"
+            yield f"{what}: {visible(now.lost)}; what is held stays held, trying again"
         return
     if before is not None and before.lost is not None:
-        yield "the cluster answers again"
+        yield "the journal can be written again" if before.unwritten else "the cluster answers again"
     known = set(before.problems) if before is not None else set()
     yield from (visible(problem) for problem in now.problems if problem not in known)
     if _too_slow(now, poll_ms) and (before is None or not _too_slow(before, poll_ms)):

@@ -157,7 +157,9 @@ class Truth:
         if broker not in self._brokers:
             raise Refused(Refusal.UNKNOWN_BROKER, f"the cluster knows no broker {broker}")
         known = self._agents.get(broker)
-        if known is not None and session_ms < known.report.session_ms:
+        # One that is silent is over, whenever its clock says that it began.
+        heard = known is not None and broker not in self._silent()
+        if heard and known is not None and session_ms < known.report.session_ms:
             second = f"another agent reports for broker {broker}, and began later: end one of them"
             raise Refused(Refusal.SECOND_AGENT, second)
 
@@ -266,9 +268,11 @@ class Truth:
         )
 
     def clocks(self) -> tuple[Reading, ...]:
-        """Of the brokers' machines, by what their agents said last."""
+        """Of the brokers' machines, by what their agents said last. Not of those that are silent: a clock that was wrong then
+        may be right by now, and what was seen of it is remembered for as long as it matters."""
         with self._lock:
-            return tuple(_reading(agent) for agent in self._agents.values())
+            silent = self._silent()
+            return tuple(_reading(agent) for broker, agent in self._agents.items() if broker not in silent)
 
 
 def _reading(agent: _Agent) -> Reading:

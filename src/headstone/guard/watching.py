@@ -1,8 +1,8 @@
 """The guard's loop: look, decide per topic, remember, act, sleep.
 
 Owns the order of these and what survives a failure of each: the memory is on the disk before anything is done, only the
-guard that leads does anything, and a cluster that is lost is looked for again. Without `applies` it only says what it would
-do. The decision is `coordination/guarding.py`'s, the calls are `acting.py`'s.
+guard that leads does anything, and a cluster or a journal that is lost is tried again. Without `applies` it only says what
+it would do. The decision is `coordination/guarding.py`'s, the calls are `acting.py`'s.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from headstone.coordination.absences import known_below
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import (
     HOLD,
-    Action,
     AddAgain,
-    Alarm,
     AlarmKind,
     Allowed,
     AskBrokers,
     Decision,
     EndPasses,
-    Expel,
     HoldByDefault,
     Memory,
     Release,
@@ -37,11 +34,11 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.coordination.guarding import decide
-from headstone.errors import Unfinished
-from headstone.guard.acting import Outcome, carry_out, forget_old_changes, grown_bytes, put_back, topic_bytes
+from headstone.errors import Unfinished, UsageError
+from headstone.guard.acting import Outcome, forget_old_changes, grown_bytes, put_back, topic_bytes
+from headstone.guard.actions import Actions, Done, is_held
 from headstone.guard.alarms import CLUSTER_LOST, of_cluster, standing, wants_reading
 from headstone.guard.departures import Departures
-from headstone.guard.evidence import evidence
 from headstone.guard.gone_topics import end_topic, forget_idle, is_idle, release_orphaned_default
 from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Remembered
 from headstone.guard.loans import loans
@@ -53,6 +50,7 @@ from headstone.guard.readings import Readings
 from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.recollection import Recollection, released_by_person, with_readings, without_wishes
 from headstone.guard.topic_identity import is_another
+from headstone.log.shown import visible
 
 LEASE_POLLS = 3
 """A lease outlives some looks, and half of the time that a hold may take: another guard must still be in time."""
@@ -62,10 +60,11 @@ PAUSE_MS_MIN = 100
 """A change is followed at this pace, this often; then at the usual one."""
 MARGINS = "margins"
 """Fact of the journal: what the guard that leads counts with, for whoever asks for the status."""
+JOURNAL_LOST = "the journal cannot be written"
+"""Alarm that no journal can keep: it is told by the guard itself, and its metrics."""
 DELETED = "it was deleted"
 NOT_COMPACTED = "it is not compacted any more"
 MADE_ANEW = "it was deleted, and another one has its name now"
-END_TRIES_MAX = 10
 FORGET_EVERY_MS = 86_400_000
 HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
 
@@ -89,15 +88,6 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """An action of one topic; outcome is None if it was only wished for: a dry run, or another guard leads."""
-
-    topic: str
-    action: Action
-    outcome: Outcome | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One look and what came of it. `lost` is why there was none; memories and statuses are then the last known."""
 
@@ -118,6 +108,8 @@ class Round:
     looked_ms: int | None = None
     """When the newest look at the whole began; None: there was none."""
     lost: str | None = None
+    unwritten: bool = False
+    """It was lost by the journal, not by the cluster."""
 
     @property
     def hasty(self) -> tuple[str, ...]:
@@ -134,14 +126,15 @@ class Watcher:
     ) -> None:  # fmt: skip
         self.settings = settings
         self.looking = False
-        self.calls_failed = 0
+        self._looks_failed = 0
         self.looks = 0
         self._admin, self._look, self._journal, self._clock = admin, look, journal, clock
         self._readings, self._readmissions, self._missed = readings, readmissions, missed
         self._recollection = Recollection(journal)
-        self._held_on: dict[str, tuple[int, ...]] = {}
-        self._end_tries: dict[str, int] = {}
-        self._accepted_ms: dict[str, int] = {}
+        self._actions = Actions(
+            settings.name, lease_ms=settings.lease_ms, admin=admin, journal=journal, clock=clock,
+            recollection=self._recollection, readmissions=readmissions,
+        )  # fmt: skip
         self._held_bytes: dict[str, int] = {}
         self._statuses: dict[str, tuple[Status, ...]] = {}
         self._memories: dict[str, Memory] = {}
@@ -150,6 +143,11 @@ class Watcher:
         self._gone: dict[str, str] = {}
         """Topics that the look found gone, or without need of a guard, and why."""
         self._forgot_ms = 0
+        self._newest: Round | None = None
+
+    @property
+    def calls_failed(self) -> int:
+        return self._looks_failed + self._actions.failed
 
     def run(self, stop: threading.Event, tell: Callable[[Round], None]) -> None:
         """Until `stop`. Looks begin poll_ms apart, sooner while a change is followed."""
@@ -160,19 +158,38 @@ class Watcher:
             now_ms = self._clock()
             if not hasty or not whole_ms <= now_ms < whole_ms + poll_ms:
                 hasty, whole_ms = (), now_ms
-            result = self.round(hasty or None)
+            result = self._tried(hasty or None)
             tell(result)
             hasty_looks = hasty_looks + 1 if result.hasty else 0
             hasty = result.hasty if hasty_looks <= HASTY_LOOKS_MAX else ()
             pause_ms = min(HASTY_MS, poll_ms) if hasty else whole_ms + poll_ms - self._clock()
             stop.wait(min(max(pause_ms, PAUSE_MS_MIN), poll_ms) / 1000)
 
+    def _tried(self, only: Sequence[str] | None) -> Round:
+        """A journal that cannot be written, as while somebody copies it or its disk is full, costs a round and not the guard:
+        what is held stays held, and the next round looks again. Not the first one: somebody is there who can see to it."""
+        try:
+            return self.round(only)
+        except Unfinished as error:
+            if self._newest is None:
+                raise
+            self._looks_failed += 1
+            alarm = KeptAlarm(kind=JOURNAL_LOST, detail=str(error))
+            alarms = (*(kept for kept in self._newest.alarms if kept.kind != JOURNAL_LOST), alarm)
+            now_ms = self._clock()
+            self._newest = replace(
+                self._newest, began_ms=now_ms, ended_ms=now_ms, done=(), problems=(str(error),), alarms=alarms,
+                lost=str(error), unwritten=True,
+            )  # fmt: skip
+            return self._newest
+
     def round(self, only: Sequence[str] | None = None) -> Round:
         """Look, decide, remember, act: once; of the topics whose change is followed, or of all that are watched."""
         began_ms = self._clock()
         lease = self._journal.lead(
-            self.settings.name, now_ms=began_ms, lease_ms=self.settings.lease_ms, applies=self.settings.applies
-        )
+            self.settings.name, now_ms=began_ms, lease_ms=self.settings.lease_ms, applies=self.settings.applies,
+            topics=self.settings.topics,
+        )  # fmt: skip
         leads = lease.holder == self.settings.name
         if not leads:
             return self._stand_by(began_ms, lease)
@@ -184,23 +201,35 @@ class Watcher:
         problems = list(look.problems)
         try:
             # A look may outlast the lease: of a large cluster, of brokers that answer late.
-            lease = self._journal.renew(self.settings.name, now_ms=self._clock(), lease_ms=self.settings.lease_ms)
+            lease = self._renew()
             problems += self._end_gone(look)
             released = self._journal.released()
             decided = {seen.topic: self._decided(seen, released) for seen in look.topics}
-            problems += self._remember(decided, seen_topics, began_ms if only is None else None)
+            self._remember(decided, seen_topics, began_ms if only is None else None)
             done = self._act(decided, seen_topics)
+            problems += self._put_back()
         except LeaseLost:
             return self._stand_by(began_ms, self._journal.lease() or lease)
         self._note(decided, done, began_ms, whole=only is None)
         if only is None:
             self._journal.set_alarms("", of_cluster(look.problems, look.unread), now_ms=self._clock())
         self.looks += 1
-        self.calls_failed += len(look.problems)
+        self._looks_failed += len(look.problems)
         return self._result(began_ms, lease, True, tuple(done), tuple(problems), whole=only is None)
 
+    def _renew(self) -> Lease:
+        """LeaseLost if another guard has led since."""
+        return self._journal.renew(self.settings.name, now_ms=self._clock(), lease_ms=self.settings.lease_ms)
+
     def _stand_by(self, began_ms: int, lease: Lease) -> Round:
-        """Another guard leads: what it shows is in the journal, and the cluster is asked once and not twice."""
+        """Another guard leads: what it shows is in the journal, and the cluster is asked once and not twice. One that watches
+        other topics is nobody to stand by for: nobody would guard these."""
+        if set(lease.topics) != set(self.settings.topics):
+            raise UsageError(
+                f"{self._journal.path}: guard {visible(lease.holder)} leads with this journal and watches "
+                f"{_named(lease.topics)}; this one is to watch {_named(self.settings.topics)}, which nobody would guard: name "
+                "another file with --journal, or start one guard for all of them"
+            )
         self._recollection.forget()
         self._memories, self._statuses, self._held_bytes = {}, self._journal.shown(), {}
         self._looked_ms = self._journal.looked_ms()
@@ -241,7 +270,7 @@ class Watcher:
 
     def _lost(self, began_ms: int, lease: Lease, why: str) -> Round:
         """What is set stays set, which is safe; it is told, and looked for again."""
-        self.calls_failed += 1
+        self._looks_failed += 1
         self._journal.set_alarms("", [KeptAlarm(kind=CLUSTER_LOST, detail=why)], now_ms=began_ms)
         return self._result(began_ms, lease, True, (), (why,), whole=True, lost=why)
 
@@ -249,19 +278,20 @@ class Watcher:
         self, began_ms: int, lease: Lease, leads: bool, done: tuple[Done, ...], problems: tuple[str, ...], *, whole: bool,
         lost: str | None = None,
     ) -> Round:  # fmt: skip
-        return Round(
+        self._newest = Round(
             began_ms=began_ms, ended_ms=self._clock(), lease=lease, leads=leads, cluster_id=self._journal.cluster_id,
             whole=whole, memories=dict(self._memories), statuses=dict(self._statuses), done=done,
             alarms=tuple(self._journal.alarms()), problems=problems, held_bytes=dict(self._held_bytes),
             looked_ms=self._looked_ms, lost=lost,
         )  # fmt: skip
+        return self._newest
 
     def _decided(self, seen: TopicSeen, released: Mapping[str, int]) -> tuple[Memory, Decision]:
         """With what was asked of brokers since, what was read of replicas, and what a person released."""
         memory = released_by_person(self._recollection.memory(seen.topic), released.get(seen.topic))
         now_ms = self._clock()
-        held_on = tuple(sorted({*seen.held_on, *self._held_on.pop(seen.topic, ())}))
-        seen = replace(seen, held_on=held_on, hold_accepted_ms=self._accepted_ms.get(seen.topic))
+        held_on = tuple(sorted({*seen.held_on, *self._actions.held_on(seen.topic)}))
+        seen = replace(seen, held_on=held_on, hold_accepted_ms=self._actions.accepted_ms(seen.topic))
         seen = with_readings(seen, self._journal.readings(seen.topic), now_ms)
         return memory, decide(memory, seen, now_ms, self.settings.margins, self.settings.allowed)
 
@@ -280,14 +310,12 @@ class Watcher:
                 self._departures.note(self._recollection.memory(topic).topic_id, look.asked_ms)
                 remarks.append(end_topic(self._journal, topic, why=why, now_ms=self._clock()))
             self._recollection.drop(topic)
-            self._held_on.pop(topic, None)
-            self._accepted_ms.pop(topic, None)
-            self._end_tries.pop(topic, None)
+            self._actions.forget(topic)
         return remarks
 
     def _remember(
         self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen], looked_ms: int | None
-    ) -> list[str]:  # fmt: skip
+    ) -> None:  # fmt: skip
         """On the disk before anything is done."""
         kept = {
             topic: Remembered(
@@ -314,31 +342,34 @@ class Watcher:
         if not self._forgot_ms <= self._clock() < self._forgot_ms + FORGET_EVERY_MS:
             self._forgot_ms = self._clock()
             forget_old_changes(self._journal, now_ms=self._forgot_ms)
+
+    def _put_back(self) -> list[str]:
+        """What is left of an interrupted guard, and of topics that are gone. Behind all actions: no hold waits for it."""
         if not self.settings.applies:
             return []
+        self._renew()
+        memories = (self._recollection.memory(topic) for topic in self._journal.names())
         try:
             remarks = put_back(self._admin, self._journal)
-            return remarks + release_orphaned_default(self._admin, self._journal, now_ms=self._clock())
+            return remarks + release_orphaned_default(self._admin, self._journal, memories, now_ms=self._clock())
         except Unfinished as error:
             return [f"what an interrupted guard began was not put back: {error}"]
 
     def _act(self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen]) -> list[Done]:
-        done = []
-        wanted = [*_actions(decided), *self._unended(decided)]
-        for topic, action in wanted:
-            outcome = self._acted(topic, action, decided[topic][1], seen[topic]) if self.settings.applies else None
-            done.append(Done(topic=topic, action=action, outcome=outcome))
-        if self._readings is not None and self.settings.applies:
-            self._readings.want([action for _, action in wanted if isinstance(action, Verify)], decided.keys())
+        if not self.settings.applies:
+            return [Done(topic=topic, action=action, outcome=None) for topic, action in self._actions.wanted(decided)]
+        done = self._actions.carry_out(decided, seen)
+        if self._readings is not None:
+            self._readings.want([each.action for each in done if isinstance(each.action, Verify)], decided.keys())
         return done + self._readmit()
 
     def _readmit(self) -> list[Done]:
         """Those that were begun, a step further; what is told of them here is only what keeps them."""
-        if self._readmissions is None or not self.settings.applies:
+        if self._readmissions is None:
             return []
-        self._journal.check_lease(self.settings.name, now_ms=self._clock())
+        self._renew()
         stuck = self._readmissions.go_on()
-        self.calls_failed += len(stuck)
+        self._looks_failed += len(stuck)
         return [
             Done(
                 topic=kept.readmission.topic, outcome=Outcome(why=kept.why),
@@ -349,41 +380,6 @@ class Watcher:
             )
             for kept in stuck
         ]  # fmt: skip
-
-    def _unended(self, decided: Mapping[str, tuple[Memory, Decision]]) -> list[tuple[str, Action]]:
-        """Passes are asked to end once, when a hold is confirmed: what was refused is asked for again, some times."""
-        wanted: list[tuple[str, Action]] = []
-        for topic, tries in list(self._end_tries.items()):
-            if topic in decided and (tries > END_TRIES_MAX or not _is_held(decided[topic][1].memory)):
-                del self._end_tries[topic]
-            elif topic in decided:
-                wanted.append((topic, EndPasses(topic=topic)))
-        return wanted
-
-    def _acted(self, topic: str, action: Action, decision: Decision, seen: TopicSeen) -> Outcome:
-        if isinstance(action, Verify):
-            return Outcome()
-        if isinstance(action, Expel | AddAgain):
-            if self._readmissions is not None:
-                self._readmissions.want(action)
-            return Outcome(needed=False)
-        now_ms = self._clock()
-        self._journal.check_lease(self.settings.name, now_ms=now_ms)
-        text = evidence(seen, decision.statuses)
-        outcome = carry_out(action, self._admin, self._journal, now_ms=now_ms, topic=topic, evidence=text)
-        if outcome.held_on:
-            self._held_on[topic] = outcome.held_on
-        if isinstance(action, EndPasses):
-            tries = self._end_tries.pop(topic, 0)
-            if outcome.why is not None:
-                self._end_tries[topic] = tries + 1
-        if isinstance(action, SetHold):
-            # What it found just before is on the disk only: remembered as it was decided, it would be overwritten there.
-            self._recollection.drop(topic)
-            if outcome.why is None:
-                self._accepted_ms[topic] = self._clock()
-        self.calls_failed += outcome.why is not None
-        return outcome
 
     def _note(
         self, decided: Mapping[str, tuple[Memory, Decision]], done: Sequence[Done], began_ms: int, *, whole: bool
@@ -418,7 +414,7 @@ class Watcher:
 
     def _measure(self) -> None:
         """One question to each broker, and only while something is held."""
-        held = sorted(topic for topic, memory in self._memories.items() if _is_held(memory))
+        held = sorted(topic for topic, memory in self._memories.items() if is_held(memory))
         if not held:
             self._held_bytes = {}
             return
@@ -433,15 +429,5 @@ class Watcher:
         self._held_bytes = grown_bytes({topic: known[topic] for topic in held if topic in known}, sizes)
 
 
-def _is_held(memory: Memory) -> bool:
-    return memory.hold is not None and memory.hold.seen_ms is not None and memory.hold.released_ms is None
-
-
-def _actions(decided: Mapping[str, tuple[Memory, Decision]]) -> list[tuple[str, Action]]:
-    """Alarms apart: they are told by what stands."""
-    return [
-        (topic, action)
-        for topic, (_, decision) in decided.items()
-        for action in decision.actions
-        if not isinstance(action, Alarm)
-    ]
+def _named(topics: Sequence[str]) -> str:
+    return ", ".join(visible(topic) for topic in sorted(topics)) or "every compacted topic"
