@@ -2,28 +2,24 @@
 
 Owns when to hold, to verify, to release, to readmit, and when to leave things to a person. Pure: the clock is an argument,
 calls are the caller's, and any of them may fail, be late or be done twice (docs/rfcs/0003-guard.md). Who is away and
-since when is `absences.py`'s; the sums are `danger.py`'s.
+since when is `absences.py`'s, what became of a hold is `holding.py`'s; the sums are `danger.py`'s.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headstone.coordination.absences import (
-    danger_of,
     in_effect,
     is_excused,
     is_held,
-    is_held_by_default,
-    is_reached_by_default,
     is_too_short,
     learn_absences,
     learn_ends,
     learn_retentions,
     learn_skews,
-    shows_hold,
 )
-from headstone.coordination.danger import Danger, Margins
+from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
@@ -32,15 +28,12 @@ from headstone.coordination.guard_values import (
     Alarm,
     AlarmKind,
     Allowed,
-    AskBrokers,
     Away,
     Complete,
     Configs,
     Decision,
-    EndPasses,
     Expel,
     Hold,
-    HoldByDefault,
     Memory,
     PartitionSeen,
     Release,
@@ -52,22 +45,13 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
+from headstone.coordination.holding import Case, cases_of, follow_hold, is_news
 from headstone.coordination.judging import has_source, is_dispensable, missed_span, verdict_of, was_read
 
-ROBOT_MS = 600_000
-"""A robot puts back what it found at its next round; somebody who does it later than this is a person."""
 REREAD_MS = 600_000
 """What a reading could not tell, of this replica or of the one that it would copy, is read again."""
 STALE_LOOKS = 4
 """A look older than this many polling intervals says nothing about now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One absence with its sums."""
-
-    away: Away
-    danger: Danger
 
 
 def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed) -> Decision:
@@ -76,10 +60,10 @@ def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allow
     memory = learn_skews(replace(memory, topic_id=seen.topic_id or memory.topic_id), seen)
     memory = learn_ends(memory, seen)
     memory = learn_absences(memory, seen, now_ms, margins)
-    memory, hold_actions = _follow_hold(memory, seen, now_ms, margins, allowed)
+    memory, hold_actions = follow_hold(memory, seen, now_ms, margins, allowed)
     memory, late_alarms = _note_too_late(memory, seen, now_ms, margins)
     memory, returned = _returned(memory, seen, margins, allowed)
-    cases = _cases(memory, seen, margins)
+    cases = cases_of(memory, seen, margins)
     memory, wanted = _hold_or_release(memory, seen, cases, now_ms, margins)
     statuses = tuple(_status(memory, seen, partition, cases, now_ms, margins) for partition in seen.partitions)
     actions = (*_too_short(memory, seen, margins), *hold_actions, *late_alarms, *returned, *wanted)
@@ -91,155 +75,6 @@ def _too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Action
     return [Alarm(kind=AlarmKind.RETENTION_TOO_SHORT, topic=seen.topic)] if short else []
 
 
-def _cases(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:
-    partitions = {partition.partition: partition for partition in seen.partitions}
-    return [
-        Case(away=away, danger=danger_of(memory, partitions[away.partition], away, margins)) for away in memory.away
-    ]  # fmt: skip
-
-
-def _first_unsafe_ms(cases: list[Case]) -> int | None:
-    """Of those that a hold can still save; one that never had everything is read instead."""
-    saved = [case for case in cases if not case.away.too_late and case.danger.complete_ms is not None]
-    return min((case.danger.unsafe_ms for case in saved), default=None)
-
-
-def _follow_hold(
-    memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed
-) -> tuple[Memory, list[Action]]:
-    """What became of the hold that the guard asked for: not there yet, there, undone."""
-    actions: list[Action] = []
-    if is_held(seen.overrides) and (memory.hold is None or is_held(memory.hold.found)):
-        actions.append(Alarm(kind=AlarmKind.FOREIGN_HOLD, topic=seen.topic))
-    if memory.hold is None:
-        return memory, actions
-    hold = _learn_shown(memory.hold, seen)
-    memory = replace(memory, hold=hold)
-    if hold.released_ms is not None:
-        return memory, actions
-    if hold.undone_ms is not None:
-        memory, more = _follow_default(memory, hold, seen, margins, allowed)
-        actions += more
-    elif _gone(hold, seen, margins):
-        if _by_own_release(hold, seen, margins):
-            again = replace(hold, seen_ms=None, shown_ms=None, accepted_ms=None, confirmed=(), confirmed_ms=None)
-            return replace(memory, hold=again), actions
-        memory, more = _undone(memory, hold, seen, allowed)
-        actions += more
-    if not _stands(memory, seen):
-        return memory, actions
-    memory, more = _confirm(memory, seen, now_ms, margins)
-    return memory, [*actions, *more]
-
-
-def _learn_shown(hold: Hold, seen: TopicSeen) -> Hold:
-    if is_held(seen.overrides):
-        hold = replace(hold, shown_ms=seen.asked_ms)
-    accepted_ms = seen.hold_accepted_ms
-    if hold.accepted_ms is None and accepted_ms is not None and accepted_ms >= hold.asked_ms:
-        hold = replace(hold, accepted_ms=accepted_ms)
-    return hold
-
-
-def _gone(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
-    """An old answer would show what was there before the hold; anything else is news."""
-    if is_held(seen.overrides):
-        return False
-    strange = hold.seen_ms is not None and seen.overrides != hold.found
-    return strange or _is_news(seen, margins, hold.shown_ms, hold.accepted_ms)
-
-
-def _is_news(seen: TopicSeen, margins: Margins, *there_ms: int | None) -> bool:
-    """Whether what was there at these times, as far as they are known, is gone: the answer cannot be an older one."""
-    times = [ms for ms in there_ms if ms is not None]
-    return bool(times) and seen.asked_ms > max(times) + margins.metadata_age_ms
-
-
-def _by_own_release(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
-    """The guard's own release, which overtook nobody but its next hold: that is asked for again."""
-    noticed_ms = margins.effect_ms + 2 * margins.metadata_age_ms + margins.poll_ms
-    return hold.late_release_ms is not None and seen.asked_ms - hold.late_release_ms <= noticed_ms
-
-
-def _stands(memory: Memory, seen: TopicSeen) -> bool:
-    """Whether the brokers are worth asking: the topic's own hold is there, or the cluster default's was asked for."""
-    hold = memory.hold
-    assert hold is not None
-    if hold.undone_ms is None:
-        return shows_hold(seen)
-    return memory.default_hold is not None and hold.default_undone_ms is None and hold.out_of_reach_ms is None
-
-
-def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
-    """Each live broker is asked until it says itself that it has the hold: an answer from any other is not enough."""
-    hold = memory.hold
-    assert hold is not None
-    actions: list[Action] = []
-    unsafe_ms = _first_unsafe_ms(_cases(memory, seen, margins))
-    confirmed = tuple(sorted({*hold.confirmed, *seen.held_on}))
-    missing = tuple(broker for broker in seen.alive if broker not in confirmed)
-    confirmed_ms = hold.confirmed_ms if hold.confirmed_ms is not None or missing else now_ms
-    if missing:
-        actions.append(AskBrokers(topic=seen.topic, brokers=missing))
-        if unsafe_ms is not None and now_ms >= unsafe_ms - margins.poll_ms:
-            actions += [Alarm(kind=AlarmKind.NOT_CONFIRMED, topic=seen.topic, broker=broker) for broker in missing]
-    elif hold.confirmed_ms is None and unsafe_ms is not None and now_ms + margins.pass_start_ms > unsafe_ms:
-        actions.append(EndPasses(topic=seen.topic))
-    seen_ms = hold.seen_ms if hold.seen_ms is not None else seen.asked_ms
-    shown_ms = hold.shown_ms if hold.shown_ms is not None else seen.asked_ms
-    hold = replace(hold, seen_ms=seen_ms, shown_ms=shown_ms, confirmed=confirmed, confirmed_ms=confirmed_ms)
-    return replace(memory, hold=hold), actions
-
-
-def _undone(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
-    """Told and left alone. Only a robot, which puts back exactly what it knew, is answered: out of its reach."""
-    there_ms = hold.seen_ms if hold.seen_ms is not None else hold.accepted_ms
-    assert there_ms is not None
-    robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= ROBOT_MS
-    kind = AlarmKind.UNDONE_BY_ROBOT if robot else AlarmKind.CHANGED_BY_PERSON
-    hold = replace(hold, undone_ms=seen.asked_ms, by_robot=robot, confirmed=(), confirmed_ms=None)
-    memory, answer = _answer_robot(replace(memory, hold=hold), hold, seen, allowed)
-    return memory, [Alarm(kind=kind, topic=seen.topic), *answer]
-
-
-def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
-    """Where the cluster default reaches the topic, and as soon as that is allowed: perhaps only at the next start."""
-    reached = is_reached_by_default(seen.overrides)
-    if hold.by_robot and reached and allowed.cluster_default and memory.default_hold is None:
-        return replace(memory, default_hold=seen.default_overrides), [HoldByDefault(configs=DEFAULT_HOLD)]
-    return memory, []
-
-
-def _follow_default(
-    memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
-) -> tuple[Memory, list[Action]]:
-    """The cluster default is asked for until the cluster shows it; who undoes that is a person, told and left alone."""
-    if memory.default_hold is None:
-        return _answer_robot(memory, hold, seen, allowed)
-    if hold.default_undone_ms is not None:
-        return memory, []
-    hold, alarms = _follow_reach(hold, seen, margins)
-    if is_held_by_default(seen.default_overrides):
-        return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), alarms
-    if hold.default_seen_ms is not None and not _is_news(seen, margins, hold.default_seen_ms):
-        return replace(memory, hold=hold), alarms
-    if hold.default_seen_ms is None or _by_own_release(hold, seen, margins):
-        hold = replace(hold, default_seen_ms=None, confirmed=(), confirmed_ms=None)
-        return replace(memory, hold=hold), [*alarms, HoldByDefault(configs=DEFAULT_HOLD)]
-    hold = replace(hold, default_undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
-    return replace(memory, hold=hold), [Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)]
-
-
-def _follow_reach(hold: Hold, seen: TopicSeen, margins: Margins) -> tuple[Hold, list[Action]]:
-    """Overrides of its own take a topic away from the cluster default's hold. Brokers are asked anew once they are gone."""
-    if is_reached_by_default(seen.overrides):
-        back = hold.out_of_reach_ms is not None and _is_news(seen, margins, hold.out_of_reach_ms)
-        return (replace(hold, out_of_reach_ms=None) if back else hold), []
-    alarm = Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)
-    alarms: list[Action] = [] if hold.out_of_reach_ms is not None else [alarm]
-    return replace(hold, out_of_reach_ms=seen.asked_ms, confirmed=(), confirmed_ms=None), alarms
-
-
 def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
     """A replica whose moment of danger came without a hold in effect.
 
@@ -249,7 +84,7 @@ def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
     away: list[Away] = []
     alarms: list[Action] = []
     hold = memory.hold
-    for case in _cases(memory, seen, margins):
+    for case in cases_of(memory, seen, margins):
         absence = case.away
         held_ms = hold.confirmed_ms if hold is not None and in_effect(memory) else None
         needed_ms = case.danger.unsafe_ms if absence.complete_ms is not None else absence.since_ms
@@ -383,7 +218,7 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
     # A call that was given up, or repeated, may still arrive, and an old answer may show what is gone: the hold is
     # remembered for as long as either could be.
     last_ms = max(hold.asked_ms + margins.effect_ms, hold.shown_ms or 0, hold.default_seen_ms or 0)
-    waits = bool(actions) or (not is_held(hold.found) and not _is_news(seen, margins, last_ms))
+    waits = bool(actions) or (not is_held(hold.found) and not is_news(seen, margins, last_ms))
     left = replace(hold, released_ms=now_ms) if waits else None
     return replace(memory, hold=left, default_hold=default), actions
 
