@@ -35,6 +35,7 @@ class Model:
     """Overrides by topic."""
     broker_configs: dict[str, str] = field(default_factory=dict)
     """Of each."""
+    broker_configs_error: int = 0
     retention_ms: dict[int, str] = field(default_factory=dict)
     """By broker, of topics without an override."""
     silent: set[int] = field(default_factory=set)
@@ -137,6 +138,7 @@ def configs(model: Model, broker: int, question: Reader, answer: Writer) -> None
     answer.put("i", 0).array(len(resources))
     for kind, name, keys in resources:
         error = UNKNOWN_TOPIC if name in model.deleted else model.refused.get(DESCRIBE_CONFIGS, 0)
+        error = error if kind == TOPIC else error or model.broker_configs_error
         defaults = {
             "cleanup.policy": "delete", "delete.retention.ms": model.retention_ms.get(broker, "86400000"),
             "min.insync.replicas": "1", "min.cleanable.dirty.ratio": "0.5", "min.compaction.lag.ms": "0",

@@ -32,8 +32,8 @@ def is_held(overrides: Configs) -> bool:
     return all(values.get(name) == value for name, value in HOLD)
 
 
-def is_held_by_default(overrides: Configs) -> bool:
-    values = dict(overrides)
+def is_held_by_default(overrides: Configs | None) -> bool:
+    values = dict(overrides or ())
     return all(values.get(name) == value for name, value in DEFAULT_HOLD)
 
 

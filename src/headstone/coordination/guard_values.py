@@ -93,8 +93,8 @@ class TopicSeen:
     in_sync_min: int = 1
     hold_accepted_ms: int | None = None
     """When the cluster last answered a SetHold of this topic without an error, if the caller knows."""
-    default_overrides: Configs = ()
-    """The cluster default's own overrides of the settings of DEFAULT_HOLD."""
+    default_overrides: Configs | None = ()
+    """The cluster default's own overrides of the settings of DEFAULT_HOLD; None: nobody answered."""
     topic_id: str | None = None
     """None: the cluster gives none. Whoever calls gives no memory of a topic of another id."""
 

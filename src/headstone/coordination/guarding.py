@@ -208,8 +208,8 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
     actions: list[Action] = []
     if restore := _to_restore(HOLD, seen.overrides, hold.found):
         actions.append(Release(topic=seen.topic, restore=restore))
-    default = memory.default_hold
-    if default is not None:
+    default, unknown = memory.default_hold, memory.default_hold is not None and seen.default_overrides is None
+    if default is not None and seen.default_overrides is not None:
         restore = _to_restore(DEFAULT_HOLD, seen.default_overrides, default)
         if restore:
             actions.append(ReleaseDefault(restore=restore))
@@ -218,7 +218,7 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
     # A call that was given up, or repeated, may still arrive, and an old answer may show what is gone: the hold is
     # remembered for as long as either could be.
     last_ms = max(hold.asked_ms + margins.effect_ms, hold.shown_ms or 0, hold.default_seen_ms or 0)
-    waits = bool(actions) or (not is_held(hold.found) and not is_news(seen, margins, last_ms))
+    waits = bool(actions) or unknown or (not is_held(hold.found) and not is_news(seen, margins, last_ms))
     left = replace(hold, released_ms=now_ms) if waits else None
     return replace(memory, hold=left, default_hold=default), actions
 

@@ -157,8 +157,9 @@ def _undone(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tu
 def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
     """Where the cluster default reaches the topic, and as soon as that is allowed: perhaps only at the next start."""
     reached = is_reached_by_default(seen.overrides)
-    if hold.by_robot and reached and allowed.cluster_default and memory.default_hold is None:
-        return replace(memory, default_hold=seen.default_overrides), [HoldByDefault(configs=DEFAULT_HOLD)]
+    before = seen.default_overrides  # without it nobody could put it back
+    if hold.by_robot and reached and allowed.cluster_default and memory.default_hold is None and before is not None:
+        return replace(memory, default_hold=before), [HoldByDefault(configs=DEFAULT_HOLD)]
     return memory, []
 
 
@@ -171,6 +172,9 @@ def _follow_default(
     if hold.default_undone_ms is not None:
         return memory, []
     hold, alarms = _follow_reach(hold, seen, margins)
+    if seen.default_overrides is None:
+        # Nobody answered, which says nothing of the default: neither that it is there nor that somebody undid it.
+        return replace(memory, hold=hold), alarms
     if is_held_by_default(seen.default_overrides):
         return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), alarms
     if hold.default_seen_ms is not None and not is_news(seen, margins, hold.default_seen_ms):

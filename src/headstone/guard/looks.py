@@ -225,15 +225,16 @@ def _described(
     raise Unfinished(f"{'; '.join(failed)}: nothing that brokers say is known to be new")
 
 
-def _default_overrides(admin: Admin, problems: list[str]) -> Overrides:
-    """Whoever may not describe the default may not alter it either: then it does not matter what it is."""
+def _default_overrides(admin: Admin, problems: list[str]) -> Overrides | None:
+    """None: nobody answered. Whoever may not describe the default may not alter it either: then it does not matter what it
+    is."""
     try:
         configs = admin.broker_configs(None)
     except NotPermitted:
         return ()
     except Unfinished as error:
         problems.append(str(error))
-        return ()
+        return None
     return tuple((name, configs[name].value if name in configs else None) for name, _ in DEFAULT_HOLD)
 
 

@@ -1,0 +1,83 @@
+"""What became of a hold: whose it is, who undid it, and whether the cluster default stands in for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
+    AlarmKind,
+    Allowed,
+    AskBrokers,
+    Configs,
+    HoldByDefault,
+    ReleaseDefault,
+    State,
+    Verdict,
+)
+from tests.coordination.guard_watch import (
+    HOUR_MS,
+    MARGINS,
+    NEWS_MS,
+    NOTHING,
+    SECOND_MS,
+    START_MS,
+    UNSAFE_MS,
+    Watch,
+    alarm,
+    partition,
+)
+
+NO_DEFAULT: Configs = tuple((name, None) for name, _ in DEFAULT_HOLD)
+UNDONE_MS = START_MS + 13 * HOUR_MS + 60 * SECOND_MS
+BY_DEFAULT = HoldByDefault(configs=DEFAULT_HOLD)
+ASK_ALL = AskBrokers(topic="orders", brokers=(1, 2, 3))
+
+
+def undone_by_a_robot() -> Watch:
+    """A minute after it was set; the cluster default may be used."""
+    watch = Watch(Allowed(cluster_default=True))
+    watch.look = replace(watch.look, default_overrides=NO_DEFAULT)
+    watch.held()
+    return watch
+
+
+def held_by_default() -> Watch:
+    watch = undone_by_a_robot()
+    watch.sees(at_ms=UNDONE_MS, overrides=NOTHING)
+    held = watch.sees(at_ms=UNDONE_MS + 1, default_overrides=DEFAULT_HOLD, held_on=(1, 2, 3))
+    assert held.statuses[0].state == State.HELD
+    return watch
+
+
+def test_a_question_about_the_default_that_nobody_answered_ends_no_hold() -> None:
+    watch = held_by_default()
+    for look in range(1, 4):
+        unknown = watch.sees(at_ms=UNDONE_MS + look * 2 * NEWS_MS, default_overrides=None)
+        assert (unknown.actions, unknown.statuses[0].state) == ((), State.HELD)
+    late = watch.sees(at_ms=UNSAFE_MS + HOUR_MS, default_overrides=DEFAULT_HOLD)
+    assert (late.actions, late.statuses[0].state) == ((), State.HELD)
+    gone = watch.sees(at_ms=UNSAFE_MS + 2 * HOUR_MS, default_overrides=NO_DEFAULT, held_on=())
+    assert gone.actions[0] == alarm(AlarmKind.CHANGED_BY_PERSON)
+
+
+def test_a_default_of_which_nothing_is_known_is_not_used_before_it_could_be_put_back() -> None:
+    watch = undone_by_a_robot()
+    unknown = watch.sees(at_ms=UNDONE_MS, overrides=NOTHING, default_overrides=None)
+    assert unknown.actions == (alarm(AlarmKind.UNDONE_BY_ROBOT),)
+    found: Configs = ((DEFAULT_HOLD[0][0], "0.3"), *NO_DEFAULT[1:])
+    told = watch.sees(at_ms=UNDONE_MS + 1, default_overrides=found)
+    assert (told.actions, told.memory.default_hold) == ((BY_DEFAULT, ASK_ALL), found)
+
+
+def test_a_default_of_which_nothing_is_known_is_put_back_once_somebody_answers() -> None:
+    watch = held_by_default()
+    back_ms = UNDONE_MS + HOUR_MS
+    watch.sees(partition(), at_ms=back_ms)
+    right = partition(verdict=Verdict.RIGHT, read_ms=back_ms)
+    unknown = watch.sees(right, at_ms=back_ms + 1, default_overrides=None)
+    assert (unknown.actions, unknown.memory.default_hold) == ((), NO_DEFAULT)
+    later_ms = back_ms + 2 * MARGINS.effect_ms
+    assert watch.sees(right, at_ms=later_ms, default_overrides=None).memory.default_hold == NO_DEFAULT
+    told = watch.sees(right, at_ms=later_ms + 1, default_overrides=DEFAULT_HOLD)
+    assert told.actions == (ReleaseDefault(restore=NO_DEFAULT),)
