@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
+    HOLD,
     AlarmKind,
     Allowed,
     AskBrokers,
@@ -16,11 +17,13 @@ from headstone.coordination.guard_values import (
     Verdict,
 )
 from tests.coordination.guard_watch import (
+    BEHIND,
     HOUR_MS,
     MARGINS,
     NEWS_MS,
     NOTHING,
     SECOND_MS,
+    SET_HOLD,
     START_MS,
     UNSAFE_MS,
     Watch,
@@ -81,3 +84,39 @@ def test_a_default_of_which_nothing_is_known_is_put_back_once_somebody_answers()
     assert watch.sees(right, at_ms=later_ms, default_overrides=None).memory.default_hold == NO_DEFAULT
     told = watch.sees(right, at_ms=later_ms + 1, default_overrides=DEFAULT_HOLD)
     assert told.actions == (ReleaseDefault(restore=NO_DEFAULT),)
+
+
+def held_by_somebodys_default() -> Watch:
+    """The guard's own hold was refused; a person holds by the cluster default, as every broker says."""
+    watch = Watch()
+    due_ms = START_MS + 13 * HOUR_MS
+    assert watch.sees(BEHIND, at_ms=due_ms).actions == (SET_HOLD,)
+    held = watch.sees(at_ms=due_ms + SECOND_MS, default_overrides=DEFAULT_HOLD, held_on=(1, 2, 3))
+    assert (held.actions, held.statuses[0].state) == ((SET_HOLD,), State.HELD)
+    return watch
+
+
+def test_what_brokers_hold_by_somebodys_default_is_not_the_guards_own_hold_which_is_asked_for_on() -> None:
+    watch = held_by_somebodys_default()
+    later_ms = START_MS + 13 * HOUR_MS + 2 * NEWS_MS
+    silent = watch.sees(at_ms=later_ms, held_on=(1, 2))
+    assert (silent.actions, silent.statuses[0].state) == ((SET_HOLD,), State.HELD)
+    past = watch.sees(at_ms=UNSAFE_MS + HOUR_MS, held_on=(1, 2, 3))
+    assert (past.actions, past.statuses[0].state) == ((SET_HOLD,), State.HELD)
+    own = watch.sees(at_ms=UNSAFE_MS + 2 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))
+    assert (own.actions, own.statuses[0].state) == ((), State.HELD)
+
+
+def test_what_brokers_hold_by_somebodys_default_ends_with_it() -> None:
+    watch = held_by_somebodys_default()
+    later_ms = START_MS + 13 * HOUR_MS + 2 * NEWS_MS
+    gone = watch.sees(at_ms=later_ms, default_overrides=NO_DEFAULT, held_on=(1, 2))
+    assert (gone.actions, gone.statuses[0].state) == ((SET_HOLD,), State.WATCHED)
+
+
+def test_brokers_that_all_have_the_hold_show_that_it_was_accepted_before_an_older_answer_does() -> None:
+    watch = Watch()
+    due_ms = START_MS + 13 * HOUR_MS
+    watch.sees(BEHIND, at_ms=due_ms)
+    held = watch.sees(at_ms=due_ms + SECOND_MS, hold_accepted_ms=due_ms + 1, held_on=(1, 2, 3))
+    assert (held.actions, held.statuses[0].state) == ((), State.HELD)

@@ -174,9 +174,10 @@ def _hold_or_release(
             # Somebody else's: it counts as long as it stands.
             theirs = Hold(asked_ms=now_ms, found=found, seen_ms=seen.asked_ms, shown_ms=seen.asked_ms)
             return replace(memory, hold=theirs), []
-        late_ms = None if hold is None else hold.released_ms if hold.released_ms is not None else hold.late_release_ms
-        accepted_ms = None if hold is None or hold.released_ms is not None else hold.accepted_ms
-        new = Hold(asked_ms=now_ms, found=found, late_release_ms=late_ms, accepted_ms=accepted_ms)
+        if hold is None or hold.released_ms is not None:
+            new = Hold(asked_ms=now_ms, found=found, late_release_ms=None if hold is None else hold.released_ms)
+        else:
+            new = replace(hold, asked_ms=now_ms)
         memory = replace(memory, hold=new)
         who = ", ".join(f"partition {case.away.partition}: broker {case.away.broker}" for case in due)
         by_ms = min(case.danger.unsafe_ms for case in due)

@@ -79,7 +79,7 @@ def follow_hold(
         memory, more = _undone(memory, hold, seen, allowed)
         actions += more
     if not _stands(memory, seen):
-        return memory, actions
+        return _without_word_of_others(memory), actions
     memory, more = _confirm(memory, seen, now_ms, margins)
     return memory, [*actions, *more]
 
@@ -114,12 +114,24 @@ def _by_own_release(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
 
 
 def _stands(memory: Memory, seen: TopicSeen) -> bool:
-    """Whether the brokers are worth asking: the topic's own hold is there, or the cluster default's was asked for."""
+    """Whether the brokers are worth asking: the topic's own hold is there, or somebody's of the cluster default, or the
+    guard has asked for that."""
     hold = memory.hold
     assert hold is not None
     if hold.undone_ms is None:
-        return shows_hold(seen)
+        by_default = is_held_by_default(seen.default_overrides) and is_reached_by_default(seen.overrides)
+        return shows_hold(seen) or by_default
     return memory.default_hold is not None and hold.default_undone_ms is None and hold.out_of_reach_ms is None
+
+
+def _without_word_of_others(memory: Memory) -> Memory:
+    """Brokers that held by somebody's cluster default, or by their own settings, count only while that is seen: nothing that
+    the guard set stands behind them."""
+    hold = memory.hold
+    assert hold is not None
+    if hold.undone_ms is None and hold.seen_ms is None:
+        hold = replace(hold, confirmed=(), confirmed_ms=None)
+    return replace(memory, hold=hold)
 
 
 def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
@@ -137,9 +149,12 @@ def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> 
             actions += [Alarm(kind=AlarmKind.NOT_CONFIRMED, topic=seen.topic, broker=broker) for broker in missing]
     elif hold.confirmed_ms is None and unsafe_ms is not None and now_ms + margins.pass_start_ms > unsafe_ms:
         actions.append(EndPasses(topic=seen.topic))
-    seen_ms = hold.seen_ms if hold.seen_ms is not None else seen.asked_ms
-    shown_ms = hold.shown_ms if hold.shown_ms is not None else seen.asked_ms
-    hold = replace(hold, seen_ms=seen_ms, shown_ms=shown_ms, confirmed=confirmed, confirmed_ms=confirmed_ms)
+    hold = replace(hold, confirmed=confirmed, confirmed_ms=confirmed_ms)
+    if hold.undone_ms is not None or is_held(seen.overrides) or hold.accepted_ms is not None:
+        # Else brokers hold, but not by what the guard asked for: that is asked for until it is there itself.
+        seen_ms = hold.seen_ms if hold.seen_ms is not None else seen.asked_ms
+        shown_ms = hold.shown_ms if hold.shown_ms is not None else seen.asked_ms
+        hold = replace(hold, seen_ms=seen_ms, shown_ms=shown_ms)
     return replace(memory, hold=hold), actions
 
 
