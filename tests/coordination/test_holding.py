@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
@@ -16,6 +18,7 @@ from headstone.coordination.guard_values import (
     State,
     Verdict,
 )
+from headstone.coordination.guarding import decide
 from tests.coordination.guard_watch import (
     BEHIND,
     HOUR_MS,
@@ -120,3 +123,17 @@ def test_brokers_that_all_have_the_hold_show_that_it_was_accepted_before_an_olde
     watch.sees(BEHIND, at_ms=due_ms)
     held = watch.sees(at_ms=due_ms + SECOND_MS, hold_accepted_ms=due_ms + 1, held_on=(1, 2, 3))
     assert (held.actions, held.statuses[0].state) == ((), State.HELD)
+
+
+@pytest.mark.parametrize(
+    ("robot_ms", "kind"), [(600_000, AlarmKind.CHANGED_BY_PERSON), (HOUR_MS, AlarmKind.UNDONE_BY_ROBOT)]
+)
+def test_who_puts_back_what_it_knew_at_its_next_round_is_a_robot_however_long_its_rounds_are(
+    robot_ms: int, kind: AlarmKind
+) -> None:
+    watch = undone_by_a_robot()
+    rounds_ms = 15 * 60 * SECOND_MS
+    seen = replace(watch.look, asked_ms=START_MS + 13 * HOUR_MS + rounds_ms, overrides=NOTHING, held_on=())
+    margins = replace(MARGINS, robot_ms=robot_ms)
+    decision = decide(watch.memory, seen, seen.asked_ms, margins, watch.allowed)
+    assert (decision.actions[0], BY_DEFAULT in decision.actions) == (alarm(kind), kind is AlarmKind.UNDONE_BY_ROBOT)

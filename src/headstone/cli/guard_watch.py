@@ -111,6 +111,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     margins = Margins(
         metadata_age_ms=arguments.metadata_age_ms, skew_ms=arguments.clock_skew_ms, effect_ms=arguments.effect_ms,
         poll_ms=arguments.poll_ms, pass_start_ms=arguments.pass_start_ms, slack_share=arguments.slack_share,
+        robot_ms=arguments.robot_ms,
     )  # fmt: skip
     allowed = Allowed(
         cluster_default=CLUSTER_DEFAULT in arguments.allow, readmission=READMISSION in arguments.allow

@@ -31,9 +31,6 @@ from headstone.coordination.guard_values import (
     TopicSeen,
 )
 
-ROBOT_MS = 600_000
-"""A robot puts back what it found at its next round; somebody who does it later than this is a person."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -73,10 +70,13 @@ def follow_hold(
         memory, more = _follow_default(memory, hold, seen, margins, allowed)
         actions += more
     elif _gone(hold, seen, margins):
+        if is_held(hold.found):
+            # Somebody else's, who took it away: nobody undid anything of the guard's, which holds itself from now on.
+            return replace(memory, hold=Hold(asked_ms=seen.asked_ms, found=seen.overrides)), actions
         if _by_own_release(hold, seen, margins):
             again = replace(hold, seen_ms=None, shown_ms=None, accepted_ms=None, confirmed=(), confirmed_ms=None)
             return replace(memory, hold=again), actions
-        memory, more = _undone(memory, hold, seen, allowed)
+        memory, more = _undone(memory, hold, seen, margins, allowed)
         actions += more
     if not _stands(memory, seen):
         return _without_word_of_others(memory), actions
@@ -94,10 +94,11 @@ def _learn_shown(hold: Hold, seen: TopicSeen) -> Hold:
 
 
 def _gone(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
-    """An old answer would show what was there before the hold; anything else is news."""
+    """An old answer would show what was there before the hold; anything else is news. What was there before somebody else's
+    hold is not known."""
     if is_held(seen.overrides):
         return False
-    strange = hold.seen_ms is not None and seen.overrides != hold.found
+    strange = hold.seen_ms is not None and seen.overrides != hold.found and not is_held(hold.found)
     return strange or is_news(seen, margins, hold.shown_ms, hold.accepted_ms)
 
 
@@ -158,11 +159,13 @@ def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> 
     return replace(memory, hold=hold), actions
 
 
-def _undone(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
+def _undone(
+    memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
+) -> tuple[Memory, list[Action]]:
     """Told and left alone. Only a robot, which puts back exactly what it knew, is answered: out of its reach."""
     there_ms = hold.seen_ms if hold.seen_ms is not None else hold.accepted_ms
     assert there_ms is not None
-    robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= ROBOT_MS
+    robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= margins.robot_ms
     kind = AlarmKind.UNDONE_BY_ROBOT if robot else AlarmKind.CHANGED_BY_PERSON
     hold = replace(hold, undone_ms=seen.asked_ms, by_robot=robot, confirmed=(), confirmed_ms=None)
     memory, answer = _answer_robot(replace(memory, hold=hold), hold, seen, allowed)
