@@ -137,3 +137,19 @@ def test_who_puts_back_what_it_knew_at_its_next_round_is_a_robot_however_long_it
     margins = replace(MARGINS, robot_ms=robot_ms)
     decision = decide(watch.memory, seen, seen.asked_ms, margins, watch.allowed)
     assert (decision.actions[0], BY_DEFAULT in decision.actions) == (alarm(kind), kind is AlarmKind.UNDONE_BY_ROBOT)
+
+
+def test_a_default_that_is_undone_before_a_look_shows_it_is_told_and_left() -> None:
+    watch = undone_by_a_robot()
+    watch.sees(at_ms=UNDONE_MS, overrides=NOTHING)
+    early = watch.sees(at_ms=UNDONE_MS + MARGINS.metadata_age_ms, default_accepted_ms=UNDONE_MS + 1)
+    assert early.actions == (BY_DEFAULT, ASK_ALL)
+    noticed = watch.sees(at_ms=UNDONE_MS + 1 + NEWS_MS, default_accepted_ms=UNDONE_MS + NEWS_MS)
+    assert noticed.actions == (alarm(AlarmKind.CHANGED_BY_PERSON),)
+    assert watch.sees(at_ms=UNDONE_MS + HOUR_MS).actions == ()
+
+
+def test_what_was_accepted_for_another_topic_before_does_not_count() -> None:
+    watch = undone_by_a_robot()
+    watch.sees(at_ms=UNDONE_MS, overrides=NOTHING, default_accepted_ms=UNDONE_MS - 1)
+    assert watch.sees(at_ms=UNDONE_MS + 2 * NEWS_MS).actions == (BY_DEFAULT, ASK_ALL)

@@ -93,6 +93,8 @@ class TopicSeen:
     in_sync_min: int = 1
     hold_accepted_ms: int | None = None
     """When the cluster last answered a SetHold of this topic without an error, if the caller knows."""
+    default_accepted_ms: int | None = None
+    """When the cluster last answered a HoldByDefault without an error, or had that default already, if the caller knows."""
     default_overrides: Configs | None = ()
     """The cluster default's own overrides of the settings of DEFAULT_HOLD; None: nobody answered."""
     topic_id: str | None = None
@@ -153,6 +155,9 @@ class Hold:
     """When the guard last asked to release it, before it held again: that call may arrive after this one."""
     default_seen_ms: int | None = None
     """When the cluster default last showed the hold, where the guard holds by it."""
+    default_asked_ms: int | None = None
+    default_accepted_ms: int | None = None
+    """When the cluster first accepted the default since it was asked for."""
     default_undone_ms: int | None = None
     out_of_reach_ms: int | None = None
     """When the topic was last seen with overrides of its own that the cluster default, by which it is held, does not reach."""

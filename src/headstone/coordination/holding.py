@@ -177,7 +177,8 @@ def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed)
     reached = is_reached_by_default(seen.overrides)
     before = seen.default_overrides  # without it nobody could put it back
     if hold.by_robot and reached and allowed.cluster_default and memory.default_hold is None and before is not None:
-        return replace(memory, default_hold=before), [HoldByDefault(configs=DEFAULT_HOLD)]
+        hold = replace(hold, default_asked_ms=seen.asked_ms)
+        return replace(memory, hold=hold, default_hold=before), [HoldByDefault(configs=DEFAULT_HOLD)]
     return memory, []
 
 
@@ -189,19 +190,31 @@ def _follow_default(
         return _answer_robot(memory, hold, seen, allowed)
     if hold.default_undone_ms is not None:
         return memory, []
-    hold, alarms = _follow_reach(hold, seen, margins)
+    hold, alarms = _follow_reach(_learn_default_accepted(hold, seen), seen, margins)
     if seen.default_overrides is None:
         # Nobody answered, which says nothing of the default: neither that it is there nor that somebody undid it.
         return replace(memory, hold=hold), alarms
     if is_held_by_default(seen.default_overrides):
         return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), alarms
-    if hold.default_seen_ms is not None and not is_news(seen, margins, hold.default_seen_ms):
+    undone = is_news(seen, margins, hold.default_seen_ms, hold.default_accepted_ms)
+    if hold.default_seen_ms is not None and not undone:
         return replace(memory, hold=hold), alarms
-    if hold.default_seen_ms is None or _by_own_release(hold, seen, margins):
-        hold = replace(hold, default_seen_ms=None, confirmed=(), confirmed_ms=None)
+    if not undone or _by_own_release(hold, seen, margins):
+        accepted_ms = None if undone else hold.default_accepted_ms
+        asked_ms = seen.asked_ms if undone else hold.default_asked_ms
+        hold = replace(hold, default_seen_ms=None, default_accepted_ms=accepted_ms, default_asked_ms=asked_ms)
+        hold = replace(hold, confirmed=(), confirmed_ms=None)
         return replace(memory, hold=hold), [*alarms, HoldByDefault(configs=DEFAULT_HOLD)]
     hold = replace(hold, default_undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
     return replace(memory, hold=hold), [Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)]
+
+
+def _learn_default_accepted(hold: Hold, seen: TopicSeen) -> Hold:
+    """A robot may be faster than the looks here, too: what was accepted was there. Not by a call of before this one's."""
+    accepted_ms, asked_ms = seen.default_accepted_ms, hold.default_asked_ms
+    if hold.default_accepted_ms is not None or accepted_ms is None or asked_ms is None or accepted_ms < asked_ms:
+        return hold
+    return replace(hold, default_accepted_ms=accepted_ms)
 
 
 def _follow_reach(hold: Hold, seen: TopicSeen, margins: Margins) -> tuple[Hold, list[Action]]:

@@ -67,6 +67,7 @@ NOT_COMPACTED = "it is not compacted any more"
 MADE_ANEW = "it was deleted, and another one has its name now"
 END_TRIES_MAX = 10
 FORGET_EVERY_MS = 86_400_000
+EVERY_TOPIC = ""  # no topic's name: what the cluster default's hold is noted by
 HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
 
 LookAt = Callable[[Sequence[str] | None], Look]
@@ -261,7 +262,8 @@ class Watcher:
         memory = released_by_person(self._recollection.memory(seen.topic), released.get(seen.topic))
         now_ms = self._clock()
         held_on = tuple(sorted({*seen.held_on, *self._held_on.pop(seen.topic, ())}))
-        seen = replace(seen, held_on=held_on, hold_accepted_ms=self._accepted_ms.get(seen.topic))
+        own_ms, default_ms = self._accepted_ms.get(seen.topic), self._accepted_ms.get(EVERY_TOPIC)
+        seen = replace(seen, held_on=held_on, hold_accepted_ms=own_ms, default_accepted_ms=default_ms)
         seen = with_readings(seen, self._journal.readings(seen.topic), now_ms)
         return memory, decide(memory, seen, now_ms, self.settings.margins, self.settings.allowed)
 
@@ -380,8 +382,8 @@ class Watcher:
         if isinstance(action, SetHold):
             # What it found just before is on the disk only: remembered as it was decided, it would be overwritten there.
             self._recollection.drop(topic)
-            if outcome.why is None:
-                self._accepted_ms[topic] = self._clock()
+        if isinstance(action, SetHold | HoldByDefault) and outcome.why is None:
+            self._accepted_ms[topic if isinstance(action, SetHold) else EVERY_TOPIC] = self._clock()
         self.calls_failed += outcome.why is not None
         return outcome
 
