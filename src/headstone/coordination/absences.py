@@ -216,14 +216,21 @@ def _absence(
             complete=known, retentions=memory.retentions, horizon_ms=None, skew_ms=memory.skew_ms, margins=margins
         )
         # In sync now; but if nobody looked for so long, it may have been away past its moment of danger and come back.
-        short = is_too_short(memory, seen, margins)
         held = in_effect(memory) and is_held(seen.overrides) and known is not None
-        if seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or (short and known is not None):
+        short = is_too_short(memory, seen, margins) and _is_polled(known, seen, margins)
+        if seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or short:
             return None
     return Away(
         partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=known,
         unread=in_sync or (known is None and not first_look),
     )  # fmt: skip
+
+
+def _is_polled(known: int | None, seen: TopicSeen, margins: Margins) -> bool:
+    """It was seen at the look before, or at the one before that. A retention that is too short, or a clock of which an agent says
+    so, excuses no more than that: after a gap nobody knows where a replica was, whatever clocks are said to be."""
+    polled_ms = margins.metadata_age_ms + 2 * margins.poll_ms + margins.effect_ms
+    return known is not None and seen.asked_ms - known <= polled_ms
 
 
 def _looked_at(
