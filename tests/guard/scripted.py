@@ -44,6 +44,8 @@ class Model:
     isr: tuple[int, ...] = BROKERS
     refused: dict[int, int] = field(default_factory=dict)
     """Errors by the request's key."""
+    unknown_error: int = UNKNOWN_TOPIC
+    """Of a topic that is not there."""
     unreadable: set[str] = field(default_factory=set)
     """Topics that this user may not read."""
     records: bytes = b""
@@ -113,7 +115,7 @@ def metadata(model: Model, broker: int, question: Reader, answer: Writer) -> Non
     answer.text("scripted").put("i", 1).array(len(names))
     for name in names:
         known = name in model.topics and METADATA not in model.refused
-        error = 0 if known else model.refused.get(METADATA, UNKNOWN_TOPIC)
+        error = 0 if known else model.refused.get(METADATA, model.unknown_error)
         answer.put("h", error).text(name).put("qq", 0, model.topic_ids.get(name, 0)).put("b", 0)
         answer.array(model.topics[name] if known else 0)
         for number in range(model.topics[name] if known else 0):

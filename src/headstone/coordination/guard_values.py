@@ -99,6 +99,9 @@ class TopicSeen:
     """The cluster default's own overrides of the settings of DEFAULT_HOLD; None: nobody answered."""
     topic_id: str | None = None
     """None: the cluster gives none. Whoever calls gives no memory of a topic of another id."""
+    unseen_ms: int | None = None
+    """When an earlier look was asked that would have shown a topic of this id, and did not: it was made since. None: there was
+    none, or it may only have failed to show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,8 @@ class Away:
     unread: bool = False
     """Nobody saw that it was away too long, and nobody can say that it was not: a new copy that began without a hold in
     effect, or a replica that nobody looked at for too long."""
+    began_ms: int | None = None
+    """A new copy began no earlier than this; None: it is none."""
     returned_ms: int | None = None
     """When it was first seen in sync again."""
     order: tuple[int, ...] = ()
@@ -197,6 +202,8 @@ class Memory:
     """The largest of `skews`."""
     skews: tuple[Skew, ...] = ()
     """One of each size that was seen, up to twice as large as the next."""
+    partitions: int = 0
+    """How many partitions the topic was seen with: those beyond are made since."""
     topic_id: str | None = None
 
 

@@ -16,6 +16,7 @@ from headstone.coordination.absences import (
     is_too_short,
     learn_absences,
     learn_ends,
+    learn_new_partitions,
     learn_retentions,
     learn_skews,
 )
@@ -56,10 +57,12 @@ STALE_LOOKS = 4
 
 def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed) -> Decision:
     """The memory must be durable before the actions are carried out."""
+    looked_ms = memory.retention_seen_ms
     memory = learn_retentions(memory, seen, margins)
     memory = learn_skews(replace(memory, topic_id=seen.topic_id or memory.topic_id), seen)
+    memory = learn_new_partitions(memory, seen, looked_ms, margins)
     memory = learn_ends(memory, seen)
-    memory = learn_absences(memory, seen, now_ms, margins)
+    memory = learn_absences(memory, seen, looked_ms, now_ms, margins)
     memory, hold_actions = follow_hold(memory, seen, now_ms, margins, allowed)
     memory, late_alarms = _note_too_late(memory, seen, now_ms, margins)
     memory, returned = _returned(memory, seen, margins, allowed)
@@ -87,7 +90,7 @@ def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
     for case in cases_of(memory, seen, margins):
         absence = case.away
         held_ms = hold.confirmed_ms if hold is not None and in_effect(memory) else None
-        needed_ms = case.danger.unsafe_ms if absence.complete_ms is not None else absence.since_ms
+        needed_ms = case.danger.unsafe_ms if absence.complete_ms is not None else _copied_from_ms(absence, margins)
         safe = held_ms is not None and held_ms <= needed_ms
         over = absence.returned_ms is not None and absence.returned_ms + margins.poll_ms < needed_ms
         judged = absence.returned_ms is None or absence.returned_ms == seen.asked_ms
@@ -102,6 +105,13 @@ def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
             )  # fmt: skip
         away.append(absence)
     return replace(memory, away=tuple(away)), alarms
+
+
+def _copied_from_ms(absence: Away, margins: Margins) -> int:
+    """A copy that a look is the first to show may have begun right after the look before, and that one may have been answered
+    from what was so earlier."""
+    unseen_ms = margins.metadata_age_ms + margins.poll_ms
+    return absence.since_ms - unseen_ms if absence.began_ms is None else absence.began_ms
 
 
 def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowed) -> tuple[Memory, list[Action]]:
