@@ -127,6 +127,8 @@ class Away:
     """When it was first seen in sync again."""
     order: tuple[int, ...] = ()
     """The replicas as they were assigned before the guard decided to expel this one; empty: it did not."""
+    expel_asked_ms: int | None = None
+    """When its expulsion was last asked for: that call may still arrive."""
     expelled_ms: int | None = None
     """When it was first seen out of the assignment."""
 

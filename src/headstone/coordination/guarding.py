@@ -123,53 +123,77 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
     moving = any(partition.moving for partition in seen.partitions) or any(away.order for away in memory.away)
     for away in memory.away:
         partition = partitions[away.partition]
+        verdict = verdict_of(partition, away)
         if away.order:
-            actions += _readmission(memory, seen, partition, away)
+            away = _still_ordered(away, verdict, seen, margins, allowed)
+        if away.order:
+            away, steps = _readmission(memory, seen, partition, away, verdict, allowed)
+            actions += steps
             left.append(away)
             continue
-        verdict = verdict_of(partition, away)
         doubtful = memory.hold is not None or away.too_late or away.unread
         if verdict is Verdict.RIGHT or (away.returned_ms is not None and not doubtful):
             complete_ms = seen.asked_ms - margins.metadata_age_ms
             complete.append(Complete(partition=away.partition, broker=away.broker, complete_ms=complete_ms))
             continue
+        actions += _read(memory, seen, partition, away, verdict)
         wrong = verdict is not None
-        if wrong:
-            alarm = Alarm(kind=AlarmKind.WRONG, topic=seen.topic, partition=away.partition, broker=away.broker)
-            actions.append(alarm)
-        if wrong or away.returned_ms is None:
-            again = wrong and not has_source(partition, away) and was_read(partition, away, seen.asked_ms - REREAD_MS)
-            actions += [Verify(topic=seen.topic, partition=away.partition, broker=away.broker)] if again else []
-        else:
-            missed = missed_span(memory, partition, away)
-            actions.append(Verify(topic=seen.topic, partition=away.partition, broker=away.broker, missed=missed))
-        expels = (wrong or (away.too_late and away.returned_ms is None)) and has_source(partition, away)
-        if (
-            expels
-            and allowed.readmission
-            and in_effect(memory)
-            and not moving
-            and is_dispensable(partition, away, seen)
-        ):
+        expels = (wrong or (away.too_late and away.returned_ms is None)) and has_source(memory, partition, away)
+        # Without a hold too: one that is not assigned cannot lead, wherever the hold failed. Adding it again needs one.
+        if expels and allowed.readmission and not moving and is_dispensable(partition, away, seen):
             moving = True
             away = replace(away, order=tuple(replica.broker for replica in partition.replicas))
-            actions += _readmission(memory, seen, partition, away)
+            away, steps = _readmission(memory, seen, partition, away, verdict, allowed)
+            actions += steps
         left.append(away)
     return replace(memory, away=tuple(left), complete=tuple(complete)), actions
 
 
-def _readmission(memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away) -> list[Action]:
+def _read(
+    memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away, verdict: Verdict | None
+) -> list[Action]:  # fmt: skip
+    """Who is back is read; who is wrong is told, and read again now and then while nobody can say that its leader is right."""
+    verify = Verify(topic=seen.topic, partition=away.partition, broker=away.broker)
+    if verdict is None:
+        missed = missed_span(memory, partition, away)
+        return [] if away.returned_ms is None else [replace(verify, missed=missed)]
+    alarm = Alarm(kind=AlarmKind.WRONG, topic=seen.topic, partition=away.partition, broker=away.broker)
+    again = not has_source(memory, partition, away) and was_read(partition, away, seen.asked_ms - REREAD_MS)
+    return [alarm, *([verify] if again else [])]
+
+
+def _still_ordered(
+    away: Away, verdict: Verdict | None, seen: TopicSeen, margins: Margins, allowed: Allowed
+) -> Away:  # fmt: skip
+    """Whom nobody may or need expel any more stays, once no call of before can still take it out: then it would be out with
+    nobody to add it again."""
+    if away.expelled_ms is not None or _is_to_leave(verdict, allowed):
+        return away
+    late_ms = margins.effect_ms + margins.metadata_age_ms
+    if away.expel_asked_ms is not None and seen.asked_ms <= away.expel_asked_ms + late_ms:
+        return away
+    return replace(away, order=(), expel_asked_ms=None)
+
+
+def _is_to_leave(verdict: Verdict | None, allowed: Allowed) -> bool:
+    return allowed.readmission and verdict is not Verdict.RIGHT
+
+
+def _readmission(
+    memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away, verdict: Verdict | None, allowed: Allowed
+) -> tuple[Away, list[Action]]:  # fmt: skip
     """The next step: out of the assignment, asked for until it is seen; then in again, under the hold, once it is there."""
     if partition.moving:
-        return []
+        return away, []
     if away.expelled_ms is None:
-        if not is_dispensable(partition, away, seen):
-            return []
+        if not is_dispensable(partition, away, seen) or not _is_to_leave(verdict, allowed):
+            return away, []
         remaining = tuple(broker for broker in away.order if broker != away.broker)
-        return [Expel(topic=seen.topic, partition=away.partition, broker=away.broker, remaining=remaining)]
+        expel = Expel(topic=seen.topic, partition=away.partition, broker=away.broker, remaining=remaining)
+        return replace(away, expel_asked_ms=seen.asked_ms), [expel]
     if not in_effect(memory) or away.broker not in seen.alive:
-        return []
-    return [AddAgain(topic=seen.topic, partition=away.partition, broker=away.broker, order=away.order)]
+        return away, []
+    return away, [AddAgain(topic=seen.topic, partition=away.partition, broker=away.broker, order=away.order)]
 
 
 def _hold_or_release(
