@@ -54,8 +54,6 @@ NO_DEFAULTS: Configs = tuple((name, None) for name, _ in DEFAULT_HOLD)
 PERSONS_RATIO = "0.3"
 DEAD_MS = (500, 3_000, 6_000, 12_000)
 """For how long a guard is dead: less than the slack, about so long, longer, and longer than a lie about clocks counts."""
-LIE_CHANCE = 0.02
-"""That at one look an agent tells of clocks which differ by all of the retention, where agents lie."""
 READ_BATCHES = ((0,), (0,), (0, 1), (2, 50))
 """Of what a replica lacks, at one look: a guard that may not read, one that falls behind, one that keeps up."""
 
@@ -270,6 +268,10 @@ class Guard:
         trouble, poll_ms = self.world.trouble, self.world.bounds.poll_ms
         if self.rng.random() < trouble.dies:
             self._look_ms = now_ms + self.rng.choice(DEAD_MS)
+            if self.liars and any(self.cluster.reachable(broker) for broker in self.cluster.brokers):
+                # At its last look they tell of clocks that differ by all of the retention: it must still read when it is back.
+                lie = replace(self.look(), skew_ms=RETENTION_MS)
+                self.world.later(self.world.decide_ms, lambda: self._decide(lie))
             self._missed = None
             return
         self._look_ms = now_ms + (
@@ -287,7 +289,6 @@ class Guard:
         silent = self.world.trouble.broker_silent
         answering = [b for b in alive if self.rng.random() >= silent]
         default_overrides = None if self.rng.random() < silent else settings.default_overrides
-        lie = self.liars and silent > 0 and self.rng.random() < LIE_CHANCE
         partition = PartitionSeen(
             partition=0, leader=metadata.leader, isr=metadata.isr, committed_end=cluster.truth.committed_end,
             replicas=tuple(self._replica(cluster.brokers[number]) for number in metadata.members),
@@ -297,7 +298,7 @@ class Guard:
             topic="t", asked_ms=cluster.now_ms, compacted=True, delete_retention_ms=settings.delete_retention_ms,
             overrides=settings.overrides, default_overrides=default_overrides, partitions=(partition,),
             alive=tuple(b.number for b in alive), held_on=tuple(b.number for b in answering if b.held),
-            skew_ms=RETENTION_MS if lie else self.skew_ms, hold_accepted_ms=self._accepted_ms,
+            skew_ms=self.skew_ms, hold_accepted_ms=self._accepted_ms,
             default_accepted_ms=self._default_accepted_ms, unseen_ms=self._unseen_ms,
         )  # fmt: skip
 
@@ -341,7 +342,8 @@ class Guard:
         away = {absence.broker for absence in self.memory.away}
         unread = {absence.broker for absence in self.memory.away if absence.returned_ms is not None}
         self.exposed = (self.exposed | away) if self.world.undone_unseen else (self.exposed & unread)
-        self.missed_a_leader |= self.unknown and self.cluster.metadata.leader != self._leader
+        # Whoever led before the first look was complete since the topic was made, or is too late by that look.
+        self.missed_a_leader |= bool(complete) and self.unknown and self.cluster.metadata.leader != self._leader
         self.missed_a_change |= self.world.changes > 1
         self.looked_ms, self._leader, self.world.changes = seen.asked_ms, self.cluster.metadata.leader, 0
         for action in decision.actions:

@@ -37,8 +37,10 @@ class Guarded(Ordeals):
     """The driver with a guard. A replica that the guard called too late, or unread, is excused until it is right again."""
 
     def __init__(
-        self, scenario: Scenario, margins: Margins, seed: int, *, guarding: bool = True, bounds: Margins = MARGINS
+        self, scenario: Scenario, margins: Margins, seed: int, *, guarding: bool = True, bounds: Margins = MARGINS,
+        first_seen_ms: int | None = None,
     ) -> None:  # fmt: skip
+        """first_seen_ms: of FIRST_SEEN_MS; None: drawn."""
         super().__init__(scenario, Parts())
         rng = random.Random(seed)
         trouble = rng.choice((ROUGH, CALM, WORST))
@@ -49,7 +51,8 @@ class Guarded(Ordeals):
         self.world = World(self.cluster, bounds, trouble, rng)
         self.guard = Guard(
             self.world, margins, allowed, skew_ms=max(0, spread_ms - bounds.skew_ms), robot=robot,
-            agents=rng.random() < 0.3, reads=rng.choice(READ_BATCHES), begins_ms=rng.choice(FIRST_SEEN_MS),
+            agents=rng.random() < 0.3, reads=rng.choice(READ_BATCHES),
+            begins_ms=rng.choice(FIRST_SEEN_MS) if first_seen_ms is None else first_seen_ms,
         )  # fmt: skip
         self.guard.liars = self.guard.agents and seed % 2 == 1
         self.guarding = guarding
@@ -277,7 +280,7 @@ class Guarded(Ordeals):
         return memory.hold is None and not memory.away and (self.meddled or not self.cluster.hold)
 
     def _left_to_a_person(self) -> bool:
-        """Somebody undid the hold: a wrong replica cannot be copied afresh without one. But it can be taken out, one of them."""
+        """Somebody undid the hold: a wrong replica cannot be copied afresh without one; but one can be taken out."""
         memory = self.guard.memory
         undone = memory.hold is not None and memory.hold.undone_ms is not None
         out = any(away.expelled_ms is not None for away in memory.away)
