@@ -134,9 +134,9 @@ def test_margins_are_those_of_the_decision_unless_told_otherwise() -> None:
 
     assert _settings(parser("guard").parse_args(["guard", "--bootstrap", "kafka:9092"])).margins == Margins()
     words = "guard --poll-ms 1 --metadata-age-ms 2 --clock-skew-ms 3 --effect-ms 4 --pass-start-ms 5 --slack-share 0.25"
-    told = _settings(parser("guard").parse_args([*words.split(), "--allow", "readmission"]))
+    told = _settings(parser("guard").parse_args([*words.split(), "--robot-ms", "6", "--allow", "readmission"]))
     assert told.margins == Margins(
-        poll_ms=1, metadata_age_ms=2, skew_ms=3, effect_ms=4, pass_start_ms=5, slack_share=0.25
+        poll_ms=1, metadata_age_ms=2, skew_ms=3, effect_ms=4, pass_start_ms=5, slack_share=0.25, robot_ms=6
     )
     assert (told.allowed.readmission, told.allowed.cluster_default, told.applies) == (True, False, False)
     assert parser("guard").parse_args(["guard", "--metrics", "[::1]:0"]).metrics == ("::1", 0)

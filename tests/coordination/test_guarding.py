@@ -383,12 +383,31 @@ def test_somebody_elses_hold_is_told_counts_while_it_stands_and_is_never_release
     assert watch.sees(partition(), at_ms=back_ms + 1 + NEWS_MS, overrides=NOTHING).memory.hold is None
 
 
-def test_somebody_elses_hold_that_is_gone_is_not_set_again() -> None:
+def test_somebody_elses_hold_that_is_gone_is_followed_by_the_guards_own() -> None:
+    """An older answer shows what was there before it, which is not known: nothing is staked on that."""
     watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS, overrides=HOLD)
-    gone = watch.sees(at_ms=START_MS + 14 * HOUR_MS, overrides=NOTHING)
-    assert gone.actions == (alarm(AlarmKind.CHANGED_BY_PERSON),)
-    assert watch.sees(at_ms=UNSAFE_MS).actions == (LATE,)
+    theirs_ms = START_MS + 13 * HOUR_MS
+    watch.sees(BEHIND, at_ms=theirs_ms, overrides=HOLD, held_on=(1, 2, 3))
+    old = watch.sees(at_ms=theirs_ms + MARGINS.metadata_age_ms, overrides=NOTHING)
+    assert (old.actions, old.memory.hold is not None and old.memory.hold.found) == ((), HOLD)
+    changed: Configs = ((RATIO, "0.3"), *NOTHING[1:])
+    gone = watch.sees(at_ms=theirs_ms + NEWS_MS, overrides=changed)
+    assert (gone.actions, gone.statuses[0].state) == ((SET_HOLD,), State.WATCHED)
+    held = watch.sees(at_ms=START_MS + 15 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))
+    assert (held.actions, held.statuses[0].state) == ((), State.HELD)
+    back_ms = START_MS + 2 * DAY_MS
+    watch.sees(partition(), at_ms=back_ms)
+    right = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=back_ms), at_ms=back_ms + 1)
+    assert right.actions == (Release(topic="orders", restore=changed),)
+
+
+def test_who_is_back_when_somebody_elses_hold_goes_is_still_read() -> None:
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))
+    watch.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS)
+    watch.sees(partition(), at_ms=START_MS + 2 * DAY_MS)
+    gone = watch.sees(at_ms=START_MS + 2 * DAY_MS + NEWS_MS, overrides=NOTHING)
+    assert VERIFY in gone.actions
 
 
 def test_a_look_that_is_too_old_says_unknown() -> None:

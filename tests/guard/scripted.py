@@ -35,6 +35,7 @@ class Model:
     """Overrides by topic."""
     broker_configs: dict[str, str] = field(default_factory=dict)
     """Of each."""
+    broker_configs_error: int = 0
     retention_ms: dict[int, str] = field(default_factory=dict)
     """By broker, of topics without an override."""
     silent: set[int] = field(default_factory=set)
@@ -43,6 +44,8 @@ class Model:
     isr: tuple[int, ...] = BROKERS
     refused: dict[int, int] = field(default_factory=dict)
     """Errors by the request's key."""
+    unknown_error: int = UNKNOWN_TOPIC
+    """Of a topic that is not there."""
     unreadable: set[str] = field(default_factory=set)
     """Topics that this user may not read."""
     records: bytes = b""
@@ -112,7 +115,7 @@ def metadata(model: Model, broker: int, question: Reader, answer: Writer) -> Non
     answer.text("scripted").put("i", 1).array(len(names))
     for name in names:
         known = name in model.topics and METADATA not in model.refused
-        error = 0 if known else model.refused.get(METADATA, UNKNOWN_TOPIC)
+        error = 0 if known else model.refused.get(METADATA, model.unknown_error)
         answer.put("h", error).text(name).put("qq", 0, model.topic_ids.get(name, 0)).put("b", 0)
         answer.array(model.topics[name] if known else 0)
         for number in range(model.topics[name] if known else 0):
@@ -137,6 +140,7 @@ def configs(model: Model, broker: int, question: Reader, answer: Writer) -> None
     answer.put("i", 0).array(len(resources))
     for kind, name, keys in resources:
         error = UNKNOWN_TOPIC if name in model.deleted else model.refused.get(DESCRIBE_CONFIGS, 0)
+        error = error if kind == TOPIC else error or model.broker_configs_error
         defaults = {
             "cleanup.policy": "delete", "delete.retention.ms": model.retention_ms.get(broker, "86400000"),
             "min.insync.replicas": "1", "min.cleanable.dirty.ratio": "0.5", "min.compaction.lag.ms": "0",

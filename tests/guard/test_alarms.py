@@ -16,6 +16,7 @@ from headstone.guard.alarms import (
     ADVICE,
     BY_DEFAULT,
     CLUSTER_LOST,
+    DEFAULT_ASKED,
     DEFAULT_CHANGED,
     OUT_OF_REACH,
     REFUSED,
@@ -99,8 +100,34 @@ def test_a_guard_that_is_restarted_with_leave_for_the_cluster_default_uses_it_at
     twin, _ = undone(journal, Allowed())
     assert twin.default == {}
     guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    (alarm,) = after(twin, guard, 1_000).alarms
-    assert (twin.default, alarm.kind, alarm.detail) == (dict(DEFAULT_HOLD), AlarmKind.UNDONE_BY_ROBOT, BY_DEFAULT)
+    alarms = [alarm for _ in range(2) for alarm in after(twin, guard, 1_000).alarms]
+    assert twin.default == dict(DEFAULT_HOLD)
+    assert [(alarm.kind, alarm.detail) for alarm in alarms] == [
+        (AlarmKind.UNDONE_BY_ROBOT, DEFAULT_ASKED), (AlarmKind.UNDONE_BY_ROBOT, BY_DEFAULT),
+    ]  # fmt: skip
+
+
+def test_a_cluster_default_that_is_refused_is_not_said_to_hold(journal: Journal) -> None:
+    twin, _ = undone(journal, Allowed())
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
+    twin.refuses = "CLUSTER_AUTHORIZATION_FAILED"
+    for _ in range(3):
+        alarms = after(twin, guard, MARGINS.metadata_age_ms + 1).alarms
+        assert {(alarm.kind, alarm.detail) for alarm in alarms} == {
+            (AlarmKind.UNDONE_BY_ROBOT, DEFAULT_ASKED), (REFUSED, "CLUSTER_AUTHORIZATION_FAILED"),
+        }  # fmt: skip
+
+
+def test_a_cluster_default_that_is_undone_before_every_look_is_told_and_left_alone(journal: Journal) -> None:
+    twin, _ = undone(journal, Allowed())
+    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
+    changes = []
+    for _ in range(4):
+        result = after(twin, guard, MARGINS.metadata_age_ms + 1)
+        changes.append(bool(twin.default))
+        twin.default = {}
+    assert [(alarm.kind, alarm.detail) for alarm in result.alarms] == [(AlarmKind.CHANGED_BY_PERSON, DEFAULT_CHANGED)]
+    assert changes == [True, False, False, False]
 
 
 def test_leave_for_the_cluster_default_does_not_hold_again_what_a_person_released(journal: Journal) -> None:
@@ -125,12 +152,13 @@ def test_overrides_that_the_cluster_default_does_not_reach_are_told_for_as_long_
     guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     after(twin, guard, 1_000)
     said = []
-    for overrides in ({RATIO: "0.1"}, {RATIO: "0.1"}, {}):
+    for overrides in ({RATIO: "0.1"}, {RATIO: "0.1"}, {}, {}):
         twin.topics["orders"].overrides = dict(overrides)
         result = after(twin, guard, MARGINS.metadata_age_ms + 1)
         said.append([(alarm.kind, alarm.detail) for alarm in result.alarms])
     out = [(AlarmKind.CHANGED_BY_PERSON, OUT_OF_REACH)]
-    assert said == [out, out, [(AlarmKind.UNDONE_BY_ROBOT, BY_DEFAULT)]]
+    asked, held = ([(AlarmKind.UNDONE_BY_ROBOT, detail)] for detail in (DEFAULT_ASKED, BY_DEFAULT))
+    assert said == [out, out, asked, held]
 
 
 @pytest.mark.parametrize("allowed", [False, True])

@@ -17,6 +17,7 @@ from tests.guard.test_missed import batch
 
 COMPACTED = {"cleanup.policy": "compact,delete"}
 NOW_MS = 1_000_000
+REQUEST_TIMED_OUT, CLUSTER_AUTHORIZATION_FAILED = 7, 31
 
 
 def looked(model: Model, topics: list[str] | None = None, *, seconds_max: float = 5) -> Look:
@@ -45,6 +46,14 @@ def test_every_compacted_topic_is_told_whole() -> None:
             ),
         ),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "told"), [(REQUEST_TIMED_OUT, None), (CLUSTER_AUTHORIZATION_FAILED, ())])
+def test_a_default_that_nobody_tells_of_is_unknown_and_not_empty(error: int, told: tuple[()] | None) -> None:
+    """Whoever may not ask for it may not hold by it."""
+    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, broker_configs_error=error)
+    seen = looked(model)
+    assert ([topic.default_overrides for topic in seen.topics], bool(seen.problems)) == ([told], told is None)
 
 
 def test_ten_thousand_partitions_cost_a_handful_of_questions_per_broker() -> None:

@@ -133,6 +133,10 @@ def _add_margins(parser: argparse.ArgumentParser) -> None:
         "--slack-share", type=Share(), default=MARGINS.slack_share, metavar="X",
         help="hold when this share of the time until the first unsafe removal is used up",
     )  # fmt: skip
+    group.add_argument(
+        "--robot-ms", type=duration_ms, default=MARGINS.robot_ms, metavar="N",
+        help="who puts back what was there within so long after a hold is a robot, not a person: longer than its rounds take",
+    )  # fmt: skip
 
 
 def _add_actions(parser: argparse.ArgumentParser) -> None:

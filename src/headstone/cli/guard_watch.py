@@ -62,6 +62,7 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.guard.readmission import Means
     from headstone.guard.readmission_plan import Limits
     from headstone.guard.readmitting import OwnReadmissions
+    from headstone.guard.sightings import Sightings
     from headstone.guard.watching import Watcher
 
     settings = _settings(arguments)
@@ -81,12 +82,14 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
             readmissions = OwnReadmissions(
                 Means(admin=admin, connection=connection, journal=journal, work=work, limits=limits, tell=output.say)
             )
-        missed, clocks = Missed(), Clocks()
+        missed, clocks, sightings = Missed(), Clocks(), Sightings()
         leaders = LeaderReading(missed, seconds_max=POLL_SHARE * settings.margins.poll_ms / 1000)
         watcher = Watcher(
             settings, admin=admin, journal=journal, clock=clock_ms, readings=readings,
             readmissions=readmissions, missed=missed,
-            look=agents.attended(lambda topics: look(admin, topics, clock_ms, leaders=leaders, clocks=clocks)),
+            look=agents.attended(
+                lambda topics: look(admin, topics, clock_ms, leaders=leaders, clocks=clocks, sightings=sightings)
+            ),
         )  # fmt: skip
         stack.callback(journal.stand_down, settings.name)
         rounds = _Rounds(watcher, journal, output, note=lambda result: agents.note(journal, result))
@@ -112,6 +115,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     margins = Margins(
         metadata_age_ms=arguments.metadata_age_ms, skew_ms=arguments.clock_skew_ms, effect_ms=arguments.effect_ms,
         poll_ms=arguments.poll_ms, pass_start_ms=arguments.pass_start_ms, slack_share=arguments.slack_share,
+        robot_ms=arguments.robot_ms,
     )  # fmt: skip
     allowed = Allowed(
         cluster_default=CLUSTER_DEFAULT in arguments.allow, readmission=READMISSION in arguments.allow

@@ -32,8 +32,8 @@ def is_held(overrides: Configs) -> bool:
     return all(values.get(name) == value for name, value in HOLD)
 
 
-def is_held_by_default(overrides: Configs) -> bool:
-    values = dict(overrides)
+def is_held_by_default(overrides: Configs | None) -> bool:
+    values = dict(overrides or ())
     return all(values.get(name) == value for name, value in DEFAULT_HOLD)
 
 
@@ -169,7 +169,31 @@ def _worth_keeping(memory: Memory, partition: int, ends: list[CommittedEnd]) -> 
     return [ends[number] for number in sorted(kept)]
 
 
-def learn_absences(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> Memory:
+def learn_new_partitions(memory: Memory, seen: TopicSeen, looked_ms: int | None, margins: Margins) -> Memory:
+    """A partition that was made since a look which would have shown it was empty then, so all of its replicas were complete: a
+    broker that restarts while a topic is made has missed what came since, and no more. That a look did not show it is proof
+    only of numbers beyond all that were ever shown, or of a topic that was not there; and of that one only by a look of just
+    now: nobody knows which delete.retention.ms it had longer ago."""
+    known = [*(c.partition for c in memory.complete), *(a.partition for a in memory.away)]
+    count = max([memory.partitions, *(number + 1 for number in known)])
+    unseen_ms = looked_ms if count else seen.unseen_ms if _is_polled(seen.unseen_ms, seen, margins) else None
+    complete, ends = list(memory.complete), list(memory.ends)
+    for partition in seen.partitions:
+        if partition.partition >= count and unseen_ms is not None:
+            empty_ms = unseen_ms - margins.metadata_age_ms
+            ends.append((partition.partition, CommittedEnd(asked_ms=empty_ms, offset=0)))
+            complete += [
+                Complete(partition=partition.partition, broker=replica.broker, complete_ms=empty_ms)
+                for replica in partition.replicas
+            ]
+    numbers = (partition.partition + 1 for partition in seen.partitions)
+    return replace(memory, complete=tuple(complete), ends=tuple(ends), partitions=max([count, *numbers]))
+
+
+def learn_absences(
+    memory: Memory, seen: TopicSeen, looked_ms: int | None, now_ms: int, margins: Margins
+) -> Memory:  # fmt: skip
+    began_ms = None if looked_ms is None else looked_ms - margins.metadata_age_ms
     complete: list[Complete] = []
     away: list[Away] = []
     known_partitions = {*(c.partition for c in memory.complete), *(a.partition for a in memory.away)}
@@ -185,10 +209,12 @@ def learn_absences(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
                 # Added again by the guard: a new copy, which never had anything.
                 absence = Away(
                     partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=None,
-                    unread=True,
+                    unread=True, began_ms=began_ms,
                 )  # fmt: skip
             if absence is None:
                 absence = _absence(memory, seen, partition, replica, known, first_look=first_look, margins=margins)
+                if absence is not None and absence.complete_ms is None and not first_look:
+                    absence = replace(absence, began_ms=began_ms)
             if absence is None:
                 complete_ms = max(seen.asked_ms - margins.metadata_age_ms, known or 0)
                 complete.append(
@@ -216,14 +242,21 @@ def _absence(
             complete=known, retentions=memory.retentions, horizon_ms=None, skew_ms=memory.skew_ms, margins=margins
         )
         # In sync now; but if nobody looked for so long, it may have been away past its moment of danger and come back.
-        short = is_too_short(memory, seen, margins)
         held = in_effect(memory) and is_held(seen.overrides) and known is not None
-        if seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or (short and known is not None):
+        short = is_too_short(memory, seen, margins) and _is_polled(known, seen, margins)
+        if seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or short:
             return None
     return Away(
         partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=known,
         unread=in_sync or (known is None and not first_look),
     )  # fmt: skip
+
+
+def _is_polled(known: int | None, seen: TopicSeen, margins: Margins) -> bool:
+    """By the look before, or by the one before that. A retention that is too short, or a clock of which an agent says so,
+    excuses no more: after a gap nobody knows where a replica was, whatever clocks are said to be."""
+    polled_ms = margins.metadata_age_ms + 2 * margins.poll_ms + margins.effect_ms
+    return known is not None and seen.asked_ms - known <= polled_ms
 
 
 def _looked_at(

@@ -15,7 +15,7 @@ NEVER_MS = 2**63 - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
     """Each that is a time is a safety margin: setting it to 0 is a mistake that the simulator must find. `slack_share` is
-    manners and reserve: at 1 the hold comes at the last moment, which is in time."""
+    manners and reserve: at 1 the hold comes at the last moment, which is in time. `robot_ms` decides only who is answered."""
 
     metadata_age_ms: int = 30_000
     """A broker may answer from metadata that is this old: who is in sync was so at least this long ago."""
@@ -30,6 +30,8 @@ class Margins:
     effect so much earlier."""
     slack_share: float = 0.5
     """A hold comes when this share of the slack is used up: outages of minutes touch nothing."""
+    robot_ms: int = 600_000
+    """A robot puts back what it found at its next round; somebody who does it later than this is a person."""
 
     @property
     def retention_ms_min(self) -> int:

@@ -93,10 +93,15 @@ class TopicSeen:
     in_sync_min: int = 1
     hold_accepted_ms: int | None = None
     """When the cluster last answered a SetHold of this topic without an error, if the caller knows."""
-    default_overrides: Configs = ()
-    """The cluster default's own overrides of the settings of DEFAULT_HOLD."""
+    default_accepted_ms: int | None = None
+    """When the cluster last answered a HoldByDefault without an error, or had that default already, if the caller knows."""
+    default_overrides: Configs | None = ()
+    """The cluster default's own overrides of the settings of DEFAULT_HOLD; None: nobody answered."""
     topic_id: str | None = None
     """None: the cluster gives none. Whoever calls gives no memory of a topic of another id."""
+    unseen_ms: int | None = None
+    """When an earlier look was asked that would have shown a topic of this id, and did not: it was made since. None: there was
+    none, or it may only have failed to show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +121,14 @@ class Away:
     unread: bool = False
     """Nobody saw that it was away too long, and nobody can say that it was not: a new copy that began without a hold in
     effect, or a replica that nobody looked at for too long."""
+    began_ms: int | None = None
+    """A new copy began no earlier than this; None: it is none."""
     returned_ms: int | None = None
     """When it was first seen in sync again."""
     order: tuple[int, ...] = ()
     """The replicas as they were assigned before the guard decided to expel this one; empty: it did not."""
+    expel_asked_ms: int | None = None
+    """When its expulsion was last asked for: that call may still arrive."""
     expelled_ms: int | None = None
     """When it was first seen out of the assignment."""
 
@@ -153,6 +162,9 @@ class Hold:
     """When the guard last asked to release it, before it held again: that call may arrive after this one."""
     default_seen_ms: int | None = None
     """When the cluster default last showed the hold, where the guard holds by it."""
+    default_asked_ms: int | None = None
+    default_accepted_ms: int | None = None
+    """When the cluster first accepted the default since it was asked for."""
     default_undone_ms: int | None = None
     out_of_reach_ms: int | None = None
     """When the topic was last seen with overrides of its own that the cluster default, by which it is held, does not reach."""
@@ -192,6 +204,8 @@ class Memory:
     """The largest of `skews`."""
     skews: tuple[Skew, ...] = ()
     """One of each size that was seen, up to twice as large as the next."""
+    partitions: int = 0
+    """How many partitions the topic was seen with: those beyond are made since."""
     topic_id: str | None = None
 
 

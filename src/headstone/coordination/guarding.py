@@ -2,28 +2,25 @@
 
 Owns when to hold, to verify, to release, to readmit, and when to leave things to a person. Pure: the clock is an argument,
 calls are the caller's, and any of them may fail, be late or be done twice (docs/rfcs/0003-guard.md). Who is away and
-since when is `absences.py`'s; the sums are `danger.py`'s.
+since when is `absences.py`'s, what became of a hold is `holding.py`'s; the sums are `danger.py`'s.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headstone.coordination.absences import (
-    danger_of,
     in_effect,
     is_excused,
     is_held,
-    is_held_by_default,
-    is_reached_by_default,
     is_too_short,
     learn_absences,
     learn_ends,
+    learn_new_partitions,
     learn_retentions,
     learn_skews,
-    shows_hold,
 )
-from headstone.coordination.danger import Danger, Margins
+from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
@@ -32,15 +29,12 @@ from headstone.coordination.guard_values import (
     Alarm,
     AlarmKind,
     Allowed,
-    AskBrokers,
     Away,
     Complete,
     Configs,
     Decision,
-    EndPasses,
     Expel,
     Hold,
-    HoldByDefault,
     Memory,
     PartitionSeen,
     Release,
@@ -52,34 +46,27 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
+from headstone.coordination.holding import Case, cases_of, follow_hold, is_news
 from headstone.coordination.judging import has_source, is_dispensable, missed_span, verdict_of, was_read
 
-ROBOT_MS = 600_000
-"""A robot puts back what it found at its next round; somebody who does it later than this is a person."""
 REREAD_MS = 600_000
 """What a reading could not tell, of this replica or of the one that it would copy, is read again."""
 STALE_LOOKS = 4
 """A look older than this many polling intervals says nothing about now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One absence with its sums."""
-
-    away: Away
-    danger: Danger
-
-
 def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed) -> Decision:
     """The memory must be durable before the actions are carried out."""
+    looked_ms = memory.retention_seen_ms
     memory = learn_retentions(memory, seen, margins)
     memory = learn_skews(replace(memory, topic_id=seen.topic_id or memory.topic_id), seen)
+    memory = learn_new_partitions(memory, seen, looked_ms, margins)
     memory = learn_ends(memory, seen)
-    memory = learn_absences(memory, seen, now_ms, margins)
-    memory, hold_actions = _follow_hold(memory, seen, now_ms, margins, allowed)
+    memory = learn_absences(memory, seen, looked_ms, now_ms, margins)
+    memory, hold_actions = follow_hold(memory, seen, now_ms, margins, allowed)
     memory, late_alarms = _note_too_late(memory, seen, now_ms, margins)
     memory, returned = _returned(memory, seen, margins, allowed)
-    cases = _cases(memory, seen, margins)
+    cases = cases_of(memory, seen, margins)
     memory, wanted = _hold_or_release(memory, seen, cases, now_ms, margins)
     statuses = tuple(_status(memory, seen, partition, cases, now_ms, margins) for partition in seen.partitions)
     actions = (*_too_short(memory, seen, margins), *hold_actions, *late_alarms, *returned, *wanted)
@@ -91,155 +78,6 @@ def _too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Action
     return [Alarm(kind=AlarmKind.RETENTION_TOO_SHORT, topic=seen.topic)] if short else []
 
 
-def _cases(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:
-    partitions = {partition.partition: partition for partition in seen.partitions}
-    return [
-        Case(away=away, danger=danger_of(memory, partitions[away.partition], away, margins)) for away in memory.away
-    ]  # fmt: skip
-
-
-def _first_unsafe_ms(cases: list[Case]) -> int | None:
-    """Of those that a hold can still save; one that never had everything is read instead."""
-    saved = [case for case in cases if not case.away.too_late and case.danger.complete_ms is not None]
-    return min((case.danger.unsafe_ms for case in saved), default=None)
-
-
-def _follow_hold(
-    memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed
-) -> tuple[Memory, list[Action]]:
-    """What became of the hold that the guard asked for: not there yet, there, undone."""
-    actions: list[Action] = []
-    if is_held(seen.overrides) and (memory.hold is None or is_held(memory.hold.found)):
-        actions.append(Alarm(kind=AlarmKind.FOREIGN_HOLD, topic=seen.topic))
-    if memory.hold is None:
-        return memory, actions
-    hold = _learn_shown(memory.hold, seen)
-    memory = replace(memory, hold=hold)
-    if hold.released_ms is not None:
-        return memory, actions
-    if hold.undone_ms is not None:
-        memory, more = _follow_default(memory, hold, seen, margins, allowed)
-        actions += more
-    elif _gone(hold, seen, margins):
-        if _by_own_release(hold, seen, margins):
-            again = replace(hold, seen_ms=None, shown_ms=None, accepted_ms=None, confirmed=(), confirmed_ms=None)
-            return replace(memory, hold=again), actions
-        memory, more = _undone(memory, hold, seen, allowed)
-        actions += more
-    if not _stands(memory, seen):
-        return memory, actions
-    memory, more = _confirm(memory, seen, now_ms, margins)
-    return memory, [*actions, *more]
-
-
-def _learn_shown(hold: Hold, seen: TopicSeen) -> Hold:
-    if is_held(seen.overrides):
-        hold = replace(hold, shown_ms=seen.asked_ms)
-    accepted_ms = seen.hold_accepted_ms
-    if hold.accepted_ms is None and accepted_ms is not None and accepted_ms >= hold.asked_ms:
-        hold = replace(hold, accepted_ms=accepted_ms)
-    return hold
-
-
-def _gone(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
-    """An old answer would show what was there before the hold; anything else is news."""
-    if is_held(seen.overrides):
-        return False
-    strange = hold.seen_ms is not None and seen.overrides != hold.found
-    return strange or _is_news(seen, margins, hold.shown_ms, hold.accepted_ms)
-
-
-def _is_news(seen: TopicSeen, margins: Margins, *there_ms: int | None) -> bool:
-    """Whether what was there at these times, as far as they are known, is gone: the answer cannot be an older one."""
-    times = [ms for ms in there_ms if ms is not None]
-    return bool(times) and seen.asked_ms > max(times) + margins.metadata_age_ms
-
-
-def _by_own_release(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
-    """The guard's own release, which overtook nobody but its next hold: that is asked for again."""
-    noticed_ms = margins.effect_ms + 2 * margins.metadata_age_ms + margins.poll_ms
-    return hold.late_release_ms is not None and seen.asked_ms - hold.late_release_ms <= noticed_ms
-
-
-def _stands(memory: Memory, seen: TopicSeen) -> bool:
-    """Whether the brokers are worth asking: the topic's own hold is there, or the cluster default's was asked for."""
-    hold = memory.hold
-    assert hold is not None
-    if hold.undone_ms is None:
-        return shows_hold(seen)
-    return memory.default_hold is not None and hold.default_undone_ms is None and hold.out_of_reach_ms is None
-
-
-def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
-    """Each live broker is asked until it says itself that it has the hold: an answer from any other is not enough."""
-    hold = memory.hold
-    assert hold is not None
-    actions: list[Action] = []
-    unsafe_ms = _first_unsafe_ms(_cases(memory, seen, margins))
-    confirmed = tuple(sorted({*hold.confirmed, *seen.held_on}))
-    missing = tuple(broker for broker in seen.alive if broker not in confirmed)
-    confirmed_ms = hold.confirmed_ms if hold.confirmed_ms is not None or missing else now_ms
-    if missing:
-        actions.append(AskBrokers(topic=seen.topic, brokers=missing))
-        if unsafe_ms is not None and now_ms >= unsafe_ms - margins.poll_ms:
-            actions += [Alarm(kind=AlarmKind.NOT_CONFIRMED, topic=seen.topic, broker=broker) for broker in missing]
-    elif hold.confirmed_ms is None and unsafe_ms is not None and now_ms + margins.pass_start_ms > unsafe_ms:
-        actions.append(EndPasses(topic=seen.topic))
-    seen_ms = hold.seen_ms if hold.seen_ms is not None else seen.asked_ms
-    shown_ms = hold.shown_ms if hold.shown_ms is not None else seen.asked_ms
-    hold = replace(hold, seen_ms=seen_ms, shown_ms=shown_ms, confirmed=confirmed, confirmed_ms=confirmed_ms)
-    return replace(memory, hold=hold), actions
-
-
-def _undone(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
-    """Told and left alone. Only a robot, which puts back exactly what it knew, is answered: out of its reach."""
-    there_ms = hold.seen_ms if hold.seen_ms is not None else hold.accepted_ms
-    assert there_ms is not None
-    robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= ROBOT_MS
-    kind = AlarmKind.UNDONE_BY_ROBOT if robot else AlarmKind.CHANGED_BY_PERSON
-    hold = replace(hold, undone_ms=seen.asked_ms, by_robot=robot, confirmed=(), confirmed_ms=None)
-    memory, answer = _answer_robot(replace(memory, hold=hold), hold, seen, allowed)
-    return memory, [Alarm(kind=kind, topic=seen.topic), *answer]
-
-
-def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
-    """Where the cluster default reaches the topic, and as soon as that is allowed: perhaps only at the next start."""
-    reached = is_reached_by_default(seen.overrides)
-    if hold.by_robot and reached and allowed.cluster_default and memory.default_hold is None:
-        return replace(memory, default_hold=seen.default_overrides), [HoldByDefault(configs=DEFAULT_HOLD)]
-    return memory, []
-
-
-def _follow_default(
-    memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
-) -> tuple[Memory, list[Action]]:
-    """The cluster default is asked for until the cluster shows it; who undoes that is a person, told and left alone."""
-    if memory.default_hold is None:
-        return _answer_robot(memory, hold, seen, allowed)
-    if hold.default_undone_ms is not None:
-        return memory, []
-    hold, alarms = _follow_reach(hold, seen, margins)
-    if is_held_by_default(seen.default_overrides):
-        return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), alarms
-    if hold.default_seen_ms is not None and not _is_news(seen, margins, hold.default_seen_ms):
-        return replace(memory, hold=hold), alarms
-    if hold.default_seen_ms is None or _by_own_release(hold, seen, margins):
-        hold = replace(hold, default_seen_ms=None, confirmed=(), confirmed_ms=None)
-        return replace(memory, hold=hold), [*alarms, HoldByDefault(configs=DEFAULT_HOLD)]
-    hold = replace(hold, default_undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
-    return replace(memory, hold=hold), [Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)]
-
-
-def _follow_reach(hold: Hold, seen: TopicSeen, margins: Margins) -> tuple[Hold, list[Action]]:
-    """Overrides of its own take a topic away from the cluster default's hold. Brokers are asked anew once they are gone."""
-    if is_reached_by_default(seen.overrides):
-        back = hold.out_of_reach_ms is not None and _is_news(seen, margins, hold.out_of_reach_ms)
-        return (replace(hold, out_of_reach_ms=None) if back else hold), []
-    alarm = Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)
-    alarms: list[Action] = [] if hold.out_of_reach_ms is not None else [alarm]
-    return replace(hold, out_of_reach_ms=seen.asked_ms, confirmed=(), confirmed_ms=None), alarms
-
-
 def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
     """A replica whose moment of danger came without a hold in effect.
 
@@ -249,10 +87,10 @@ def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
     away: list[Away] = []
     alarms: list[Action] = []
     hold = memory.hold
-    for case in _cases(memory, seen, margins):
+    for case in cases_of(memory, seen, margins):
         absence = case.away
         held_ms = hold.confirmed_ms if hold is not None and in_effect(memory) else None
-        needed_ms = case.danger.unsafe_ms if absence.complete_ms is not None else absence.since_ms
+        needed_ms = case.danger.unsafe_ms if absence.complete_ms is not None else _copied_from_ms(absence, margins)
         safe = held_ms is not None and held_ms <= needed_ms
         over = absence.returned_ms is not None and absence.returned_ms + margins.poll_ms < needed_ms
         judged = absence.returned_ms is None or absence.returned_ms == seen.asked_ms
@@ -269,6 +107,13 @@ def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
     return replace(memory, away=tuple(away)), alarms
 
 
+def _copied_from_ms(absence: Away, margins: Margins) -> int:
+    """A copy that a look is the first to show may have begun right after the look before, and that one may have been answered
+    from what was so earlier."""
+    unseen_ms = margins.metadata_age_ms + margins.poll_ms
+    return absence.since_ms - unseen_ms if absence.began_ms is None else absence.began_ms
+
+
 def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowed) -> tuple[Memory, list[Action]]:
     """Absences that are over, readings that are needed, and replicas that must copy afresh, one at a time."""
     partitions = {partition.partition: partition for partition in seen.partitions}
@@ -278,53 +123,77 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
     moving = any(partition.moving for partition in seen.partitions) or any(away.order for away in memory.away)
     for away in memory.away:
         partition = partitions[away.partition]
+        verdict = verdict_of(partition, away)
         if away.order:
-            actions += _readmission(memory, seen, partition, away)
+            away = _still_ordered(away, verdict, seen, margins, allowed)
+        if away.order:
+            away, steps = _readmission(memory, seen, partition, away, verdict, allowed)
+            actions += steps
             left.append(away)
             continue
-        verdict = verdict_of(partition, away)
         doubtful = memory.hold is not None or away.too_late or away.unread
         if verdict is Verdict.RIGHT or (away.returned_ms is not None and not doubtful):
             complete_ms = seen.asked_ms - margins.metadata_age_ms
             complete.append(Complete(partition=away.partition, broker=away.broker, complete_ms=complete_ms))
             continue
+        actions += _read(memory, seen, partition, away, verdict)
         wrong = verdict is not None
-        if wrong:
-            alarm = Alarm(kind=AlarmKind.WRONG, topic=seen.topic, partition=away.partition, broker=away.broker)
-            actions.append(alarm)
-        if wrong or away.returned_ms is None:
-            again = wrong and not has_source(partition, away) and was_read(partition, away, seen.asked_ms - REREAD_MS)
-            actions += [Verify(topic=seen.topic, partition=away.partition, broker=away.broker)] if again else []
-        else:
-            missed = missed_span(memory, partition, away)
-            actions.append(Verify(topic=seen.topic, partition=away.partition, broker=away.broker, missed=missed))
-        expels = (wrong or (away.too_late and away.returned_ms is None)) and has_source(partition, away)
-        if (
-            expels
-            and allowed.readmission
-            and in_effect(memory)
-            and not moving
-            and is_dispensable(partition, away, seen)
-        ):
+        expels = (wrong or (away.too_late and away.returned_ms is None)) and has_source(memory, partition, away)
+        # Without a hold too: one that is not assigned cannot lead, wherever the hold failed. Adding it again needs one.
+        if expels and allowed.readmission and not moving and is_dispensable(partition, away, seen):
             moving = True
             away = replace(away, order=tuple(replica.broker for replica in partition.replicas))
-            actions += _readmission(memory, seen, partition, away)
+            away, steps = _readmission(memory, seen, partition, away, verdict, allowed)
+            actions += steps
         left.append(away)
     return replace(memory, away=tuple(left), complete=tuple(complete)), actions
 
 
-def _readmission(memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away) -> list[Action]:
+def _read(
+    memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away, verdict: Verdict | None
+) -> list[Action]:  # fmt: skip
+    """Who is back is read; who is wrong is told, and read again now and then while nobody can say that its leader is right."""
+    verify = Verify(topic=seen.topic, partition=away.partition, broker=away.broker)
+    if verdict is None:
+        missed = missed_span(memory, partition, away)
+        return [] if away.returned_ms is None else [replace(verify, missed=missed)]
+    alarm = Alarm(kind=AlarmKind.WRONG, topic=seen.topic, partition=away.partition, broker=away.broker)
+    again = not has_source(memory, partition, away) and was_read(partition, away, seen.asked_ms - REREAD_MS)
+    return [alarm, *([verify] if again else [])]
+
+
+def _still_ordered(
+    away: Away, verdict: Verdict | None, seen: TopicSeen, margins: Margins, allowed: Allowed
+) -> Away:  # fmt: skip
+    """Whom nobody may or need expel any more stays, once no call of before can still take it out: then it would be out with
+    nobody to add it again."""
+    if away.expelled_ms is not None or _is_to_leave(verdict, allowed):
+        return away
+    late_ms = margins.effect_ms + margins.metadata_age_ms
+    if away.expel_asked_ms is not None and seen.asked_ms <= away.expel_asked_ms + late_ms:
+        return away
+    return replace(away, order=(), expel_asked_ms=None)
+
+
+def _is_to_leave(verdict: Verdict | None, allowed: Allowed) -> bool:
+    return allowed.readmission and verdict is not Verdict.RIGHT
+
+
+def _readmission(
+    memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away, verdict: Verdict | None, allowed: Allowed
+) -> tuple[Away, list[Action]]:  # fmt: skip
     """The next step: out of the assignment, asked for until it is seen; then in again, under the hold, once it is there."""
     if partition.moving:
-        return []
+        return away, []
     if away.expelled_ms is None:
-        if not is_dispensable(partition, away, seen):
-            return []
+        if not is_dispensable(partition, away, seen) or not _is_to_leave(verdict, allowed):
+            return away, []
         remaining = tuple(broker for broker in away.order if broker != away.broker)
-        return [Expel(topic=seen.topic, partition=away.partition, broker=away.broker, remaining=remaining)]
+        expel = Expel(topic=seen.topic, partition=away.partition, broker=away.broker, remaining=remaining)
+        return replace(away, expel_asked_ms=seen.asked_ms), [expel]
     if not in_effect(memory) or away.broker not in seen.alive:
-        return []
-    return [AddAgain(topic=seen.topic, partition=away.partition, broker=away.broker, order=away.order)]
+        return away, []
+    return away, [AddAgain(topic=seen.topic, partition=away.partition, broker=away.broker, order=away.order)]
 
 
 def _hold_or_release(
@@ -339,9 +208,10 @@ def _hold_or_release(
             # Somebody else's: it counts as long as it stands.
             theirs = Hold(asked_ms=now_ms, found=found, seen_ms=seen.asked_ms, shown_ms=seen.asked_ms)
             return replace(memory, hold=theirs), []
-        late_ms = None if hold is None else hold.released_ms if hold.released_ms is not None else hold.late_release_ms
-        accepted_ms = None if hold is None or hold.released_ms is not None else hold.accepted_ms
-        new = Hold(asked_ms=now_ms, found=found, late_release_ms=late_ms, accepted_ms=accepted_ms)
+        if hold is None or hold.released_ms is not None:
+            new = Hold(asked_ms=now_ms, found=found, late_release_ms=None if hold is None else hold.released_ms)
+        else:
+            new = replace(hold, asked_ms=now_ms)
         memory = replace(memory, hold=new)
         who = ", ".join(f"partition {case.away.partition}: broker {case.away.broker}" for case in due)
         by_ms = min(case.danger.unsafe_ms for case in due)
@@ -373,8 +243,8 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
     actions: list[Action] = []
     if restore := _to_restore(HOLD, seen.overrides, hold.found):
         actions.append(Release(topic=seen.topic, restore=restore))
-    default = memory.default_hold
-    if default is not None:
+    default, unknown = memory.default_hold, memory.default_hold is not None and seen.default_overrides is None
+    if default is not None and seen.default_overrides is not None:
         restore = _to_restore(DEFAULT_HOLD, seen.default_overrides, default)
         if restore:
             actions.append(ReleaseDefault(restore=restore))
@@ -383,7 +253,7 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
     # A call that was given up, or repeated, may still arrive, and an old answer may show what is gone: the hold is
     # remembered for as long as either could be.
     last_ms = max(hold.asked_ms + margins.effect_ms, hold.shown_ms or 0, hold.default_seen_ms or 0)
-    waits = bool(actions) or (not is_held(hold.found) and not _is_news(seen, margins, last_ms))
+    waits = bool(actions) or unknown or (not is_held(hold.found) and not is_news(seen, margins, last_ms))
     left = replace(hold, released_ms=now_ms) if waits else None
     return replace(memory, hold=left, default_hold=default), actions
 

@@ -32,11 +32,14 @@ def source_of(partition: PartitionSeen, away: Away) -> ReplicaSeen | None:
     return next((r for r in in_sync if r.broker == partition.leader), in_sync[0] if in_sync else None)
 
 
-def has_source(partition: PartitionSeen, away: Away) -> bool:
+def has_source(memory: Memory, partition: PartitionSeen, away: Away) -> bool:
     """Nobody is thrown away for a copy of one that is wrong: by the reading that judged this one, where there was one. What
-    cannot be told of two may be the fault of either."""
+    cannot be told of two may be the fault of either. One that was away itself must have been found right since."""
     source = source_of(partition, away)
     if source is None or source.verdict is Verdict.WRONG:
+        return False
+    suspects = [a for a in memory.away if (a.partition, a.broker) == (partition.partition, source.broker)]
+    if any(verdict_of(partition, suspect) is not Verdict.RIGHT for suspect in suspects):
         return False
     return away.returned_ms is None or (source.verdict is Verdict.RIGHT and source.read_ms >= away.returned_ms)
 

@@ -63,6 +63,7 @@ class Actions:
         readmissions: OwnReadmissions | None,
     ) -> None:  # fmt: skip
         self.failed = 0
+        self.default_accepted_ms: int | None = None
         self._name, self._lease_ms = name, lease_ms
         self._admin, self._journal, self._clock = admin, journal, clock
         self._recollection, self._readmissions = recollection, readmissions
@@ -141,6 +142,8 @@ class Actions:
             self._recollection.drop(topic)
             if outcome.why is None:
                 self._accepted_ms[topic] = self._clock()
+        if isinstance(action, HoldByDefault) and outcome.why is None:
+            self.default_accepted_ms = self._clock()
         return outcome
 
     def _asked(self, topic: str, action: Action, text: str, shared: _Shared) -> Outcome:

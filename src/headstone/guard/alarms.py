@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from headstone.coordination.absences import in_effect
 from headstone.coordination.guard_values import Alarm, AlarmKind, Allowed, Decision, Memory, Verify
 from headstone.guard.journal import KeptAlarm, Reading
 
@@ -16,6 +17,7 @@ REFUSED = "a change was refused"
 UNSEEN = "part of the cluster cannot be seen"
 UNREADABLE = "a replica cannot be read"
 BY_DEFAULT = "the cluster default holds it instead"
+DEFAULT_ASKED = "the cluster default was asked for, and not every broker has it"
 OUT_OF_REACH = "the cluster default does not reach overrides of its own"
 DEFAULT_CHANGED = "of the cluster default"
 BY_ITSELF = "with --allow readmission"
@@ -25,6 +27,8 @@ ADVICE: dict[str | tuple[str, str], str] = {
     "cluster-default",
     (AlarmKind.UNDONE_BY_ROBOT, BY_DEFAULT): "tell the robot to leave the three settings alone: until then every topic without "
     "overrides of its own is held too",
+    (AlarmKind.UNDONE_BY_ROBOT, DEFAULT_ASKED): "tell the robot to leave the three settings alone, and see why brokers do not "
+    "take the cluster default: until they do, the countdown goes on",
     (AlarmKind.UNDONE_BY_ROBOT, OUT_OF_REACH): "tell the robot to leave the three settings alone, or bring the replica back in "
     "time",
     AlarmKind.CHANGED_BY_PERSON: "the guard leaves it: set the hold again yourself, or bring the replica back in time",
@@ -126,5 +130,6 @@ def _undone(topic: str, memory: Memory, allowed: Allowed) -> Iterator[KeptAlarm]
         yield KeptAlarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=topic, detail=OUT_OF_REACH)
     else:
         detail = OUT_OF_REACH if allowed.cluster_default else ""
-        detail = BY_DEFAULT if memory.default_hold is not None else detail
+        if memory.default_hold is not None:
+            detail = BY_DEFAULT if in_effect(memory) else DEFAULT_ASKED
         yield KeptAlarm(kind=AlarmKind.UNDONE_BY_ROBOT, topic=topic, detail=detail)

@@ -31,6 +31,7 @@ from headstone.coordination.guard_values import Configs as Overrides
 from headstone.errors import Unfinished
 from headstone.guard.clocks import STAMPED_BY_BROKERS, Clocks, Reading, Stamps, largest_difference_ms
 from headstone.guard.leader_reading import LeaderReading
+from headstone.guard.sightings import Sightings
 from headstone.log.topic_partition import TopicPartition
 
 POLICY, RETENTION, IN_SYNC_MIN = "cleanup.policy", "delete.retention.ms", "min.insync.replicas"
@@ -82,14 +83,16 @@ class _Account:
 
 def look(
     admin: Admin, topics: Sequence[str] | None, clock: Clock, *, leaders: LeaderReading | None = None,
-    clocks: Clocks | None = None,
+    clocks: Clocks | None = None, sightings: Sightings | None = None,
 ) -> Look:  # fmt: skip
     """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers from what is
     known to be new.
 
-    `leaders` and `clocks` are kept from look to look by who wants to know more; only reading of leaders needs READ.
+    `leaders`, `clocks` and `sightings` are kept from look to look by who wants to know more; only reading of leaders needs
+    READ.
     """
     asked_ms, state, running = _described(admin, topics, clock)
+    unseen = sightings.unseen_ms(admin, state, asked_ms) if sightings is not None and topics is None else {}
     reassignments = None if isinstance(running, NotPermitted) else running
     described = {name: states for name, states in sorted(state.topics.items()) if topics is None or name in topics}
     problems = _undescribed(admin, described, topics)
@@ -118,7 +121,7 @@ def look(
             alive=tuple(sorted(state.brokers)), skew_ms=largest_difference_ms(readings),
             held_on=tuple(account.broker for account in accounts if name in account.configs and holds(account.configs[name])),
             in_sync_min=_number(configs[name], IN_SYNC_MIN, 1), default_overrides=default_overrides,
-            topic_id=state.topic_ids.get(name),
+            topic_id=state.topic_ids.get(name), unseen_ms=unseen.get(name),
         )
         for name in watched
     )  # fmt: skip
@@ -225,15 +228,16 @@ def _described(
     raise Unfinished(f"{'; '.join(failed)}: nothing that brokers say is known to be new")
 
 
-def _default_overrides(admin: Admin, problems: list[str]) -> Overrides:
-    """Whoever may not describe the default may not alter it either: then it does not matter what it is."""
+def _default_overrides(admin: Admin, problems: list[str]) -> Overrides | None:
+    """None: nobody answered. Whoever may not describe the default may not alter it either: then it does not matter what it
+    is."""
     try:
         configs = admin.broker_configs(None)
     except NotPermitted:
         return ()
     except Unfinished as error:
         problems.append(str(error))
-        return ()
+        return None
     return tuple((name, configs[name].value if name in configs else None) for name, _ in DEFAULT_HOLD)
 
 

@@ -291,7 +291,8 @@ class Watcher:
         memory = released_by_person(self._recollection.memory(seen.topic), released.get(seen.topic))
         now_ms = self._clock()
         held_on = tuple(sorted({*seen.held_on, *self._actions.held_on(seen.topic)}))
-        seen = replace(seen, held_on=held_on, hold_accepted_ms=self._actions.accepted_ms(seen.topic))
+        own_ms, default_ms = self._actions.accepted_ms(seen.topic), self._actions.default_accepted_ms
+        seen = replace(seen, held_on=held_on, hold_accepted_ms=own_ms, default_accepted_ms=default_ms)
         seen = with_readings(seen, self._journal.readings(seen.topic), now_ms)
         return memory, decide(memory, seen, now_ms, self.settings.margins, self.settings.allowed)
 

@@ -52,6 +52,8 @@ ROBOT_POLLS = 3.5
 NO_OVERRIDES: Configs = tuple((name, None) for name, _ in HOLD)
 NO_DEFAULTS: Configs = tuple((name, None) for name, _ in DEFAULT_HOLD)
 PERSONS_RATIO = "0.3"
+DEAD_MS = (500, 3_000, 6_000, 12_000)
+"""For how long a guard is dead: less than the slack, about so long, longer, and longer than a lie about clocks counts."""
 READ_BATCHES = ((0,), (0,), (0, 1), (2, 50))
 """Of what a replica lacks, at one look: a guard that may not read, one that falls behind, one that keeps up."""
 
@@ -213,7 +215,7 @@ class Guard:
 
     def __init__(
         self, world: World, margins: Margins, allowed: Allowed, *, skew_ms: int, robot: bool, agents: bool,
-        reads: Sequence[int],
+        reads: Sequence[int], begins_ms: int = 0,
     ) -> None:  # fmt: skip
         self.world, self.cluster, self.rng = world, world.cluster, world.rng
         self.margins, self.allowed, self.skew_ms = margins, allowed, skew_ms
@@ -234,8 +236,12 @@ class Guard:
         self._joined: set[tuple[int, int]] = set()
         self._read: dict[int, tuple[Verdict, int]] = {}
         self._missed: DeletionsRead | None = None
-        self._look_ms = self.cluster.now_ms
+        self._look_ms = self.cluster.now_ms + begins_ms
+        self._unseen_ms = self.cluster.now_ms if begins_ms else None
+        """When a look was asked before the topic was made, if it is first seen later than that."""
+        self.late_at_first_sight = False
         self._accepted_ms: int | None = None
+        self._default_accepted_ms: int | None = None
         self._leader = self.cluster.metadata.leader
 
     @property
@@ -261,7 +267,11 @@ class Guard:
             return
         trouble, poll_ms = self.world.trouble, self.world.bounds.poll_ms
         if self.rng.random() < trouble.dies:
-            self._look_ms = now_ms + self.rng.choice((500, 3_000, 12_000))
+            self._look_ms = now_ms + self.rng.choice(DEAD_MS)
+            if self.liars and any(self.cluster.reachable(broker) for broker in self.cluster.brokers):
+                # At its last look they tell of clocks that differ by all of the retention: it must still read when it is back.
+                lie = replace(self.look(), skew_ms=RETENTION_MS)
+                self.world.later(self.world.decide_ms, lambda: self._decide(lie))
             self._missed = None
             return
         self._look_ms = now_ms + (
@@ -276,7 +286,9 @@ class Guard:
         cluster = self.cluster
         metadata, settings = self.world.known()
         alive = [broker for broker in cluster.brokers if cluster.reachable(broker)]
-        answering = [b for b in alive if self.rng.random() >= self.world.trouble.broker_silent]
+        silent = self.world.trouble.broker_silent
+        answering = [b for b in alive if self.rng.random() >= silent]
+        default_overrides = None if self.rng.random() < silent else settings.default_overrides
         partition = PartitionSeen(
             partition=0, leader=metadata.leader, isr=metadata.isr, committed_end=cluster.truth.committed_end,
             replicas=tuple(self._replica(cluster.brokers[number]) for number in metadata.members),
@@ -284,9 +296,10 @@ class Guard:
         )  # fmt: skip
         return TopicSeen(
             topic="t", asked_ms=cluster.now_ms, compacted=True, delete_retention_ms=settings.delete_retention_ms,
-            overrides=settings.overrides, default_overrides=settings.default_overrides, partitions=(partition,),
+            overrides=settings.overrides, default_overrides=default_overrides, partitions=(partition,),
             alive=tuple(b.number for b in alive), held_on=tuple(b.number for b in answering if b.held),
             skew_ms=self.skew_ms, hold_accepted_ms=self._accepted_ms,
+            default_accepted_ms=self._default_accepted_ms, unseen_ms=self._unseen_ms,
         )  # fmt: skip
 
     def _read_missed(self, metadata: Metadata) -> DeletionsRead | None:
@@ -324,11 +337,13 @@ class Guard:
         now = {absence.broker: absence.complete_ms for absence in decision.memory.away}
         self.came_with_less &= set(now)
         self.came_with_less |= {b for b, ms in now.items() if b in complete and (ms or 0) < (complete[b] or 0)}
+        self.late_at_first_sight |= not complete and any(away.too_late for away in decision.memory.away)
         self.memory, self.statuses = decision.memory, decision.statuses
         away = {absence.broker for absence in self.memory.away}
         unread = {absence.broker for absence in self.memory.away if absence.returned_ms is not None}
         self.exposed = (self.exposed | away) if self.world.undone_unseen else (self.exposed & unread)
-        self.missed_a_leader |= self.unknown and self.cluster.metadata.leader != self._leader
+        # Whoever led before the first look was complete since the topic was made, or is too late by that look.
+        self.missed_a_leader |= bool(complete) and self.unknown and self.cluster.metadata.leader != self._leader
         self.missed_a_change |= self.world.changes > 1
         self.looked_ms, self._leader, self.world.changes = seen.asked_ms, self.cluster.metadata.leader, 0
         for action in decision.actions:
@@ -344,7 +359,7 @@ class Guard:
             case Release():
                 world.later(world.call_ms, lambda: world.override(action.restore))
             case HoldByDefault():
-                world.later(world.call_ms, lambda: world.override_default(action.configs))
+                world.later(world.call_ms, lambda: self._hold_by_default(action.configs))
             case ReleaseDefault():
                 world.later(world.call_ms, lambda: world.override_default(action.restore))
             case EndPasses():
@@ -361,6 +376,10 @@ class Guard:
     def _hold(self, configs: Configs) -> None:
         self._accepted_ms = self.cluster.now_ms
         self.world.override(configs)
+
+    def _hold_by_default(self, configs: Configs) -> None:
+        self._default_accepted_ms = self.cluster.now_ms
+        self.world.override_default(configs)
 
     def _verify(self, action: Verify) -> None:
         broker = self.cluster.brokers[action.broker]

@@ -19,6 +19,9 @@ from headstone.sim.ordeals import Ordeals
 from headstone.sim.scenario import Scenario
 
 HELD_LATE = "held-late"
+FALSE_ALARM = "false-alarm"
+FIRST_SEEN_MS = (0, 0, MARGINS.poll_ms, MARGINS.metadata_age_ms, MARGINS.metadata_age_ms + MARGINS.effect_ms)
+"""How long after the topic was made the guard sees it first: perhaps while a broker is away."""
 CALM_LOOKS = 400
 EDGE_BEFORE_MS = 1_400
 EDGE_STEPS = 32
@@ -34,8 +37,10 @@ class Guarded(Ordeals):
     """The driver with a guard. A replica that the guard called too late, or unread, is excused until it is right again."""
 
     def __init__(
-        self, scenario: Scenario, margins: Margins, seed: int, *, guarding: bool = True, bounds: Margins = MARGINS
+        self, scenario: Scenario, margins: Margins, seed: int, *, guarding: bool = True, bounds: Margins = MARGINS,
+        first_seen_ms: int | None = None,
     ) -> None:  # fmt: skip
+        """first_seen_ms: of FIRST_SEEN_MS; None: drawn."""
         super().__init__(scenario, Parts())
         rng = random.Random(seed)
         trouble = rng.choice((ROUGH, CALM, WORST))
@@ -47,6 +52,7 @@ class Guarded(Ordeals):
         self.guard = Guard(
             self.world, margins, allowed, skew_ms=max(0, spread_ms - bounds.skew_ms), robot=robot,
             agents=rng.random() < 0.3, reads=rng.choice(READ_BATCHES),
+            begins_ms=rng.choice(FIRST_SEEN_MS) if first_seen_ms is None else first_seen_ms,
         )  # fmt: skip
         self.guard.liars = self.guard.agents and seed % 2 == 1
         self.guarding = guarding
@@ -214,9 +220,7 @@ class Guarded(Ordeals):
         if self.guarding and self.guard.unknown:
             return
         cluster = self.cluster
-        late = [away for away in self.guard.memory.away if away.too_late and self._watched_all_along(away)]
-        if self.never_late and late and not self.excused_for_good:
-            raise Corrupt(Finding(kind=HELD_LATE, where=f"broker {late[0].broker}", text=str(late[0])))
+        self._check_told()
         for broker in cluster.brokers:
             since = cluster.metadata.members.get(broker.number)
             if self.excused_for_good or not broker.alive or broker.metadata is None or since is None:
@@ -227,6 +231,18 @@ class Guarded(Ordeals):
             findings = check_log(f"broker {broker.number}", broker.log, cluster.truth)
             if findings:
                 raise Corrupt(findings[0])
+
+    def _check_told(self) -> None:
+        """What is told must be so, where the world stays within the margins; of the default everywhere, for nobody else changes
+        it."""
+        memory = self.guard.memory
+        late = [away for away in memory.away if away.too_late and self._watched_all_along(away)]
+        if self.never_late and late and not self.excused_for_good:
+            raise Corrupt(Finding(kind=HELD_LATE, where=f"broker {late[0].broker}", text=str(late[0])))
+        if self.never_late and self.guard.late_at_first_sight:
+            raise Corrupt(Finding(kind=HELD_LATE, where="guard", text="too late in a topic that was made just before"))
+        if memory.hold is not None and memory.hold.default_undone_ms is not None:
+            raise Corrupt(Finding(kind=FALSE_ALARM, where="guard", text=f"nobody changed the default: {memory.hold}"))
 
     def _watched_all_along(self, away: Away) -> bool:
         """Not a new copy, nor one that came back with less than it had: of those nobody could know in time."""
@@ -264,6 +280,14 @@ class Guarded(Ordeals):
         return memory.hold is None and not memory.away and (self.meddled or not self.cluster.hold)
 
     def _left_to_a_person(self) -> bool:
-        """Somebody undid the hold: a wrong replica cannot be copied afresh without one."""
-        hold = self.guard.memory.hold
-        return hold is not None and hold.undone_ms is not None
+        """Somebody undid the hold: a wrong replica cannot be copied afresh without one; but one can be taken out."""
+        memory = self.guard.memory
+        undone = memory.hold is not None and memory.hold.undone_ms is not None
+        out = any(away.expelled_ms is not None for away in memory.away)
+        return undone and (out or not self._is_wrong_beside_a_right_leader())
+
+    def _is_wrong_beside_a_right_leader(self) -> bool:
+        leader, metadata = self.cluster.leader(), self.cluster.metadata
+        in_sync = [self.cluster.brokers[number] for number in metadata.isr if number in metadata.members]
+        wrong = [broker for broker in in_sync if check_log("read", broker.log, self.cluster.truth)]
+        return leader is not None and bool(wrong) and leader not in wrong

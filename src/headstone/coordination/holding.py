@@ -1,0 +1,227 @@
+"""What became of the hold that the guard asked for: not there yet, there, undone; and whether every broker has it.
+
+Owns whose hold it is, who is a robot and who a person, and when the cluster default stands in. Pure. When a hold is due and
+when it ends is `guarding.py`'s; which values are a hold is `absences.py`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headstone.coordination.absences import (
+    danger_of,
+    is_held,
+    is_held_by_default,
+    is_reached_by_default,
+    shows_hold,
+)
+from headstone.coordination.danger import Danger, Margins
+from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
+    Action,
+    Alarm,
+    AlarmKind,
+    Allowed,
+    AskBrokers,
+    Away,
+    EndPasses,
+    Hold,
+    HoldByDefault,
+    Memory,
+    TopicSeen,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One absence with its sums."""
+
+    away: Away
+    danger: Danger
+
+
+def cases_of(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:
+    partitions = {partition.partition: partition for partition in seen.partitions}
+    return [
+        Case(away=away, danger=danger_of(memory, partitions[away.partition], away, margins)) for away in memory.away
+    ]  # fmt: skip
+
+
+def first_unsafe_ms(cases: list[Case]) -> int | None:
+    """Of those that a hold can still save; one that never had everything is read instead."""
+    saved = [case for case in cases if not case.away.too_late and case.danger.complete_ms is not None]
+    return min((case.danger.unsafe_ms for case in saved), default=None)
+
+
+def follow_hold(
+    memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed
+) -> tuple[Memory, list[Action]]:
+    """What became of the hold that the guard asked for: not there yet, there, undone."""
+    actions: list[Action] = []
+    if is_held(seen.overrides) and (memory.hold is None or is_held(memory.hold.found)):
+        actions.append(Alarm(kind=AlarmKind.FOREIGN_HOLD, topic=seen.topic))
+    if memory.hold is None:
+        return memory, actions
+    hold = _learn_shown(memory.hold, seen)
+    memory = replace(memory, hold=hold)
+    if hold.released_ms is not None:
+        return memory, actions
+    if hold.undone_ms is not None:
+        memory, more = _follow_default(memory, hold, seen, margins, allowed)
+        actions += more
+    elif _gone(hold, seen, margins):
+        if is_held(hold.found):
+            # Somebody else's, who took it away: nobody undid anything of the guard's, which holds itself from now on.
+            return replace(memory, hold=Hold(asked_ms=seen.asked_ms, found=seen.overrides)), actions
+        if _by_own_release(hold, seen, margins):
+            again = replace(hold, seen_ms=None, shown_ms=None, accepted_ms=None, confirmed=(), confirmed_ms=None)
+            return replace(memory, hold=again), actions
+        memory, more = _undone(memory, hold, seen, margins, allowed)
+        actions += more
+    if not _stands(memory, seen):
+        return _without_word_of_others(memory), actions
+    memory, more = _confirm(memory, seen, now_ms, margins)
+    return memory, [*actions, *more]
+
+
+def _learn_shown(hold: Hold, seen: TopicSeen) -> Hold:
+    if is_held(seen.overrides):
+        hold = replace(hold, shown_ms=seen.asked_ms)
+    accepted_ms = seen.hold_accepted_ms
+    if hold.accepted_ms is None and accepted_ms is not None and accepted_ms >= hold.asked_ms:
+        hold = replace(hold, accepted_ms=accepted_ms)
+    return hold
+
+
+def _gone(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
+    """An old answer would show what was there before the hold; anything else is news. What was there before somebody else's
+    hold is not known."""
+    if is_held(seen.overrides):
+        return False
+    strange = hold.seen_ms is not None and seen.overrides != hold.found and not is_held(hold.found)
+    return strange or is_news(seen, margins, hold.shown_ms, hold.accepted_ms)
+
+
+def is_news(seen: TopicSeen, margins: Margins, *there_ms: int | None) -> bool:
+    """Whether what was there at these times, as far as they are known, is gone: the answer cannot be an older one."""
+    times = [ms for ms in there_ms if ms is not None]
+    return bool(times) and seen.asked_ms > max(times) + margins.metadata_age_ms
+
+
+def _by_own_release(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
+    """The guard's own release, which overtook nobody but its next hold: that is asked for again."""
+    noticed_ms = margins.effect_ms + 2 * margins.metadata_age_ms + margins.poll_ms
+    return hold.late_release_ms is not None and seen.asked_ms - hold.late_release_ms <= noticed_ms
+
+
+def _stands(memory: Memory, seen: TopicSeen) -> bool:
+    """Whether the brokers are worth asking: the topic's own hold is there, or somebody's of the cluster default, or the
+    guard has asked for that."""
+    hold = memory.hold
+    assert hold is not None
+    if hold.undone_ms is None:
+        by_default = is_held_by_default(seen.default_overrides) and is_reached_by_default(seen.overrides)
+        return shows_hold(seen) or by_default
+    return memory.default_hold is not None and hold.default_undone_ms is None and hold.out_of_reach_ms is None
+
+
+def _without_word_of_others(memory: Memory) -> Memory:
+    """Brokers that held by somebody's cluster default, or by their own settings, count only while that is seen: nothing that
+    the guard set stands behind them."""
+    hold = memory.hold
+    assert hold is not None
+    if hold.undone_ms is None and hold.seen_ms is None:
+        hold = replace(hold, confirmed=(), confirmed_ms=None)
+    return replace(memory, hold=hold)
+
+
+def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
+    """Each live broker is asked until it says itself that it has the hold: an answer from any other is not enough."""
+    hold = memory.hold
+    assert hold is not None
+    actions: list[Action] = []
+    unsafe_ms = first_unsafe_ms(cases_of(memory, seen, margins))
+    confirmed = tuple(sorted({*hold.confirmed, *seen.held_on}))
+    missing = tuple(broker for broker in seen.alive if broker not in confirmed)
+    confirmed_ms = hold.confirmed_ms if hold.confirmed_ms is not None or missing else now_ms
+    if missing:
+        actions.append(AskBrokers(topic=seen.topic, brokers=missing))
+        if unsafe_ms is not None and now_ms >= unsafe_ms - margins.poll_ms:
+            actions += [Alarm(kind=AlarmKind.NOT_CONFIRMED, topic=seen.topic, broker=broker) for broker in missing]
+    elif hold.confirmed_ms is None and unsafe_ms is not None and now_ms + margins.pass_start_ms > unsafe_ms:
+        actions.append(EndPasses(topic=seen.topic))
+    hold = replace(hold, confirmed=confirmed, confirmed_ms=confirmed_ms)
+    if hold.undone_ms is not None or is_held(seen.overrides) or hold.accepted_ms is not None:
+        # Else brokers hold, but not by what the guard asked for: that is asked for until it is there itself.
+        seen_ms = hold.seen_ms if hold.seen_ms is not None else seen.asked_ms
+        shown_ms = hold.shown_ms if hold.shown_ms is not None else seen.asked_ms
+        hold = replace(hold, seen_ms=seen_ms, shown_ms=shown_ms)
+    return replace(memory, hold=hold), actions
+
+
+def _undone(
+    memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
+) -> tuple[Memory, list[Action]]:
+    """Told and left alone. Only a robot, which puts back exactly what it knew, is answered: out of its reach."""
+    there_ms = hold.seen_ms if hold.seen_ms is not None else hold.accepted_ms
+    assert there_ms is not None
+    robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= margins.robot_ms
+    kind = AlarmKind.UNDONE_BY_ROBOT if robot else AlarmKind.CHANGED_BY_PERSON
+    hold = replace(hold, undone_ms=seen.asked_ms, by_robot=robot, confirmed=(), confirmed_ms=None)
+    memory, answer = _answer_robot(replace(memory, hold=hold), hold, seen, allowed)
+    return memory, [Alarm(kind=kind, topic=seen.topic), *answer]
+
+
+def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
+    """Where the cluster default reaches the topic, and as soon as that is allowed: perhaps only at the next start."""
+    reached = is_reached_by_default(seen.overrides)
+    before = seen.default_overrides  # without it nobody could put it back
+    if hold.by_robot and reached and allowed.cluster_default and memory.default_hold is None and before is not None:
+        hold = replace(hold, default_asked_ms=seen.asked_ms)
+        return replace(memory, hold=hold, default_hold=before), [HoldByDefault(configs=DEFAULT_HOLD)]
+    return memory, []
+
+
+def _follow_default(
+    memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
+) -> tuple[Memory, list[Action]]:
+    """The cluster default is asked for until the cluster shows it; who undoes that is a person, told and left alone."""
+    if memory.default_hold is None:
+        return _answer_robot(memory, hold, seen, allowed)
+    if hold.default_undone_ms is not None:
+        return memory, []
+    hold, alarms = _follow_reach(_learn_default_accepted(hold, seen), seen, margins)
+    if seen.default_overrides is None:
+        # Nobody answered, which says nothing of the default: neither that it is there nor that somebody undid it.
+        return replace(memory, hold=hold), alarms
+    if is_held_by_default(seen.default_overrides):
+        return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), alarms
+    undone = is_news(seen, margins, hold.default_seen_ms, hold.default_accepted_ms)
+    if hold.default_seen_ms is not None and not undone:
+        return replace(memory, hold=hold), alarms
+    if not undone or _by_own_release(hold, seen, margins):
+        accepted_ms = None if undone else hold.default_accepted_ms
+        asked_ms = seen.asked_ms if undone else hold.default_asked_ms
+        hold = replace(hold, default_seen_ms=None, default_accepted_ms=accepted_ms, default_asked_ms=asked_ms)
+        hold = replace(hold, confirmed=(), confirmed_ms=None)
+        return replace(memory, hold=hold), [*alarms, HoldByDefault(configs=DEFAULT_HOLD)]
+    hold = replace(hold, default_undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
+    return replace(memory, hold=hold), [Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)]
+
+
+def _learn_default_accepted(hold: Hold, seen: TopicSeen) -> Hold:
+    """A robot may be faster than the looks here, too: what was accepted was there. Not by a call of before this one's."""
+    accepted_ms, asked_ms = seen.default_accepted_ms, hold.default_asked_ms
+    if hold.default_accepted_ms is not None or accepted_ms is None or asked_ms is None or accepted_ms < asked_ms:
+        return hold
+    return replace(hold, default_accepted_ms=accepted_ms)
+
+
+def _follow_reach(hold: Hold, seen: TopicSeen, margins: Margins) -> tuple[Hold, list[Action]]:
+    """Overrides of its own take a topic away from the cluster default's hold. Brokers are asked anew once they are gone."""
+    if is_reached_by_default(seen.overrides):
+        back = hold.out_of_reach_ms is not None and is_news(seen, margins, hold.out_of_reach_ms)
+        return (replace(hold, out_of_reach_ms=None) if back else hold), []
+    alarm = Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)
+    alarms: list[Action] = [] if hold.out_of_reach_ms is not None else [alarm]
+    return replace(hold, out_of_reach_ms=seen.asked_ms, confirmed=(), confirmed_ms=None), alarms
