@@ -55,7 +55,7 @@ def test_holds_come_first_and_the_one_that_is_due_first_before_the_others(journa
         for topic, wanted in (("a", others), ("b", (later,)), ("c", (sooner,)))
     }
     assert [action for _, action in actions.wanted(decided)] == [
-        sooner, later, ask, HoldByDefault(configs=()), end, Release(topic="t", restore=()), ReleaseDefault(restore=()),
+        sooner, later, HoldByDefault(configs=()), ask, end, Release(topic="t", restore=()), ReleaseDefault(restore=()),
     ]  # fmt: skip
 
 

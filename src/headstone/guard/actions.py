@@ -32,7 +32,7 @@ from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.recollection import Recollection
 
 END_TRIES_MAX = 10
-URGENT = (SetHold, AskBrokers, HoldByDefault, EndPasses)
+URGENT = (SetHold, HoldByDefault, AskBrokers, EndPasses)
 Decided = Mapping[str, tuple[Memory, Decision]]
 """By topic: what was remembered, and what was decided."""
 
