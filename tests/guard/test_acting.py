@@ -12,7 +12,6 @@ from headstone.coordination.guard_values import (
     HOLD,
     LAG_MIN,
     RATIO,
-    AskBrokers,
     EndPasses,
     Hold,
     HoldByDefault,
@@ -117,13 +116,6 @@ def test_a_release_restores_only_where_the_hold_still_stands(journal: Journal) -
     assert twin.changes == [("topic orders", {LAG_MIN: None})]
     assert carry_out(release, twin, journal, now_ms=6) == Outcome(needed=False)  # type: ignore[arg-type]
     assert len(twin.changes) == len(journal.changes()) == 1
-
-
-def test_each_broker_is_asked_itself(journal: Journal) -> None:
-    twin = ClusterTwin(orders=Topic(overrides=dict(HOLD)))
-    twin.deaf, twin.alive = {2}, {1, 2}
-    asked = carry_out(AskBrokers(topic="orders", brokers=(1, 2, 3)), twin, journal, now_ms=5)  # type: ignore[arg-type]
-    assert asked == Outcome(held_on=(1,))
 
 
 def test_a_failure_is_an_outcome_and_is_in_the_journal(journal: Journal) -> None:

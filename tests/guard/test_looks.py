@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from headstone.cluster.admin import Admin
@@ -9,7 +12,7 @@ from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, DeletionsRead, PartitionSeen, ReplicaSeen, TopicSeen
 from headstone.errors import Unfinished
 from headstone.guard.leader_reading import LeaderReading
-from headstone.guard.looks import Look, held_brokers, look
+from headstone.guard.looks import Look, held_brokers, held_on, look
 from headstone.guard.missed import Missed
 from tests.guard import scripted
 from tests.guard.scripted import Model
@@ -175,6 +178,22 @@ def test_each_broker_is_asked_itself_whether_it_holds() -> None:
         assert held_brokers(admin, "orders", (1, 2, 3)) == (1, 3)
         model.configs["orders"]["max.compaction.lag.ms"] = "5"
         assert held_brokers(admin, "orders", (1, 3)) == ()
+
+
+def test_many_topics_are_one_question_to_each_broker() -> None:
+    class Counting(Admin):
+        questions = 0
+
+        def try_topic_configs(self, topics: Sequence[str], **more: Any) -> Any:
+            self.questions += 1
+            return super().try_topic_configs(topics, **more)
+
+    held = {**COMPACTED, **dict(HOLD)}
+    model = Model(topics={"a": 1, "b": 1, "c": 1}, configs={"a": held, "b": COMPACTED, "c": held}, silent={2})
+    asked = {"a": (1, 2, 3), "b": (1,), "c": (2, 3)}
+    with scripted.running(model) as bootstrap, Counting(Connection.parse(bootstrap, {}), seconds_max=3) as admin:
+        assert held_on(admin, asked) == {"a": (1, 3), "b": (), "c": (3,)}
+        assert admin.questions == 3
 
 
 def test_one_topic_that_may_not_be_read_keeps_nobody_from_the_others_of_its_leader() -> None:

@@ -27,7 +27,7 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.errors import Unfinished, UsageError
-from headstone.guard.alarms import CLUSTER_LOST, REFUSED, UNSEEN
+from headstone.guard.alarms import CLUSTER_LOST, JOURNAL_LOST, REFUSED, UNSEEN
 from headstone.guard.asking import ask_status, journal_status
 from headstone.guard.journal import Journal, Lease, Reading
 from headstone.guard.looks import Look
@@ -36,7 +36,7 @@ from headstone.guard.readmission import Means
 from headstone.guard.readmission_plan import Limits
 from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.telling import news
-from headstone.guard.watching import JOURNAL_LOST, Round, Settings, Watcher
+from headstone.guard.watching import Round, Settings, Watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin, Topic
 
 ACTS = Settings(name="a", margins=MARGINS, applies=True)

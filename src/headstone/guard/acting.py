@@ -34,7 +34,6 @@ from headstone.coordination.guard_values import (
 from headstone.errors import Unfinished
 from headstone.guard.journal import Change, Journal
 from headstone.guard.loans import loans
-from headstone.guard.looks import held_brokers
 from headstone.guard.overrides import (
     CLUSTER_DEFAULT,
     DONE,
@@ -84,8 +83,6 @@ def _carry_out(
     match action:
         case SetHold():
             return _set_hold(action, admin, journal, now_ms, evidence)
-        case AskBrokers():
-            return Outcome(held_on=held_brokers(admin, action.topic, action.brokers))
         case EndPasses():
             return _end_passes(action, admin, journal, now_ms, evidence)
         case Release():
@@ -95,8 +92,8 @@ def _carry_out(
         case ReleaseDefault():
             assert others is not None, "who else is held by the default"
             return _release_default(action, admin, journal, now_ms, topic, evidence, others)
-        case Expel() | AddAgain() | Verify() | Alarm():
-            raise AssertionError("readmissions, readings and alarms are whose loop it is")
+        case AskBrokers() | Expel() | AddAgain() | Verify() | Alarm():
+            raise AssertionError("questions, readmissions, readings and alarms are whose loop it is")
     assert_never(action)
 
 

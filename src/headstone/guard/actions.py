@@ -6,7 +6,7 @@ carried out is `acting.py`'s; readings and readmissions are only wished for here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headstone.cluster.admin import Admin
@@ -28,6 +28,7 @@ from headstone.coordination.guard_values import (
 from headstone.guard.acting import Outcome, carry_out, holds_by_default
 from headstone.guard.evidence import evidence
 from headstone.guard.journal import Journal
+from headstone.guard.looks import held_on
 from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.recollection import Recollection
 
@@ -50,6 +51,10 @@ class Done:
 class _Shared:
     """What one round asks or changes once, for all of its topics."""
 
+    asked: Mapping[str, Sequence[int]]
+    """Brokers that must say themselves whether they hold the topic."""
+    held_on: dict[str, tuple[int, ...]] | None = None
+    """Those that said so; None: nobody has asked yet."""
     by_default: frozenset[str] | None = None
     """Topics that are held by the cluster default; None: nobody has asked yet."""
     outcomes: dict[type[Action], Outcome] = field(default_factory=dict)
@@ -105,9 +110,9 @@ class Actions:
 
     def carry_out(self, decided: Decided, seen: Mapping[str, TopicSeen]) -> list[Done]:
         """LeaseLost as soon as another guard leads; what was done until then is done."""
-        shared = _Shared()
         done = []
         wanted = self.wanted(decided)
+        shared = _Shared({topic: action.brokers for topic, action in wanted if isinstance(action, AskBrokers)})
         for topic, action in wanted:
             if isinstance(action, EndPasses):
                 # It is decided once: a round that ends before it was asked for leaves it to the next.
@@ -150,6 +155,9 @@ class Actions:
         now_ms = self._clock()
         # Between any two: many topics, or a broker that answers late, outlast a lease.
         self._journal.renew(self._name, now_ms=now_ms, lease_ms=self._lease_ms)
+        if isinstance(action, AskBrokers):
+            shared.held_on = shared.held_on or held_on(self._admin, shared.asked)
+            return Outcome(held_on=shared.held_on[topic])
         if isinstance(action, ReleaseDefault) and shared.by_default is None:
             shared.by_default = self._by_default()
         others = None if shared.by_default is None else shared.by_default - {topic}

@@ -13,6 +13,7 @@ from headstone.coordination.guard_values import Alarm, AlarmKind, Allowed, Decis
 from headstone.guard.journal import KeptAlarm, Reading
 
 CLUSTER_LOST = "the cluster cannot be looked at"
+JOURNAL_LOST = "the journal cannot be written"
 REFUSED = "a change was refused"
 UNSEEN = "part of the cluster cannot be seen"
 UNREADABLE = "a replica cannot be read"
@@ -48,6 +49,7 @@ ADVICE: dict[str | tuple[str, str], str] = {
     "are held until it succeeds",
     UNSEEN: "give the guard the permission that is named, or see why the broker does not answer",
     CLUSTER_LOST: "what is held stays held; see why the brokers do not answer",
+    JOURNAL_LOST: "nothing is decided meanwhile, and what is held stays held: see who locks the file, or what fills its disk",
 }  # fmt: skip
 """What a person does, by kind, or by kind and detail where that makes a difference."""
 

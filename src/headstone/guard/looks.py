@@ -136,15 +136,23 @@ def look(
 
 def held_brokers(admin: Admin, topic: str, brokers: Sequence[int]) -> tuple[int, ...]:
     """Those of them that said themselves that the hold is in force there, by whichever config. Each is asked."""
+    return held_on(admin, {topic: brokers})[topic]
 
-    def ask(broker: int) -> bool:
+
+def held_on(admin: Admin, asked: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """The same of many topics: one question to each broker, so that one which is silent costs one deadline."""
+    brokers = sorted({broker for some in asked.values() for broker in some})
+
+    def ask(broker: int) -> frozenset[str]:
+        topics = [topic for topic, some in asked.items() if broker in some]
         try:
-            configs = believed(admin.try_topic_configs([topic], broker=broker, keys=KEYS), [])
-            return topic in configs and holds(configs[topic])
+            configs = believed(admin.try_topic_configs(topics, broker=broker, keys=KEYS), [])
         except Unfinished:
-            return False
+            return frozenset()
+        return frozenset(topic for topic in topics if topic in configs and holds(configs[topic]))
 
-    return tuple(broker for broker, held in zip(brokers, _at_once(ask, brokers), strict=True) if held)
+    held = dict(zip(brokers, _at_once(ask, brokers), strict=True))
+    return {topic: tuple(broker for broker in some if topic in held[broker]) for topic, some in asked.items()}
 
 
 def holds(configs: Configs) -> bool:

@@ -37,7 +37,7 @@ from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting import Outcome, forget_old_changes, grown_bytes, put_back, topic_bytes
 from headstone.guard.actions import Actions, Done, is_held
-from headstone.guard.alarms import CLUSTER_LOST, of_cluster, standing, wants_reading
+from headstone.guard.alarms import CLUSTER_LOST, JOURNAL_LOST, of_cluster, standing, wants_reading
 from headstone.guard.departures import Departures
 from headstone.guard.gone_topics import end_topic, forget_idle, is_idle, release_orphaned_default
 from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Remembered
@@ -60,7 +60,6 @@ PAUSE_MS_MIN = 100
 """A change is followed at this pace, this often; then at the usual one."""
 MARGINS = "margins"
 """Fact of the journal: what the guard that leads counts with, for whoever asks for the status."""
-JOURNAL_LOST = "the journal cannot be written"
 """Alarm that no journal can keep: it is told by the guard itself, and its metrics."""
 DELETED = "it was deleted"
 NOT_COMPACTED = "it is not compacted any more"
