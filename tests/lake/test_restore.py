@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from headstone.lake.reading import records
 from headstone.lake.restore import Restored, finished_map, restore, translate_group
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import HeardHere, Stop, never
 from headstone.pipeline.inprocess import Body, InProcess
 from headstone.pipeline.progress import Board
 from tests.lake.scene import AT, Scene
@@ -157,15 +160,68 @@ def test_a_task_that_runs_again_sends_nothing_twice(scene: Scene) -> None:
     cluster.taken_max = 3
 
     class Lost(InProcess):
-        def outcomes(self, body: Body, tasks: Sequence[object], board: Board | None = None) -> list[object]:
-            (error,) = super().outcomes(body, tasks, board)
+        def as_they_end(
+            self, body: Body, tasks: Sequence[object], board: Board | None = None, *, stop: Stop = never
+        ) -> Iterator[tuple[int, object]]:
+            ((_, error),) = super().as_they_end(body, tasks, board, stop=stop)
             assert isinstance(error, Unfinished)
             cluster.taken_max = 100
-            return super().outcomes(body, tasks, board)
+            return super().as_they_end(body, tasks, board, stop=stop)
 
     (done,), offsets = restore(scene.lake, "t", "again", cluster, engine=Lost())
     assert (done.records, cluster.topics["again"].logs) == (4, [expected])
     assert offsets.translate(0, 5) == 3
+
+
+class Watched(TwinCluster):
+    """Whoever asks is told to stop from the time on at which so many records have been asked for, sent or consumed."""
+
+    def __init__(self, topics: Mapping[str, TwinTopic], patience: int) -> None:
+        super().__init__(topics)
+        self._patience, self.asked, self.sent = patience, 0, list[int]()
+
+    def stop(self) -> bool:
+        self.asked += 1
+        return self.asked > self._patience
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
+        before = self.log_end(partition)
+        super().send(partition, entries, offset=offset)
+        self.sent.append(self.log_end(partition) - before)
+
+
+def test_a_restore_that_is_stopped_anywhere_goes_on_and_sends_every_record_once(scene: Scene, tmp_path: Path) -> None:
+    """At the first question, then at the second, until it asks no more. What was sent of a partition is waited for."""
+    fill(scene)
+    expected, file = list(records(scene.lake, AT)), tmp_path / "map.json"
+    topics, sent, stopped = {"again": TwinTopic(logs=[[]], first=7)}, list[int](), 0
+    for patience in range(100):
+        cluster = Watched(topics, patience)
+        try:
+            (done,), offsets = restore(scene.lake, "t", "again", cluster, map_file=file, stop=cluster.stop)
+            break
+        except Unfinished as error:
+            assert str(error) == "stopped: 0 of 1 partitions are restored; run the same command again, it goes on there"
+            stopped += 1
+        finally:
+            sent += cluster.sent
+    assert (done.records, topics["again"].logs, sum(sent)) == (4, [expected], 4)
+    assert (stopped > 10, max(sent) < 4, read_map(file)) == (True, True, offsets)
+
+
+def test_no_partition_is_begun_after_a_stop_and_without_a_map_nobody_goes_on(scene: Scene) -> None:
+    scene.lake.metastore.create_topic("many", 3)
+    stop = chain([False] * 3, repeat(True)).__next__
+    with pytest.raises(Unfinished, match="stopped: 1 of 3 partitions are restored; nobody can go on without an offset"):
+        restore(scene.lake, "many", "again", TwinCluster(), stop=stop)
+
+
+def test_a_task_elsewhere_hears_no_stop() -> None:
+    """It is ended by its engine; whatever the stop is made of stays here."""
+    assert [stop() for stop in (HeardHere(lambda: True), pickle.loads(pickle.dumps(HeardHere(lambda: True))))] == [
+        True,
+        False,
+    ]
 
 
 class Haunted(TwinCluster):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from headstone.errors import Spoilt, Unfinished, UsageError
 from headstone.lake.commits import Extent, Partition
+from headstone.lake.compaction import Stopped
 from headstone.lake.group_offsets import GROUPS, committed_in
 from headstone.lake.lake import Lake
 from headstone.lake.live import LiveCluster, LiveTopic
@@ -32,7 +33,7 @@ from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.listing import RecordEntry
 from headstone.log.shown import shown_bytes
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.engine import Engine
+from headstone.pipeline.engine import Engine, HeardHere, Stop, never
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.work import answers
@@ -73,6 +74,8 @@ class RestoreWork:
     """Every record counts, not only the table."""
     mapped: bool
     """Somebody asks which offsets the records get."""
+    stop: Stop = never
+    """No record is sent any more; what was sent is acknowledged first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +87,12 @@ class PartitionRestored:
 def restore(
     lake: Lake, topic: str, to_topic: str, cluster: LiveCluster, *, engine: Engine | None = None,
     as_of_ms: int | None = None, verify: bool = True, copies: int = 1, map_file: Path | None = None, mapped: bool = True,
-    board: Board | None = None, tell: Tell = lambda text: None, reader: str = "restore",
+    board: Board | None = None, tell: Tell = lambda text: None, reader: str = "restore", stop: Stop = never,
 ) -> tuple[list[Restored], OffsetMap]:  # fmt: skip
     """A topic that is not there is made, with the lake's number of partitions. `map_file`: the offset map, and to go on by.
 
     `mapped` False, without a file: nobody wants the map, and the one that is returned is not finished. `reader`: who pins what
-    is read."""
+    is read. `stop`: Unfinished, and with a file the next run goes on there."""
     partitions = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
     if not partitions:
         raise UsageError(f"the lake has no topic {topic}")
@@ -112,7 +115,7 @@ def restore(
             RestoreWork(
                 partition=partition, target=TopicPartition(to_topic, partition.number), store=lake.store,
                 extents=states[partition].extents, start_offset=start, cluster=cluster, base=base, verify=verify,
-                whole=not_compacted(settings) is not None, mapped=mapped or map_file is not None,
+                whole=not_compacted(settings) is not None, mapped=mapped or map_file is not None, stop=HeardHere(stop),
             )
             for partition, start, base in zip(partitions, begun.starts, begun.bases, strict=True)
         ]  # fmt: skip
@@ -167,13 +170,20 @@ def _run(
 ) -> list[PartitionRestored]:
     if board is not None:
         board.expect(sum(extent.length for work in works for extent in work.extents))
-    outcomes = engine.outcomes(restore_partition, works, board)
+    ended = dict(engine.as_they_end(restore_partition, works, board, stop=works[0].stop))
+    outcomes = [ended[number] for number in sorted(ended)]
     for outcome in outcomes:
         if isinstance(outcome, Spoilt):
             if map_file is not None:
                 replace(begun, spoilt=str(outcome)).write(map_file)
             raise Spoilt(f"{outcome}; {ANEW}")
-    return answers(outcomes)
+    done: list[PartitionRestored] = answers([outcome for outcome in outcomes if not isinstance(outcome, Stopped)])
+    if len(done) < len(works):
+        goes_on = "run the same command again, it goes on there"
+        begins = "nobody can go on without an offset map: delete the topic, then begin again"
+        advice = begins if map_file is None else goes_on
+        raise Unfinished(f"stopped: {len(done)} of {len(works)} partitions are restored; {advice}")
+    return done
 
 
 def _made_or_found(
@@ -237,6 +247,7 @@ def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
     with Contents(kept=work.verify) as sent:
         entries = _noted(work, sent, runs, meter)
         there = sum(1 for _ in islice(entries, end - work.base))
+        _expect_to_go_on(work)
         if there < end - work.base:
             raise Spoilt(
                 f"{work.target} has {end - work.base} records more than before the restore, {work.partition} only {there}: "
@@ -244,12 +255,18 @@ def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
             )
         work.cluster.send(work.target, entries, offset=end)
         _expect_end(work, sent.records)
+        _expect_to_go_on(work)
         keys = _verified_keys(work, sent) if work.verify else None
         restored = Restored(
             partition=work.partition, records=sent.records, tombstones=sent.tombstones, keys=keys, verified=work.verify
         )  # fmt: skip
         _expect_end(work, sent.records)  # whoever was given up and lives on has had all this time
     return PartitionRestored(restored=restored, runs=None if runs is None else runs.ended())
+
+
+def _expect_to_go_on(work: RestoreWork) -> None:
+    if work.stop():
+        raise Stopped(f"{work.target}: stopped; what was sent is acknowledged")
 
 
 def _expect_end(work: RestoreWork, sent: int) -> None:
@@ -262,10 +279,12 @@ def _expect_end(work: RestoreWork, sent: int) -> None:
 
 
 def _noted(work: RestoreWork, sent: Contents, runs: GrowingRuns | None, meter: Meter) -> Iterator[RecordEntry]:
-    """Bytes by the share of the records: an entry does not tell how many it was made of."""
+    """Ends early at a stop. Bytes by the share of the records: an entry does not tell how many it was made of."""
     total = max(sum(extent.records for extent in work.extents), 1)
     size, metered = sum(extent.length for extent in work.extents), 0
     for entry in records_in(work.store, work.extents, work.start_offset):
+        if work.stop():
+            break  # and no error: whoever sends waits then for what is on its way
         yield entry
         sent.put(entry.key, entry.value)
         if runs is not None:
@@ -310,6 +329,7 @@ def _verified_keys(work: RestoreWork, sent: Contents) -> int:
     Of a topic that is not compacted every record, one after the other. How many keys have a value."""
     with Contents(kept=True) as consumed:
         for key, value in work.cluster.consume(work.target):
+            _expect_to_go_on(work)
             consumed.put(key, value)
         tables = compared(sent, consumed)
         if tables.first_wrong is not None:
