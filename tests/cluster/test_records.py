@@ -117,6 +117,6 @@ def test_whoever_is_given_up_sends_nothing_more_and_waits_for_nobody(
 ) -> None:
     """Also if all of them were taken, and only their acknowledgements are missing."""
     producer = Producer([7])
-    with pytest.raises(Unfinished, match="again-0: given up, [01] records were acknowledged"):
+    with pytest.raises(Unfinished, match=r"again-0: given up, [01] records were acknowledged"):
         sent(producer, monkeypatch, lambda: len(producer.taken) >= taken)
     assert producer.taken == [entry.key for entry in ENTRIES[:taken]]

@@ -1,4 +1,4 @@
-"""`lake gc`, `erase`, `export` and `restore` that get a signal: what is in hand is finished, and the same command goes on there."""
+"""`lake gc`, `erase`, `export` and `restore` that get a signal: what is in hand ends, and the same command goes on there."""
 
 from __future__ import annotations
 
