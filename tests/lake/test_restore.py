@@ -338,6 +338,19 @@ def test_a_group_goes_on_at_the_first_record_that_it_has_not_seen(scene: Scene) 
         translate_group(scene.lake, cluster, "others", offsets)
 
 
+def test_partitions_that_came_after_a_restore_are_passed_over_and_told_of(scene: Scene) -> None:
+    fill(scene)
+    cluster, said = TwinCluster(), list[str]()
+    _, offsets = restore(scene.lake, "t", "again", cluster)
+    cluster.groups["readers", "t"] = {0: 3, 2: 9, 1: 5}
+    assert translate_group(scene.lake, cluster, "readers", offsets, tell=said.append) == {0: (3, 1)}
+    assert cluster.groups["readers", "again"] == {0: 1}
+    assert said == [
+        "group readers: partitions 1, 2 of t are not in the map, and in again not set: the restore was made before they were "
+        "there"
+    ]
+
+
 def test_nothing_is_kept_for_a_map_that_nobody_wants(scene: Scene, tmp_path: Path) -> None:
     fill(scene)
     done, offsets = restore(scene.lake, "t", "again", TwinCluster(), mapped=False)

@@ -128,7 +128,7 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
         offsets = finished
         output.tell(f"{offsets.topic} was restored into {offsets.to_topic}: only groups are translated")
     moved = {
-        group: translate_group(lake, cluster, group, offsets, again=finished is not None)
+        group: translate_group(lake, cluster, group, offsets, again=finished is not None, tell=output.warn)
         for group in arguments.translate_group
     }
     lake.close()

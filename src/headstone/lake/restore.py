@@ -296,12 +296,13 @@ def _noted(work: RestoreWork, sent: Contents, runs: GrowingRuns | None, meter: M
 
 
 def translate_group(
-    lake: Lake, cluster: LiveCluster, group: str, offsets: OffsetMap, *, again: bool = False
+    lake: Lake, cluster: LiveCluster, group: str, offsets: OffsetMap, *, again: bool = False, tell: Tell = lambda text: None
 ) -> dict[int, tuple[int, int]]:
     """The group's offsets in the restored topic, set by the map: by partition (in the lake, in the topic).
 
     As it committed them for the topic in this cluster; if it did not, as the lake's copy of `__consumer_offsets` tells.
-    `again`: it may have been done, so a group that has gone on since is refused."""
+    Partitions that the map lacks, since they came to the topic later, are passed over and told of. `again`: it may have been
+    done, so a group that has gone on since is refused."""
     committed = dict(cluster.group_offsets(group, offsets.topic)) if offsets.topic != offsets.to_topic else {}
     if not committed and GROUPS in lake.metastore.topics():
         parts = [partition for partition in lake.metastore.partitions() if partition.topic == GROUPS]
@@ -311,7 +312,16 @@ def translate_group(
         raise UsageError(
             f"group {group} has committed no offset of {offsets.topic}, as far as the cluster and the lake know"
         )
-    moved = {number: (offset, offsets.translate(number, offset)) for number, offset in sorted(committed.items())}
+    moved = {
+        number: (offset, offsets.translate(number, offset))
+        for number, offset in sorted(committed.items())
+        if number in offsets.partitions
+    }
+    if unknown := sorted(committed.keys() - moved.keys()):
+        tell(
+            f"group {group}: partitions {', '.join(map(str, unknown))} of {offsets.topic} are not in the map, and in "
+            f"{offsets.to_topic} not set: the restore was made before they were there"
+        )
     if again:
         for number, present in sorted(cluster.group_offsets(group, offsets.to_topic).items()):
             if number in moved and present != moved[number][1]:
@@ -319,7 +329,8 @@ def translate_group(
                     f"group {group} has gone on in {offsets.to_topic}: partition {number} is at {present}, the map says "
                     f"{moved[number][1]}; it is left as it is"
                 )
-    cluster.set_group_offsets(group, offsets.to_topic, {number: new for number, (_, new) in moved.items()})
+    if moved:
+        cluster.set_group_offsets(group, offsets.to_topic, {number: new for number, (_, new) in moved.items()})
     return moved
 
 
