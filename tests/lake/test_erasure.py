@@ -25,7 +25,7 @@ from headstone.lake.lake import Lake, create_lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Metastore
 from headstone.lake.pins import Pins
-from headstone.lake.purging import evacuate
+from headstone.lake.purging import evacuate_idle
 from headstone.lake.reading import records, table
 from headstone.lake.rebuild import open_for_rebuild, rebuild
 from headstone.lake.topics import make_lakes_own
@@ -136,7 +136,7 @@ def test_after_its_deadline_no_byte_of_the_store_tells_of_the_key(lake: Lake, tm
 
 STEPS: dict[str, Callable[[Town], object]] = {
     "dead records": lambda town: level_partition(town.lake, USERS, clock=town.clock, purge=True),
-    "evacuation": lambda town: evacuate(town.lake, ["users"], clock=town.clock),
+    "evacuation": lambda town: evacuate_idle(town.lake, ["users"], clock=town.clock),
     "collection": lambda town: collect(
         town.lake, garbage(town.lake, now_ms=town.now_ms + 1, grace_ms=0, upload_ms=UPLOAD_MS)
     ),
