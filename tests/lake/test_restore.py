@@ -197,7 +197,9 @@ def test_a_restore_that_is_stopped_anywhere_goes_on_and_sends_every_record_once(
     topics, sent, stops = {"again": TwinTopic(logs=[[]], first=7)}, list[int](), 11
     for patience in range(stops):
         cluster = Watched(topics, patience)
-        with pytest.raises(Unfinished, match="stopped: 0 of 1 partitions are restored; run the same command again, it goes"):
+        with pytest.raises(
+            Unfinished, match="stopped: 0 of 1 partitions are restored; run the same command again, it goes"
+        ):
             restore(scene.lake, "t", "again", cluster, map_file=file, stop=cluster.stop)
         sent += cluster.sent
     cluster = Watched(topics, stops)

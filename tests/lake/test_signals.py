@@ -15,11 +15,12 @@ import pytest
 from headstone.cli import engines
 from headstone.cli.main import main
 from headstone.cluster import live
-from headstone.lake import collection, erasure, export
+from headstone.lake import collection, erasure, export, folding
 from headstone.lake.erasure import Tools, carry_on_erasures
 from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
+from headstone.lake.journal import BASE_PARTS, base_number
 from headstone.lake.lake import Lake
 from headstone.lake.leases import Leases
 from headstone.lake.pins import Pins
@@ -75,6 +76,21 @@ def test_a_collection_keeps_to_its_batch_and_says_what_is_left(
     assert main(words) == 0
     assert "2 objects, " in capfd.readouterr().out
     assert scene.lake.metastore.check() == []
+
+
+def test_a_journal_that_is_being_folded_stays_as_it_was(
+    scene: Scene, signalled: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scene.write("N[a]")
+    monkeypatch.setattr(folding, "OBJECTS_MIN", 1)
+    monkeypatch.setattr(folding, "ENTRIES_PER_PART", 1)
+    signalled(folding, "content_of")
+    words = ["lake", "gc", str(scene.lake.metastore._engine.url), "--apply"]
+    assert main(words) == 3
+    assert "stopped by a signal, 0 objects are left and the journal is not folded; run the" in capfd.readouterr().err
+    assert (base_number(scene.lake.store), scene.lake.store.list(BASE_PARTS)) == (0, [])
+    assert main(words) == 0
+    assert "the journal is folded up to number" in capfd.readouterr().out
 
 
 def test_an_export_keeps_partitions_that_are_whole_and_goes_on_with_the_others(

@@ -296,7 +296,13 @@ def _noted(work: RestoreWork, sent: Contents, runs: GrowingRuns | None, meter: M
 
 
 def translate_group(
-    lake: Lake, cluster: LiveCluster, group: str, offsets: OffsetMap, *, again: bool = False, tell: Tell = lambda text: None
+    lake: Lake,
+    cluster: LiveCluster,
+    group: str,
+    offsets: OffsetMap,
+    *,
+    again: bool = False,
+    tell: Tell = lambda text: None,
 ) -> dict[int, tuple[int, int]]:
     """The group's offsets in the restored topic, set by the map: by partition (in the lake, in the topic).
 

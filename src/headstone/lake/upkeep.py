@@ -75,20 +75,19 @@ class Upkeep:
         return purged.extents
 
     def _garbage(self, go_on: Callable[[], bool]) -> int:
-        del go_on  # few objects
         tools, now_ms = self.tools, self.tools.clock()
         if not self.gc or 0 <= self.collected_ms > now_ms - self.gc_every_ms:
             return 0
         self.collected_ms = now_ms
-        self._fold()
+        self._fold(go_on)
         garbage = known_garbage(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
         return len(collect(tools.lake, replace(garbage, rows=garbage.rows[: self.objects_at_once])))
 
-    def _fold(self) -> None:
+    def _fold(self, go_on: Callable[[], bool]) -> None:
         """However long that fails, garbage goes all the same."""
         tools = self.tools
         try:
             if is_worth_folding(tools.lake):
-                fold(tools.lake)
+                fold(tools.lake, stop=lambda: not go_on())
         except HeadstoneError as error:
             tools.tell(f"journal: folding it again later: {error}")
