@@ -15,6 +15,7 @@ from headstone.cluster.records import send
 from headstone.errors import Spoilt, Unfinished
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Stop, never
 
 PARTITION = TopicPartition("again", 0)
 ENTRIES = [
@@ -62,12 +63,12 @@ class Producer:
         del self._waiting[:]
 
 
-def sent(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+def sent(producer: Producer, monkeypatch: pytest.MonkeyPatch, given_up: Stop = never) -> None:
     clients = Clients(Connection.parse("kafka:9092", {}))
     monkeypatch.setattr(clients, "producer", lambda: producer)
     monkeypatch.setattr(records, "SILENCE_SECONDS_MAX", 2.0)
     try:
-        send(clients, PARTITION, ENTRIES, offset=7)
+        send(clients, PARTITION, ENTRIES, offset=7, given_up=given_up)
     finally:
         assert len(producer) == 0, "something would be sent behind our back"
 
@@ -108,3 +109,14 @@ def test_a_producer_that_dies_has_spoilt_the_topic(monkeypatch: pytest.MonkeyPat
 def test_silence_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unfinished, match="3 records were not acknowledged, none of them for 2 s"):
         sent(Producer([7, 8]), monkeypatch)
+
+
+@pytest.mark.parametrize("taken", range(6))
+def test_whoever_is_given_up_sends_nothing_more_and_waits_for_nobody(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if all of them were taken, and only their acknowledgements are missing."""
+    producer = Producer([7])
+    with pytest.raises(Unfinished, match=r"again-0: given up, [01] records were acknowledged"):
+        sent(producer, monkeypatch, lambda: len(producer.taken) >= taken)
+    assert producer.taken == [entry.key for entry in ENTRIES[:taken]]

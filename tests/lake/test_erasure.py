@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import zstandard
 from headstone.cli.main import main
 from headstone.errors import UsageError
 from headstone.lake.collection import collect, garbage
+from headstone.lake.commits import CommitRefused
 from headstone.lake.compaction import compact_partition
 from headstone.lake.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
 from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
@@ -25,7 +27,7 @@ from headstone.lake.lake import Lake, create_lake
 from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Metastore
 from headstone.lake.pins import Pins
-from headstone.lake.purging import evacuate
+from headstone.lake.purging import evacuate_idle
 from headstone.lake.reading import records, table
 from headstone.lake.rebuild import open_for_rebuild, rebuild
 from headstone.lake.topics import make_lakes_own
@@ -134,9 +136,29 @@ def test_after_its_deadline_no_byte_of_the_store_tells_of_the_key(lake: Lake, tm
     assert lake.metastore.check() == []
 
 
+def test_an_object_that_somebody_else_works_on_keeps_the_step_from_being_done(town: Town) -> None:
+    """The other topic's partition, which shares the object that holds the value, cannot be moved out of it now."""
+
+    def lease(topic_partition: TopicPartition) -> AbstractContextManager[object]:
+        if topic_partition == ORDERS:
+            raise CommitRefused("w2 works on it")
+        return nullcontext()
+
+    town.ingest(orders="N[o3]", users="T[alice]")
+    town.request(b"alice")
+    tools = Tools(
+        lake=town.lake, engine=InProcess(1), clock=town.clock, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS, working_on=lease
+    )  # fmt: skip
+    carry_on_erasures(tools, ["users"])
+    (erasure,) = Erasures(town.lake.metastore).all()
+    assert (erasure.step, "orders-0: w2 works on it" in erasure.waits_for) == (REQUESTED, True)
+    carry_on_erasures(replace(tools, working_on=nullcontext), ["users"])
+    assert [erasure.step for erasure in Erasures(town.lake.metastore).all()] == [VALUES_LEFT]
+
+
 STEPS: dict[str, Callable[[Town], object]] = {
     "dead records": lambda town: level_partition(town.lake, USERS, clock=town.clock, purge=True),
-    "evacuation": lambda town: evacuate(town.lake, ["users"], clock=town.clock),
+    "evacuation": lambda town: evacuate_idle(town.lake, ["users"], clock=town.clock),
     "collection": lambda town: collect(
         town.lake, garbage(town.lake, now_ms=town.now_ms + 1, grace_ms=0, upload_ms=UPLOAD_MS)
     ),

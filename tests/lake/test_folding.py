@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
 
 from headstone.lake import folding
 from headstone.lake.folding import fold, is_worth_folding
-from headstone.lake.journal import SetBack, base_number, expect_current, is_journal, object_of
+from headstone.lake.journal import BASE_PARTS, SetBack, base_number, expect_current, is_journal, object_of
 from headstone.lake.lake import Lake, create_lake, joined, open_lake
 from headstone.lake.metastore import Metastore
 from headstone.lake.rebuild import open_for_rebuild, rebuild, replayed
+from headstone.pipeline.progress import Board
 from headstone.storage.stores import Store
 from tests.lake.scene import Scene
 from tests.lake.test_rebuild import another, back_up, fill, grow, known
@@ -251,3 +253,25 @@ def test_it_is_folded_when_that_is_worth_it(local: Scene, monkeypatch: pytest.Mo
     fold(local.lake)
     assert not is_worth_folding(local.lake)
     assert not local.lake.store.has(object_of(1))
+
+
+def test_folding_that_is_stopped_anywhere_leaves_the_journal_as_it_was(
+    local: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first part of the base, then before the second, until it is folded. Parts that were written are gone."""
+    monkeypatch.setattr(folding, "ENTRIES_PER_PART", 1)
+    monkeypatch.setattr(folding, "EXTENTS_PER_PAGE", 1)
+    for term in ("N[a]", "N[b]", "N[c]"):
+        local.write(term)
+    lake, stops = local.lake, 0
+    journal, told = sorted(lake.store.list("journal")), local.held()
+    while True:
+        board = Board()
+        number = fold(lake, board, stop=chain([False] * stops, repeat(True)).__next__)
+        assert board.expected == 3
+        if number:
+            break
+        assert (sorted(lake.store.list("journal")), lake.store.list(BASE_PARTS)) == (journal, [])
+        stops += 1
+    assert (stops > 3, board.total()[0], base_number(lake.store)) == (True, 3, number)
+    assert (local.held(), lake.metastore.check()) == (told, [])

@@ -7,9 +7,11 @@ import random
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from headstone.lake import offset_runs
+from headstone.errors import UsageError
+from headstone.lake import offset_map, offset_runs
 from headstone.lake.offset_map import OffsetMap, read_map
 from headstone.lake.offset_runs import GrowingRuns, Runs, translated
 
@@ -51,7 +53,12 @@ def test_runs_are_the_same_in_whatever_pieces_they_come(
         fingerprints=("", ""), runs={0: runs, 1: Runs()},
     )  # fmt: skip
     finished.write(tmp_path / "map.json")
+    monkeypatch.setattr(offset_map, "CHARACTERS_AT_ONCE", chance.choice([1, 2, 7, 1000]))
     assert read_map(tmp_path / "map.json") == finished
+    text = (tmp_path / "map.json").read_text()
+    (tmp_path / "map.json").write_text(text[: chance.randrange(len(text) - 1)])
+    with pytest.raises(UsageError, match="no offset map of a restore"):
+        read_map(tmp_path / "map.json")
 
 
 def test_a_map_takes_a_few_bytes_per_record_also_where_no_two_follow_each_other() -> None:
@@ -67,6 +74,21 @@ def test_a_map_takes_a_few_bytes_per_record_also_where_no_two_follow_each_other(
     tracemalloc.stop()
     sent = len(pickle.dumps(runs))
     assert (sent < 4 * RECORDS, peak < sent + (8 << 20)) == (True, True), (sent, peak)
+
+
+def test_a_map_is_read_in_a_few_bytes_per_run(tmp_path: Path) -> None:
+    """As one document of Python's numbers it took 177."""
+    rows = np.column_stack((np.arange(RECORDS) * 3, np.arange(RECORDS), np.ones(RECORDS, np.int64)))
+    written = OffsetMap(
+        lake_id="id", topic="t", to_topic="again", as_of_ms=1, starts=(0,), bases=(0,), finished=True, fingerprints=("",),
+        runs={0: offset_runs.runs_in(rows)}, spoilt='of, "runs": {',
+    )  # fmt: skip
+    written.write(tmp_path / "map.json")
+    tracemalloc.start()
+    assert read_map(tmp_path / "map.json") == written
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20, peak
 
 
 def test_the_map_of_a_dense_log_is_next_to_nothing() -> None:

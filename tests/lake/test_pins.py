@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
+import pytest
+from sqlalchemy import Connection
+
+from headstone.brokers.processes import wait_until
+from headstone.errors import HeadstoneError, Unfinished
+from headstone.lake import pins as pins_module
+from headstone.lake.clock import SkewedClock
 from headstone.lake.collection import collect, garbage
-from headstone.lake.pins import UNDERWAY_MS, Pin, Pins, pinned
+from headstone.lake.metastore import Metastore
+from headstone.lake.pins import PIN_MS, UNDERWAY_MS, Pin, Pins, pinned
 from headstone.lake.reading import record_batches, snapshot
 from headstone.storage.stores import MissingObject
 from tests.lake.scene import AT, Scene
@@ -101,3 +111,84 @@ def test_a_pin_that_is_taken_between_the_plan_and_the_collection_counts(scene: S
     assert found.rows
     Pins(scene.lake.metastore).pin("past", as_of_ms=HOUR_MS, now_ms=3 * HOUR_MS, for_ms=HOUR_MS)
     assert collect(scene.lake, found) == []
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> Callable[[HeadstoneError | None], None]:
+    """Whoever asks the metastore meets this error, until there is none. Pins are renewed all the time."""
+    monkeypatch.setattr(pins_module, "RENEWALS", PIN_MS)
+    monkeypatch.setattr(pins_module, "RETRY_MS", 1)
+    answers, errors = Metastore.transaction, list[HeadstoneError]()
+    met = threading.Event()
+
+    def transaction(self: Metastore, *, snapshot: bool = False) -> AbstractContextManager[Connection]:
+        if errors:
+            met.set()
+            raise errors[0]
+        return answers(self, snapshot=snapshot)
+
+    def begin(error: HeadstoneError | None) -> None:
+        errors[:] = [] if error is None else [error]
+        if error is not None:
+            met.clear()
+            assert met.wait(10)
+
+    monkeypatch.setattr(Metastore, "transaction", transaction)
+    return begin
+
+
+ERRORS = (Unfinished("the metastore does not answer"), SkewedClock("the clock of this host is wrong"))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_pin_that_expired_in_an_outage_is_taken_again(
+    scene: Scene, outage: Callable[[HeadstoneError | None], None], error: HeadstoneError
+) -> None:
+    """The reader began two hours ago, and reads what a compaction has replaced since."""
+    filled(scene)
+    metastore = scene.lake.metastore
+    with pinned(metastore, "slow") as pin:
+        state = snapshot(scene.lake, AT)
+        scene.compact(now_ms=2 * HOUR_MS)
+        outage(error)
+        outage(None)
+        metastore.give_clock(3 * HOUR_MS)
+        wait_until(lambda: Pins(metastore).all() != [], "it is pinned again", seconds_max=10)
+        (again,) = Pins(metastore).all()
+        assert (again.pin_id, again.as_of_ms) == (pin.pin_id, HOUR_MS - UNDERWAY_MS)
+        assert again.expires_ms >= 3 * HOUR_MS + PIN_MS
+        assert collected(scene, 3 * HOUR_MS) == 0
+        assert sum(batch.num_rows for batch in record_batches(scene.lake.store, AT, state.extents, 0)) == 6
+    assert Pins(metastore).all() == []
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_reader_whose_pin_expired_is_told_why_an_object_is_gone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_back: bool
+) -> None:
+    """Also if the metastore still does not answer when it asks."""
+    filled(scene)
+    metastore = scene.lake.metastore
+
+    def gone(self: Metastore, *, snapshot: bool = False) -> AbstractContextManager[Connection]:
+        raise ERRORS[0]
+
+    def read() -> None:
+        with pinned(metastore, "slow"):
+            state = snapshot(scene.lake, AT)
+            scene.compact(now_ms=2 * HOUR_MS)
+            metastore.give_clock(3 * HOUR_MS)
+            assert collected(scene, 3 * HOUR_MS) > 0
+            if not is_back:
+                monkeypatch.setattr(pins_module, "PIN_MS", 0)
+                monkeypatch.setattr(Metastore, "transaction", gone)
+            list(record_batches(scene.lake.store, AT, state.extents, 0))
+
+    with pytest.raises(Unfinished, match=r"longer than a pin lasts .*, and what was being read has been collected"):
+        read()
+
+
+def test_an_object_that_is_gone_for_another_reason_is_told_as_it_is(scene: Scene) -> None:
+    filled(scene)
+    with pytest.raises(MissingObject), pinned(scene.lake.metastore, "slow"):
+        scene.lake.store.read("objects/00/nothing", 0, 1)

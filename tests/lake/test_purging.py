@@ -16,7 +16,7 @@ from headstone.cli.main import main
 from headstone.errors import CorruptLog
 from headstone.lake import rewriting
 from headstone.lake.collection import collect, garbage
-from headstone.lake.commits import CommitRefused, Extent
+from headstone.lake.commits import Extent
 from headstone.lake.compaction import compact_partition
 from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
@@ -26,7 +26,7 @@ from headstone.lake.leveling import level_partition
 from headstone.lake.metastore import Append
 from headstone.lake.objects import object_path, read_extent, writing_object
 from headstone.lake.proof import prove_erased
-from headstone.lake.purging import aged_behind, evacuate, objects_to_leave, purge_aged
+from headstone.lake.purging import aged_behind, evacuate_idle, objects_to_leave, purge_aged
 from headstone.lake.reading import records
 from headstone.lake.spans import Span
 from headstone.lake.topics import drop_topic
@@ -84,7 +84,7 @@ def test_what_is_purged_is_in_no_object_though_others_shared_it(lake: Lake, tmp_
     assert [one.state for one in prove_erased(lake, "users", b"alice").sightings if not one.tombstone] == [
         "unreferenced"
     ]
-    done = evacuate(lake, ["users"], clock=lambda: 30)
+    done = evacuate_idle(lake, ["users"], clock=lambda: 30)
     assert (before[0] in done.objects, len(done.objects), done.extents) == (True, 1, 1)
     assert set(collected(lake)) == set(done.objects)
     proof = prove_erased(lake, "users", b"alice")
@@ -163,7 +163,7 @@ def test_evacuation_moves_an_extent_as_it_is(lake: Lake, tmp_path: Path) -> None
     shared(lake, tmp_path)
     compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
     before = lake.metastore.partition(ORDERS)
-    evacuate(lake, ["users"], clock=lambda: 30)
+    evacuate_idle(lake, ["users"], clock=lambda: 30)
     after = lake.metastore.partition(ORDERS)
     names = ("span", "length", "records", "max_timestamp_ms", "oldest_timestamp_ms", "checksum", "keys", "dead")
     assert [[getattr(one, name) for name in names] for one in after.extents] == [
@@ -186,10 +186,10 @@ def test_evacuation_that_was_overtaken_changes_nothing(
         return register(count, now_ms=now_ms)
 
     monkeypatch.setattr(lake.metastore, "register", overtaken)
-    with pytest.raises(CommitRefused):
-        evacuate(lake, ["users"], clock=lambda: 30)
+    (refusal,) = evacuate_idle(lake, ["users"], clock=lambda: 30).busy
+    assert refusal.startswith("orders-0: ")
     assert (len(held(lake, ORDERS)), lake.metastore.check()) == (3, [])
-    evacuate(lake, ["users"], clock=lambda: 40)
+    evacuate_idle(lake, ["users"], clock=lambda: 40)
     collected(lake)
     assert (prove_erased(lake, "users", b"alice").verdict, len(held(lake, ORDERS))) == ("erased", 3)
 
@@ -206,7 +206,7 @@ def test_an_extent_whose_dead_are_listed_where_it_must_leave_is_written_again(sc
     scene.write(*(f"N[k0x{i}]" for i in range(5, 10)))
     scene.compact(now_ms=30)
     before = scene.held()
-    assert marked.dead_object in evacuate(scene.lake, ["t"], clock=lambda: 40).objects
+    assert marked.dead_object in evacuate_idle(scene.lake, ["t"], clock=lambda: 40).objects
     assert marked.dead_object in collected(scene.lake)
     assert (scene.held(), scene.lake.metastore.check()) == (before, [])
 
@@ -317,7 +317,7 @@ def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None
     path.write_bytes(content)
     proof = prove_erased(scene.lake, "t", b"nobody")
     assert (proof.verdict, [one.path for one in proof.unread]) == ("unproven", [object_path(extent.object_id)])
-    assert evacuate(scene.lake, ["t"], clock=lambda: 30).objects == (extent.object_id,)
+    assert evacuate_idle(scene.lake, ["t"], clock=lambda: 30).objects == (extent.object_id,)
     collected(scene.lake)
     assert (prove_erased(scene.lake, "t", b"nobody").verdict, len(scene.held())) == ("erased", 2)
 
@@ -519,4 +519,4 @@ def test_objects_that_a_damaged_partition_is_in_are_not_told_as_left(lake: Lake,
     (extent,) = [extent for extent in lake.metastore.partition(ORDERS).extents if extent.object_id == left]
     damage(tmp_path, extent)
     with pytest.raises(CorruptLog):
-        evacuate(lake, ["users"], clock=lambda: 30)
+        evacuate_idle(lake, ["users"], clock=lambda: 30)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from headstone.lake.reading import records
 from headstone.lake.restore import Restored, finished_map, restore, translate_group
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import HeardHere, Stop, never
 from headstone.pipeline.inprocess import Body, InProcess
 from headstone.pipeline.progress import Board
 from tests.lake.scene import AT, Scene
@@ -157,15 +160,67 @@ def test_a_task_that_runs_again_sends_nothing_twice(scene: Scene) -> None:
     cluster.taken_max = 3
 
     class Lost(InProcess):
-        def outcomes(self, body: Body, tasks: Sequence[object], board: Board | None = None) -> list[object]:
-            (error,) = super().outcomes(body, tasks, board)
+        def as_they_end(
+            self, body: Body, tasks: Sequence[object], board: Board | None = None, *, stop: Stop = never
+        ) -> Iterator[tuple[int, object]]:
+            ((_, error),) = super().as_they_end(body, tasks, board, stop=stop)
             assert isinstance(error, Unfinished)
             cluster.taken_max = 100
-            return super().outcomes(body, tasks, board)
+            return super().as_they_end(body, tasks, board, stop=stop)
 
     (done,), offsets = restore(scene.lake, "t", "again", cluster, engine=Lost())
     assert (done.records, cluster.topics["again"].logs) == (4, [expected])
     assert offsets.translate(0, 5) == 3
+
+
+class Watched(TwinCluster):
+    """Whoever asks is told to stop from the time on at which so many records have been asked for, sent or consumed."""
+
+    def __init__(self, topics: Mapping[str, TwinTopic], patience: int) -> None:
+        super().__init__(topics)
+        self._patience, self.asked, self.sent = patience, 0, list[int]()
+
+    def stop(self) -> bool:
+        self.asked += 1
+        return self.asked > self._patience
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
+        before = self.log_end(partition)
+        super().send(partition, entries, offset=offset)
+        self.sent.append(self.log_end(partition) - before)
+
+
+def test_a_restore_that_is_stopped_anywhere_goes_on_and_sends_every_record_once(scene: Scene, tmp_path: Path) -> None:
+    """At the first question, then at the second, until it asks no more. What was sent of a partition is waited for."""
+    fill(scene)
+    expected, file = list(records(scene.lake, AT)), tmp_path / "map.json"
+    topics, sent, stops = {"again": TwinTopic(logs=[[]], first=7)}, list[int](), 11
+    for patience in range(stops):
+        cluster = Watched(topics, patience)
+        with pytest.raises(
+            Unfinished, match="stopped: 0 of 1 partitions are restored; run the same command again, it goes"
+        ):
+            restore(scene.lake, "t", "again", cluster, map_file=file, stop=cluster.stop)
+        sent += cluster.sent
+    cluster = Watched(topics, stops)
+    (done,), offsets = restore(scene.lake, "t", "again", cluster, map_file=file, stop=cluster.stop)
+    assert (cluster.asked, done.records, topics["again"].logs, sum(sent)) == (stops, 4, [expected], 4)
+    assert (max(sent) < 4, read_map(file)) == (True, offsets)
+
+
+def test_no_partition_is_begun_after_a_stop_and_without_a_map_nobody_goes_on(scene: Scene) -> None:
+    scene.lake.metastore.create_topic("many", 3)
+    stop = chain([False] * 3, repeat(True)).__next__
+    with pytest.raises(Unfinished, match="stopped: 1 of 3 partitions are restored; nobody can go on without an offset"):
+        restore(scene.lake, "many", "again", TwinCluster(), stop=stop)
+
+
+def test_a_task_elsewhere_hears_no_stop() -> None:
+    """It is ended by its engine; whatever the stop is made of stays here."""
+    assert [stop() for stop in (HeardHere(lambda: True), pickle.loads(pickle.dumps(HeardHere(lambda: True))))] == [
+        True,
+        False,
+    ]
 
 
 class Haunted(TwinCluster):
@@ -283,6 +338,19 @@ def test_a_group_goes_on_at_the_first_record_that_it_has_not_seen(scene: Scene) 
     assert cluster.groups["readers", "again"] == {0: 1}
     with pytest.raises(UsageError, match="group others has committed no offset of t"):
         translate_group(scene.lake, cluster, "others", offsets)
+
+
+def test_partitions_that_came_after_a_restore_are_passed_over_and_told_of(scene: Scene) -> None:
+    fill(scene)
+    cluster, said = TwinCluster(), list[str]()
+    _, offsets = restore(scene.lake, "t", "again", cluster)
+    cluster.groups["readers", "t"] = {0: 3, 2: 9, 1: 5}
+    assert translate_group(scene.lake, cluster, "readers", offsets, tell=said.append) == {0: (3, 1)}
+    assert cluster.groups["readers", "again"] == {0: 1}
+    assert said == [
+        "group readers: partitions 1, 2 of t are not in the map, and in again not set: the restore was made before they were "
+        "there"
+    ]
 
 
 def test_nothing_is_kept_for_a_map_that_nobody_wants(scene: Scene, tmp_path: Path) -> None:

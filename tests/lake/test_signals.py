@@ -1,9 +1,11 @@
-"""`lake gc`, `erase` and `export` that get a signal: what is in hand is finished, and the same command goes on there."""
+"""`lake gc`, `erase`, `export` and `restore` that get a signal: what is in hand ends, and the same command goes on there."""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,28 @@ import pytest
 
 from headstone.cli import engines
 from headstone.cli.main import main
-from headstone.lake import collection, erasure, export
+from headstone.cli.stopping import SoftStop
+from headstone.cluster import live
+from headstone.lake import collection, erasure, export, folding
 from headstone.lake.erasure import Tools, carry_on_erasures
 from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
+from headstone.lake.ingest import ingest
 from headstone.lake.job_plan import JobOptions
+from headstone.lake.journal import BASE_PARTS, base_number
 from headstone.lake.lake import Lake
 from headstone.lake.leases import Leases
+from headstone.lake.pins import Pins
 from headstone.lake.reading import table
+from headstone.log.directory import find_partitions
+from headstone.log.listing import RecordEntry
+from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
 from tests.lake.scene import Scene
 from tests.lake.test_erasure import GRACE_MS, UPLOAD_MS, USERS, Town
 from tests.lake.test_export_interrupted import command, story, tree
+from tests.lake.twin import TwinCluster
+from tests.oracle.notation import History
 
 __all__ = ["story"]
 
@@ -66,6 +78,21 @@ def test_a_collection_keeps_to_its_batch_and_says_what_is_left(
     assert scene.lake.metastore.check() == []
 
 
+def test_a_journal_that_is_being_folded_stays_as_it_was(
+    scene: Scene, signalled: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scene.write("N[a]")
+    monkeypatch.setattr(folding, "OBJECTS_MIN", 1)
+    monkeypatch.setattr(folding, "ENTRIES_PER_PART", 1)
+    signalled(folding, "content_of")
+    words = ["lake", "gc", str(scene.lake.metastore._engine.url), "--apply"]
+    assert main(words) == 3
+    assert "stopped by a signal, 0 objects are left and the journal is not folded; run the" in capfd.readouterr().err
+    assert (base_number(scene.lake.store), scene.lake.store.list(BASE_PARTS)) == (0, [])
+    assert main(words) == 0
+    assert "the journal is folded up to number" in capfd.readouterr().out
+
+
 def test_an_export_keeps_partitions_that_are_whole_and_goes_on_with_the_others(
     story: Scene, signalled: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +115,65 @@ def test_a_signal_in_the_last_part_of_an_export_stops_nothing(
     signalled(export, "_exported")
     assert main(command(story, tmp_path / "other")) == 0
     assert tree(tmp_path / "other") == tree(tmp_path / "whole")
+
+
+class Slow(TwinCluster):
+    """Two partitions are being sent, by two threads, when the signals come; both wait until these are heard."""
+
+    def __init__(self, signals: int) -> None:
+        super().__init__()
+        self.signals, self.heard, self._begun = signals, threading.Event(), threading.Barrier(2)
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
+        def slowly() -> Iterator[RecordEntry]:
+            for number, entry in enumerate(entries):
+                yield entry
+                if self.signals and number == 3:
+                    self._begun.wait()
+                    if partition.number == 0:
+                        for each in (signal.SIGTERM, signal.SIGINT)[: self.signals]:
+                            os.kill(os.getpid(), each)
+                    assert self.heard.wait(60)
+
+        super().send(partition, slowly(), offset=offset)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_restore_sends_nothing_behind_its_end_and_goes_on_with_the_same_command(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], signals: int
+) -> None:
+    lake = scene.lake
+    lake.metastore.create_topic("many", 2)
+    for number in range(2):
+        history = History()
+        history.append(" ".join(f"N[k{i}]" for i in range(200)))
+        history.write_partition(tmp_path / "logs", f"many-{number}")
+    ingest(lake, find_partitions([tmp_path / "logs"]), clock=lambda: 1)
+    lake.metastore.give_clock(1)
+    cluster, heard = Slow(signals), SoftStop.heard
+
+    def told(self: SoftStop, count: int) -> None:
+        try:
+            heard(self, count)
+        finally:
+            if count == signals:
+                cluster.heard.set()
+
+    monkeypatch.setattr(SoftStop, "heard", told)
+    monkeypatch.setattr(engines, "cores", lambda: 2)
+    monkeypatch.setattr(live, "LiveCluster", lambda connection, given_up: cluster)
+    words = ["lake", "restore", str(lake.metastore._engine.url), "many", "--bootstrap", "x:1", "--engine", "process"]
+    words += ["--to-topic", "again", "--offset-map", str(tmp_path / "map.json")]
+    assert main(words) == 3
+    there = [len(log) for log in cluster.topics["again"].logs]
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("ThreadPool")]
+    assert (there, threads, Pins(lake.metastore).all()) == ([4, 4], [], [])
+    err = capfd.readouterr().err
+    assert "stopping: what was sent is acknowledged first; a second signal gives that up" in err
+    assert ("stopped: 0 of 2 partitions are restored; run the same" if signals == 1 else "interrupted;") in err
+    cluster.signals = 0
+    assert main(words) == 0
+    assert [len(log) for log in cluster.topics["again"].logs] == [200, 200]
 
 
 def test_an_erasure_keeps_the_step_that_it_has_done(

@@ -47,10 +47,17 @@ def test_an_upgrade_is_shown_then_done_and_done_once(metastore_url: str, store: 
     wanted = Upgrade(
         version_before=schema.VERSION, version_after=NEXT + 1, steps=("topics have owners", "and more")
     )  # fmt: skip
-    assert upgrade(metastore_url, apply=False, steps=steps()) == wanted
+    told = list[str]()
+    assert upgrade(metastore_url, apply=False, steps=steps(), tell=told.append) == wanted
+    assert told == []
     assert everything(engine) == before
     assert "owner" not in {column["name"] for column in inspect(engine).get_columns("topics")}
-    assert upgrade(metastore_url, apply=True, steps=steps()) == wanted
+    assert upgrade(metastore_url, apply=True, steps=steps(), tell=told.append) == wanted
+    assert told == [
+        "waiting for those who use the metastore now",
+        f"step 1 of 2, to version {NEXT}: topics have owners",
+        f"step 2 of 2, to version {NEXT + 1}: and more",
+    ]
     with engine.connect() as connection:
         assert connection.execute(text("SELECT name, owner FROM topics")).all() == [("t", "us")]
         assert connection.execute(select(schema.lakes.c.version)).scalar_one() == NEXT + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,25 @@ from headstone.errors import Unfinished
 from headstone.lake import folding
 from headstone.lake.compaction import compact_partition
 from headstone.lake.erasure import Tools, request_erasure
-from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
+from headstone.lake.erasures import (
+    ERASED,
+    KEY_LEFT,
+    REQUESTED,
+    RETRY_MS,
+    RETRY_MS_MAX,
+    VALUES_GONE,
+    VALUES_LEFT,
+    Erasure,
+    Erasures,
+    patience_ms,
+)
+from headstone.lake.holds import Holds
 from headstone.lake.job_plan import JobOptions
 from headstone.lake.journal import BASE_PARTS
 from headstone.lake.lake import Lake
 from headstone.lake.leases import COMMITTED, LEVELED, Leases
+from headstone.lake.objects import object_path, write_once
+from headstone.lake.spans import Span
 from headstone.lake.upkeep import Upkeep
 from headstone.lake.worker import SOFT, Worker
 from headstone.log.topic_partition import TopicPartition
@@ -26,6 +41,9 @@ from headstone.storage.stores import Store
 from tests.lake.scene import AT, Scene
 from tests.lake.test_worker import put
 from tests.oracle.notation import History
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+ORPHAN = "00000000-0000-4000-8000-000000000000"
 
 
 def upkeep(lake: Lake, moment: list[int], told: list[str] | None = None, **options: int) -> Upkeep:
@@ -204,3 +222,67 @@ def test_marked_records_go_by_the_age_that_compact_or_a_worker_is_told(
         told(capsys, verb, where, "--dead-age-max-ms", "100")
         marked.append(dead())
     assert marked == [1, 1, 0, 1, 1, 0]
+
+
+def test_an_orphan_is_found_within_a_day_by_whichever_worker_looks(scene: Scene) -> None:
+    """By those that live an hour, too, and not by each of them: to list the store is dear."""
+    lake, store = scene.lake, Listing(scene.lake.store.url, scene.lake.store._store)
+    watched = Lake(metastore=lake.metastore, store=store)
+    scene.write("N[a]")
+    upkeep(watched, [1000]).look()
+    write_once(lake.store, ORPHAN, lambda writer: writer.add("t", 0, Span(0, 1), [], records=0, max_timestamp_ms=0))
+    assert store.listings == 1
+    for hour in range(1, 26):
+        upkeep(watched, [1000 + hour * HOUR_MS]).look()
+    assert (store.listings, object_path(ORPHAN) in lake.store.list("objects")) == (2, False)
+    assert ([key for _, key, _ in scene.held()], lake.metastore.check()) == ([b"a"], [])
+
+
+class Listing(Store):
+    """Counts how often all objects were listed."""
+
+    listings = 0
+
+    def list(self, prefix: str = "") -> list[str]:
+        self.listings += prefix == "objects"
+        return super().list(prefix)
+
+
+def test_killed_workers_and_expired_holds_are_forgotten_a_day_later(scene: Scene) -> None:
+    """Not one that has a lease: its job takes long."""
+    leases, holds = Leases(scene.lake.metastore), Holds(scene.lake.metastore)
+    scene.write("N[a]")
+    for name in ("killed", "busy"):
+        leases.seen(name, "looking", now_ms=1000)
+    leases.take(AT, "busy", now_ms=1000, lease_ms=10 * DAY_MS)
+    holds.hold("gone", AT, 0, expires_ms=1000)
+    holds.hold("there", AT, 0, expires_ms=2 * DAY_MS)
+    for moment, left in ((DAY_MS, (["busy", "killed"], 2)), (1001 + DAY_MS, (["busy"], 1))):
+        upkeep(scene.lake, [moment]).look()
+        assert ([row.worker for row in leases.workers()], len(holds.all(now_ms=0))) == left
+
+
+def test_who_waits_for_a_deletion_in_kafka_has_lists_read_less_and_less_often(scene: Scene) -> None:
+    """A day of a worker that looks every ten minutes: six hours at most between two looks."""
+    scene.write("N[a]")
+    request_erasure(scene.lake, "t", [b"a"], deadline_ms=10 * DAY_MS, clock=lambda: 0)
+    moment, looks, waits = [0], list[int](), 0
+    care = upkeep(scene.lake, moment)
+    for moment[0] in range(0, DAY_MS, RETRY_MS):
+        care.look()
+        (erasure,) = Erasures(scene.lake.metastore).all()
+        if erasure.not_before_ms != waits:
+            looks.append(moment[0] // RETRY_MS)
+            waits = erasure.not_before_ms
+    assert looks == [0, 1, 2, 4, 8, 16, 32, 64, 100, 136]
+
+
+def test_a_deadline_that_is_near_is_looked_after_in_time() -> None:
+    asked = Erasure(
+        topic="t", key_digest="", requested_ms=0, deadline_ms=DAY_MS, step=REQUESTED, step_ms=0, not_before_ms=0, waits_for=""
+    )  # fmt: skip
+    moments = (0, HOUR_MS, 16 * HOUR_MS, 23 * HOUR_MS, DAY_MS, 30 * DAY_MS)
+    waits = [RETRY_MS, HOUR_MS, HOUR_MS, RETRY_MS, RETRY_MS_MAX, RETRY_MS_MAX]
+    assert [patience_ms(asked, now_ms) for now_ms in moments] == waits
+    again = replace(asked, requested_ms=16 * HOUR_MS)
+    assert patience_ms(again, 16 * HOUR_MS) == RETRY_MS

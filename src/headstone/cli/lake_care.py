@@ -144,7 +144,7 @@ def upgrade(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.lake import metastore_url
     from headstone.lake.upgrades import upgrade as bring_up_to_date
 
-    outcome = bring_up_to_date(metastore_url(arguments.lake), apply=arguments.apply)
+    outcome = bring_up_to_date(metastore_url(arguments.lake), apply=arguments.apply, tell=output.tell)
     what = "done" if arguments.apply else "to do; --apply does it"
     versions = f"version {outcome.version_before}"
     if outcome.steps:
@@ -161,7 +161,7 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.lake.collection import collect, garbage
     from headstone.lake.folding import fold, is_worth_folding
     from headstone.lake.pins import Pins
-    from headstone.pipeline.progress import OBJECTS, ProgressLine
+    from headstone.pipeline.progress import EXTENTS, OBJECTS, ProgressLine
 
     lake = open_named(arguments)
     pins = Pins(lake.metastore).all()
@@ -171,18 +171,20 @@ def gc(arguments: argparse.Namespace, output: Output) -> int:
     to_fold, folded = is_worth_folding(lake), 0
     rows, stopped = collectable.rows, False
     if arguments.apply:
-        with (
-            ProgressLine(enabled=not output.quiet, unit=OBJECTS) as progress,
-            soft_stop(None if output.quiet else STOPPING) as stop,
-        ):
-            gone = frozenset(collect(lake, collectable, progress.board, stop=stop))
-            rows = [row for row in rows if row.object_id in gone]
-            stopped = stop() and (to_fold or len(rows) < len(collectable.rows))
-            folded = fold(lake) if to_fold and not stop() else 0
-    lake.close()
-    if stopped:
+        with soft_stop(None if output.quiet else STOPPING) as stop:
+            with ProgressLine(enabled=not output.quiet, unit=OBJECTS) as progress:
+                gone = frozenset(collect(lake, collectable, progress.board, stop=stop))
+            with ProgressLine(enabled=not output.quiet, unit=EXTENTS) as progress:
+                folded = fold(lake, progress.board, stop=stop) if to_fold and not stop() else 0
+        rows = [row for row in rows if row.object_id in gone]
+        unfolded = " and the journal is not folded" if to_fold and not folded else ""
         left = len(collectable.rows) - len(rows)
-        output.warn(f"headstone: stopped by a signal, {left:,} objects are left; run the same command again")
+        stopped = stop() and bool(left or unfolded)
+        if stopped:
+            output.warn(
+                f"headstone: stopped by a signal, {left:,} objects are left{unfolded}; run the same command again"
+            )
+    lake.close()
     what = "deleted" if arguments.apply else "to delete; --apply does it"
     output.answer(
         lambda: {

@@ -16,8 +16,10 @@ from headstone.cli.lake_opening import name_of_worker, open_named
 from headstone.cli.options import pairs
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE, FINDINGS
-from headstone.cli.stopping import STOPPING, soft_stop
+from headstone.cli.stopping import STOPPING, SoftStop, signals_heard, soft_stop
 from headstone.errors import UsageError
+
+SENDING = "stopping: what was sent is acknowledged first; a second signal gives that up"
 
 if TYPE_CHECKING:
     from headstone.cluster.live import LiveCluster
@@ -112,7 +114,8 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.cluster.live import LiveCluster
     from headstone.lake.restore import finished_map, translate_group
 
-    cluster = LiveCluster(kafka_connection(arguments))
+    stop = SoftStop(None if output.quiet else SENDING)
+    cluster = LiveCluster(kafka_connection(arguments), given_up=stop.given_up)
     lake = open_named(arguments)
     done: list[Restored] = []
     finished = None
@@ -120,12 +123,12 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
         to_topic = arguments.to_topic or arguments.topic
         finished = finished_map(lake, arguments.topic, to_topic, arguments.offset_map, as_of_ms=arguments.as_of_ms)
     if finished is None:
-        done, offsets = _restore(arguments, output, lake, cluster)
+        done, offsets = _restore(arguments, output, lake, cluster, stop)
     else:
         offsets = finished
         output.tell(f"{offsets.topic} was restored into {offsets.to_topic}: only groups are translated")
     moved = {
-        group: translate_group(lake, cluster, group, offsets, again=finished is not None)
+        group: translate_group(lake, cluster, group, offsets, again=finished is not None, tell=output.warn)
         for group in arguments.translate_group
     }
     lake.close()
@@ -140,7 +143,7 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _restore(
-    arguments: argparse.Namespace, output: Output, lake: Lake, cluster: LiveCluster
+    arguments: argparse.Namespace, output: Output, lake: Lake, cluster: LiveCluster, stop: SoftStop
 ) -> tuple[list[Restored], OffsetMap]:
     from headstone.lake.restore import restore as restore_topic
     from headstone.pipeline.progress import ProgressLine
@@ -148,12 +151,13 @@ def _restore(
     with (
         engine_of(arguments, verb="lake restore", spark_by_default=False) as engine,
         ProgressLine(enabled=not output.quiet) as progress,
+        signals_heard(stop.heard),
     ):
         return restore_topic(
             lake, arguments.topic, arguments.to_topic or arguments.topic, cluster, engine=engine,
             as_of_ms=arguments.as_of_ms, verify=not arguments.no_verify, copies=arguments.replication_factor,
             map_file=arguments.offset_map, mapped=bool(arguments.translate_group), board=progress.board, tell=output.tell,
-            reader=name_of_worker("restore"),
+            reader=name_of_worker("restore"), stop=stop,
         )  # fmt: skip
 
 

@@ -62,6 +62,10 @@ class SoftStop:
     def __call__(self) -> bool:
         return self._signals > 0
 
+    def given_up(self) -> bool:
+        """Whether a second one has: threads that are still there end at once."""
+        return self._signals > 1
+
     def heard(self, count: int) -> None:
         self._signals = count
         if count > 1:

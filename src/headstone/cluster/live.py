@@ -15,13 +15,16 @@ from headstone.cluster.topics import SECURITY, own_settings
 from headstone.cluster.wire import ask_cluster
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Stop, never
 
 
 class LiveCluster:
-    """`beside_spark`: Spark reads from the same cluster, and gets the settings that are Java's."""
+    """`beside_spark`: Spark reads from the same cluster, and gets the settings that are Java's.
 
-    def __init__(self, connection: Connection, *, beside_spark: bool = False) -> None:
-        self._connection = connection
+    `given_up`: whoever sends ends, and sends nothing more. Asked in this process only."""
+
+    def __init__(self, connection: Connection, *, beside_spark: bool = False, given_up: Stop = never) -> None:
+        self._connection, self._given_up = connection, given_up
         self._clients = Clients(connection, beside_spark=beside_spark)
         self._reached = False
 
@@ -44,7 +47,7 @@ class LiveCluster:
         return topics.log_end(self._reach(), partition)
 
     def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
-        records.send(self._reach(), partition, entries, offset=offset)
+        records.send(self._reach(), partition, entries, offset=offset, given_up=self._given_up)
 
     def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
         return records.consume(self._reach(), partition)

@@ -16,6 +16,7 @@ from headstone.cluster.librdkafka import Clients
 from headstone.errors import Spoilt, Unfinished
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Stop, never
 
 SILENCE_SECONDS_MAX = 30.0
 """In the middle of a transfer: a broker that restarts is back by then, or another one leads. Then whoever waits gives up."""
@@ -25,10 +26,10 @@ POLL_SECONDS = 0.5
 class _Deliveries:
     """Of records that get one offset after the other, unless somebody else writes, too."""
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, given_up: Stop) -> None:
         self.acknowledged = 0
         self.failure: str | None = None
-        self._offset = offset
+        self._offset, self._given_up = offset, given_up
 
     def __call__(self, error: Any, message: Any) -> None:
         if error is not None:
@@ -44,16 +45,24 @@ class _Deliveries:
     def fail(self, why: str) -> None:
         self.failure = self.failure or why
 
+    def expect_to_go_on(self, partition: TopicPartition) -> None:
+        if self._given_up():
+            raise Unfinished(f"{partition}: given up, {self.acknowledged} records were acknowledged")
 
-def send(clients: Clients, partition: TopicPartition, records: Iterable[RecordEntry], *, offset: int) -> None:
+
+def send(
+    clients: Clients, partition: TopicPartition, records: Iterable[RecordEntry], *, offset: int, given_up: Stop = never
+) -> None:  # fmt: skip
     """In this order, the first of them to this offset, which is the log's end; returns when all are acknowledged.
 
-    After Unfinished a beginning of them is there; Spoilt if one was refused for good, or got another offset."""
+    After Unfinished a beginning of them is there; Spoilt if one was refused for good, or got another offset. `given_up`: ends
+    as Unfinished, with nothing sent from then on."""
     producer = clients.producer()
-    deliveries = _Deliveries(offset)
+    deliveries = _Deliveries(offset, given_up)
     try:
         with clients.telling(producer, f"{partition}: "), _death_told(clients, producer, deliveries):
             for record in records:
+                deliveries.expect_to_go_on(partition)
                 while not _produced(producer, partition, record, deliveries):
                     _wait(clients, producer, partition, deliveries)
                 producer.poll(0)
@@ -104,6 +113,7 @@ def _wait(clients: Clients, producer: Any, partition: TopicPartition, deliveries
                 f"{clients.connection.address}: {partition}: {len(producer)} records were not acknowledged, none of them for "
                 f"{SILENCE_SECONDS_MAX:g} s"
             )
+        deliveries.expect_to_go_on(partition)
         producer.poll(POLL_SECONDS)
         waited += POLL_SECONDS
 

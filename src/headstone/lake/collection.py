@@ -20,11 +20,17 @@ from headstone.lake.objects import object_path
 from headstone.lake.rows import ObjectRow, chunks
 from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.progress import Board, meter_on
+from headstone.storage.stores import MissingObject
 
 GRACE_MS = 3_600_000
 UPLOAD_MS = 86_400_000
 """How long an upload may take. A compaction that takes longer is refused when it commits, and starts over."""
 BATCH = 1000
+LISTED = "headstone-listed"
+"""In the store: when somebody has looked last for what the metastore does not know."""
+LISTING_EVERY_MS = 86_400_000
+"""By workers. A listing of all objects is some thousand requests on a large lake, and orphans are rare."""
+MOMENT_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,18 @@ def known_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_m
     """Without a look at the store, which would tell of orphans."""
     limits = {"unreferenced_before_ms": now_ms - grace_ms, "registered_before_ms": now_ms - upload_ms, "now_ms": now_ms}
     return Garbage(rows=lake.metastore.collectable(**limits), orphans=[], **limits)
+
+
+def claim_listing(lake: Lake, *, now_ms: int) -> bool:
+    """True: nobody has listed the store for a day, and whoever asks does it now. Two who ask at once may both do it."""
+    try:
+        listed_ms = int(lake.store.read(LISTED, 0, MOMENT_DIGITS))
+    except (MissingObject, ValueError):  # never, or nobody can tell
+        listed_ms = -LISTING_EVERY_MS
+    if 0 <= now_ms - listed_ms < LISTING_EVERY_MS:
+        return False
+    lake.store.put(LISTED, f"{now_ms:0{MOMENT_DIGITS}d}".encode())
+    return True
 
 
 def collect(lake: Lake, collectable: Garbage, board: Board | None = None, *, stop: Stop = never) -> list[str]:

@@ -29,6 +29,7 @@ from headstone.lake.erasures import (
     Erasures,
     UnusedObjects,
     next_left,
+    patience_ms,
     undeleted,
 )
 from headstone.lake.job_plan import JobOptions
@@ -287,7 +288,8 @@ class _Reasons:
         now_ms, left = self._now_ms, self._left.get(erasure.key_digest, [])
         if newest := undeleted(left):
             where = ", ".join(f"{record.partition} at offset {record.offset}" for record in newest)
-            return f"a value in {where}: delete it in Kafka first, ingest, run again", now_ms + RETRY_MS
+            until_ms = now_ms + patience_ms(erasure, now_ms)
+            return f"a value in {where}: delete it in Kafka first, ingest, run again", until_ms
         if erasure.step in GONE:
             objects = self._unused.since(erasure.step_ms)
             ends = (erasure.step_ms + wait_ms + 1 for wait_ms in (self._tools.grace_ms, self._tools.upload_ms))

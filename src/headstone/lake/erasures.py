@@ -30,6 +30,8 @@ STEPS = (REQUESTED, VALUES_LEFT, VALUES_GONE, KEY_LEFT, ERASED)
 """In this order. Whatever has left the log is in objects at which nobody points, until these are collected."""
 RETRY_MS = 600_000
 """After which a worker looks again for what nobody can tell the time of: a deletion in Kafka, a hold that is released."""
+RETRY_MS_MAX = 6 * 3_600_000
+"""For a deletion that does not come: every look reads the lists of keys of the whole topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,15 @@ def _same(erasures: Sequence[Erasure]) -> Iterator[ColumnElement[bool]]:
         )  # fmt: skip
         for some in chunks(sorted(digests)):
             yield at_step & columns.key_digest.in_(some)
+
+
+def patience_ms(erasure: Erasure, now_ms: int) -> int:
+    """Until the next look for a deletion in Kafka: as long as it was waited for so far, so twice as long each time.
+
+    Up to a quarter of a day, and up to an eighth of what is left before the deadline. Whoever asks again starts anew."""
+    waited_ms, left_ms = now_ms - max(erasure.requested_ms, erasure.step_ms), erasure.deadline_ms - now_ms
+    longest_ms = min(RETRY_MS_MAX, left_ms // 8) if left_ms > 0 else RETRY_MS_MAX
+    return max(RETRY_MS, min(waited_ms, longest_ms))
 
 
 def undeleted(records: Sequence[KeyRecord]) -> list[KeyRecord]:

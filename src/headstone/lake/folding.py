@@ -37,6 +37,8 @@ from headstone.lake.journal import (
 from headstone.lake.lake import Lake
 from headstone.lake.rows import extent_of, loaded, located_all
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.engine import Stop, never
+from headstone.pipeline.progress import Board, meter_on
 
 OBJECTS_MIN = 1000
 """Of the journal, before it is worth the trouble."""
@@ -59,21 +61,30 @@ def is_worth_folding(lake: Lake) -> bool:
     return bool(number - base_number(lake.store) >= max(OBJECTS_MIN, int(extents) // EXTENTS_PER_OBJECT))
 
 
-def fold(lake: Lake) -> int:
-    """The number up to which the journal is one base now; 0 if there is nothing to fold.
+def fold(lake: Lake, board: Board | None = None, *, stop: Stop = never) -> int:
+    """The number up to which the journal is one base now; 0 if there is nothing to fold, or if somebody said stop.
 
-    A metastore that was set back in time is refused: it is not what the entries come to."""
+    A metastore that was set back in time is refused: it is not what the entries come to. The board counts extents.
+    `stop`: asked before each part of the base; those that were written are deleted, and the journal is as it was."""
     metastore, store = lake.metastore, lake.store
     expect_current(metastore, store)
     with metastore.transaction() as connection:
         number = int(connection.execute(select(schema.lakes.c.journal_number)).scalar_one())
+        extents = connection.execute(select(func.coalesce(func.sum(schema.partitions.c.extents), 0))).scalar_one()
     if number <= base_number(store):
         return 0
+    if board is not None:
+        board.expect(int(extents))
+    meter = meter_on(board)
     folder = f"{BASE_PARTS}/{number:020d}-{secrets.token_hex(4)}"
-    parts = []
+    parts = list[str]()
     for i, entries in enumerate(_parts(_changes(lake))):
+        if stop():
+            store.delete(parts)
+            return 0
         parts.append(f"{folder}/{i:08d}")
         store.put(parts[-1], content_of(entries))
+        meter.add(sum(len(entry.change.get("new", ())) for entry in entries), 0)
     record(metastore, store)
     if store.put(base_of(number), json.dumps({"parts": parts}).encode(), create=True):
         forget_folded(lake, number)

@@ -44,6 +44,12 @@ class Holds:
         with self._metastore.transaction() as connection:
             return connection.execute(delete(schema.holds).where(schema.holds.c.reader == reader)).rowcount
 
+    def forget(self, *, expired_by_ms: int) -> int:
+        """Those that had expired by then, whoever held them; how many there were."""
+        expired = schema.holds.c.expires_ms <= expired_by_ms
+        with self._metastore.transaction() as connection:
+            return connection.execute(delete(schema.holds).where(expired)).rowcount
+
     def lowest(self, *, now_ms: int) -> dict[TopicPartition, int]:
         """Of each partition on which there is a hold: tombstones from this offset on stay."""
         lowest: dict[TopicPartition, int] = {}

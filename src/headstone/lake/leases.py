@@ -213,6 +213,15 @@ class Leases:
         with self._metastore.transaction() as connection:
             connection.execute(delete(schema.workers).where(schema.workers.c.worker == worker))
 
+    def forget_workers(self, *, unseen_since_ms: int, now_ms: int) -> int:
+        """Those that nobody has heard of since, and that hold no lease: they were killed. How many there were."""
+        columns = schema.workers.c
+        with self._metastore.transaction() as connection:
+            in_force = schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms)
+            busy = select(schema.leases.c.worker).where(in_force)
+            gone = (columns.seen_ms < unseen_since_ms) & columns.worker.not_in(busy)
+            return connection.execute(delete(schema.workers).where(gone)).rowcount
+
     def workers(self) -> list[WorkerRow]:
         with self._metastore.transaction() as connection:
             rows = connection.execute(select(schema.workers).order_by(schema.workers.c.worker))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,17 @@ class Runs:
 def runs_in(rows: Rows) -> Runs:
     starts = range(0, len(rows), RUNS_PER_CHUNK)
     return Runs(packed=tuple(_packed(rows[start : start + RUNS_PER_CHUNK]) for start in starts))
+
+
+def packed_runs(pieces: Iterable[Rows]) -> Runs:
+    """Of whole runs that come in pieces of any size: the same as if they came at once."""
+    packed, left = list[bytes](), NO_ROWS
+    for rows in pieces:
+        left = np.concatenate((left, rows))
+        whole = len(left) // RUNS_PER_CHUNK * RUNS_PER_CHUNK
+        packed += runs_in(left[:whole]).packed
+        left = left[whole:]
+    return Runs(packed=(*packed, *runs_in(left).packed))
 
 
 def _packed(rows: Rows) -> bytes:

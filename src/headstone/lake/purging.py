@@ -146,30 +146,15 @@ class _Mover:
         )  # fmt: skip
 
 
-def evacuate(
-    lake: Lake, topics: Collection[str], *, clock: Callable[[], int], worker: str | None = None,
-    working_on: WorkingOn = nullcontext,
-    engine: Engine | None = None,
-    indexes: bool = True,
-) -> Evacuated:  # fmt: skip
-    """Of these topics nothing is left in objects that are in use but what is in their logs. CommitRefused: run it again.
-
-    `working_on`: has the lease of a partition for `worker` while it is changed. `indexes` False: of objects that the metastore
-    can explain the index is not read, so that one which is damaged is not noticed."""
-    moved = evacuate_idle(
-        lake, topics, clock=clock, worker=worker, working_on=working_on, engine=engine, indexes=indexes
-    )
-    if moved.busy:
-        raise CommitRefused("; ".join(moved.busy))
-    return moved
-
-
 def evacuate_idle(
     lake: Lake, topics: Collection[str], *, clock: Callable[[], int], worker: str | None = None,
     working_on: WorkingOn = nullcontext, turn: Turn | None = None, board: Board | None = None,
     engine: Engine | None = None, indexes: bool = True,
 ) -> Evacuated:  # fmt: skip
-    """As `evacuate`, but of partitions that nobody else works on; the others are told of."""
+    """Of these topics nothing is left in objects that are in use but what is in their logs, where nobody else works on those.
+
+    `working_on`: has the lease of a partition for `worker` while it is changed; busy ones are told of. `indexes` False: of
+    objects that the metastore can explain the index is not read, so that one which is damaged is not noticed."""
     mover = _Mover(
         lake=lake, clock=clock, worker=worker, working_on=working_on, turn=turn or Turn(), board=board, engine=engine,
         indexes=indexes,

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from headstone.errors import Spoilt, Unfinished, UsageError
 from headstone.lake.commits import Extent, Partition
+from headstone.lake.compaction import Stopped
 from headstone.lake.group_offsets import GROUPS, committed_in
 from headstone.lake.lake import Lake
 from headstone.lake.live import LiveCluster, LiveTopic
@@ -32,7 +33,7 @@ from headstone.lake.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.log.listing import RecordEntry
 from headstone.log.shown import shown_bytes
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.engine import Engine
+from headstone.pipeline.engine import Engine, HeardHere, Stop, never
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.work import answers
@@ -73,6 +74,8 @@ class RestoreWork:
     """Every record counts, not only the table."""
     mapped: bool
     """Somebody asks which offsets the records get."""
+    stop: Stop = never
+    """No record is sent any more; what was sent is acknowledged first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +87,12 @@ class PartitionRestored:
 def restore(
     lake: Lake, topic: str, to_topic: str, cluster: LiveCluster, *, engine: Engine | None = None,
     as_of_ms: int | None = None, verify: bool = True, copies: int = 1, map_file: Path | None = None, mapped: bool = True,
-    board: Board | None = None, tell: Tell = lambda text: None, reader: str = "restore",
+    board: Board | None = None, tell: Tell = lambda text: None, reader: str = "restore", stop: Stop = never,
 ) -> tuple[list[Restored], OffsetMap]:  # fmt: skip
     """A topic that is not there is made, with the lake's number of partitions. `map_file`: the offset map, and to go on by.
 
     `mapped` False, without a file: nobody wants the map, and the one that is returned is not finished. `reader`: who pins what
-    is read."""
+    is read. `stop`: Unfinished, and with a file the next run goes on there."""
     partitions = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
     if not partitions:
         raise UsageError(f"the lake has no topic {topic}")
@@ -112,7 +115,7 @@ def restore(
             RestoreWork(
                 partition=partition, target=TopicPartition(to_topic, partition.number), store=lake.store,
                 extents=states[partition].extents, start_offset=start, cluster=cluster, base=base, verify=verify,
-                whole=not_compacted(settings) is not None, mapped=mapped or map_file is not None,
+                whole=not_compacted(settings) is not None, mapped=mapped or map_file is not None, stop=HeardHere(stop),
             )
             for partition, start, base in zip(partitions, begun.starts, begun.bases, strict=True)
         ]  # fmt: skip
@@ -167,13 +170,20 @@ def _run(
 ) -> list[PartitionRestored]:
     if board is not None:
         board.expect(sum(extent.length for work in works for extent in work.extents))
-    outcomes = engine.outcomes(restore_partition, works, board)
+    ended = dict(engine.as_they_end(restore_partition, works, board, stop=works[0].stop))
+    outcomes = [ended[number] for number in sorted(ended)]
     for outcome in outcomes:
         if isinstance(outcome, Spoilt):
             if map_file is not None:
                 replace(begun, spoilt=str(outcome)).write(map_file)
             raise Spoilt(f"{outcome}; {ANEW}")
-    return answers(outcomes)
+    done: list[PartitionRestored] = answers([outcome for outcome in outcomes if not isinstance(outcome, Stopped)])
+    if len(done) < len(works):
+        goes_on = "run the same command again, it goes on there"
+        begins = "nobody can go on without an offset map: delete the topic, then begin again"
+        advice = begins if map_file is None else goes_on
+        raise Unfinished(f"stopped: {len(done)} of {len(works)} partitions are restored; {advice}")
+    return done
 
 
 def _made_or_found(
@@ -237,6 +247,7 @@ def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
     with Contents(kept=work.verify) as sent:
         entries = _noted(work, sent, runs, meter)
         there = sum(1 for _ in islice(entries, end - work.base))
+        _expect_to_go_on(work)
         if there < end - work.base:
             raise Spoilt(
                 f"{work.target} has {end - work.base} records more than before the restore, {work.partition} only {there}: "
@@ -244,12 +255,18 @@ def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
             )
         work.cluster.send(work.target, entries, offset=end)
         _expect_end(work, sent.records)
+        _expect_to_go_on(work)
         keys = _verified_keys(work, sent) if work.verify else None
         restored = Restored(
             partition=work.partition, records=sent.records, tombstones=sent.tombstones, keys=keys, verified=work.verify
         )  # fmt: skip
         _expect_end(work, sent.records)  # whoever was given up and lives on has had all this time
     return PartitionRestored(restored=restored, runs=None if runs is None else runs.ended())
+
+
+def _expect_to_go_on(work: RestoreWork) -> None:
+    if work.stop():
+        raise Stopped(f"{work.target}: stopped; what was sent is acknowledged")
 
 
 def _expect_end(work: RestoreWork, sent: int) -> None:
@@ -262,10 +279,12 @@ def _expect_end(work: RestoreWork, sent: int) -> None:
 
 
 def _noted(work: RestoreWork, sent: Contents, runs: GrowingRuns | None, meter: Meter) -> Iterator[RecordEntry]:
-    """Bytes by the share of the records: an entry does not tell how many it was made of."""
+    """Ends early at a stop. Bytes by the share of the records: an entry does not tell how many it was made of."""
     total = max(sum(extent.records for extent in work.extents), 1)
     size, metered = sum(extent.length for extent in work.extents), 0
     for entry in records_in(work.store, work.extents, work.start_offset):
+        if work.stop():
+            break  # and no error: whoever sends waits then for what is on its way
         yield entry
         sent.put(entry.key, entry.value)
         if runs is not None:
@@ -277,12 +296,19 @@ def _noted(work: RestoreWork, sent: Contents, runs: GrowingRuns | None, meter: M
 
 
 def translate_group(
-    lake: Lake, cluster: LiveCluster, group: str, offsets: OffsetMap, *, again: bool = False
+    lake: Lake,
+    cluster: LiveCluster,
+    group: str,
+    offsets: OffsetMap,
+    *,
+    again: bool = False,
+    tell: Tell = lambda text: None,
 ) -> dict[int, tuple[int, int]]:
     """The group's offsets in the restored topic, set by the map: by partition (in the lake, in the topic).
 
     As it committed them for the topic in this cluster; if it did not, as the lake's copy of `__consumer_offsets` tells.
-    `again`: it may have been done, so a group that has gone on since is refused."""
+    Partitions that the map lacks, since they came to the topic later, are passed over and told of. `again`: it may have been
+    done, so a group that has gone on since is refused."""
     committed = dict(cluster.group_offsets(group, offsets.topic)) if offsets.topic != offsets.to_topic else {}
     if not committed and GROUPS in lake.metastore.topics():
         parts = [partition for partition in lake.metastore.partitions() if partition.topic == GROUPS]
@@ -292,7 +318,16 @@ def translate_group(
         raise UsageError(
             f"group {group} has committed no offset of {offsets.topic}, as far as the cluster and the lake know"
         )
-    moved = {number: (offset, offsets.translate(number, offset)) for number, offset in sorted(committed.items())}
+    moved = {
+        number: (offset, offsets.translate(number, offset))
+        for number, offset in sorted(committed.items())
+        if number in offsets.partitions
+    }
+    if unknown := sorted(committed.keys() - moved.keys()):
+        tell(
+            f"group {group}: partitions {', '.join(map(str, unknown))} of {offsets.topic} are not in the map, and in "
+            f"{offsets.to_topic} not set: the restore was made before they were there"
+        )
     if again:
         for number, present in sorted(cluster.group_offsets(group, offsets.to_topic).items()):
             if number in moved and present != moved[number][1]:
@@ -300,7 +335,8 @@ def translate_group(
                     f"group {group} has gone on in {offsets.to_topic}: partition {number} is at {present}, the map says "
                     f"{moved[number][1]}; it is left as it is"
                 )
-    cluster.set_group_offsets(group, offsets.to_topic, {number: new for number, (_, new) in moved.items()})
+    if moved:
+        cluster.set_group_offsets(group, offsets.to_topic, {number: new for number, (_, new) in moved.items()})
     return moved
 
 
@@ -310,6 +346,7 @@ def _verified_keys(work: RestoreWork, sent: Contents) -> int:
     Of a topic that is not compacted every record, one after the other. How many keys have a value."""
     with Contents(kept=True) as consumed:
         for key, value in work.cluster.consume(work.target):
+            _expect_to_go_on(work)
             consumed.put(key, value)
         tables = compared(sent, consumed)
         if tables.first_wrong is not None:

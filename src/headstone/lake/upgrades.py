@@ -73,19 +73,23 @@ class Upgrade:
     steps: tuple[str, ...]
 
 
-def upgrade(url: str, *, apply: bool, steps: Sequence[Step] = STEPS) -> Upgrade:
-    """What is to be done, in its order; with `apply` it is done. Nothing to do is no error."""
+def upgrade(
+    url: str, *, apply: bool, steps: Sequence[Step] = STEPS, tell: Callable[[str], None] = lambda text: None
+) -> Upgrade:  # fmt: skip
+    """What is to be done, in its order; with `apply` it is done, and each step told before. Nothing to do is no error."""
     metastore = Metastore(connected(url))
     wanted = steps[-1].version if steps else schema.VERSION
     with metastore.any_version() as connection:
         if not schema.exists(connection):
             raise UsageError(f"{address(url)} holds no lake; `headstone lake init` makes one")
         if apply:
+            tell("waiting for those who use the metastore now")
             _keep_others_out(connection)
         before = connection.execute(select(schema.lakes.c.version).with_for_update()).scalar_one()
         schema.refuse_foreign(before, wanted)
         todo = [step for step in steps if step.version > before]
-        for step in todo if apply else ():
+        for number, step in enumerate(todo if apply else (), start=1):
+            tell(f"step {number} of {len(todo)}, to version {step.version}: {step.about}")
             step.change(connection)
             connection.execute(update(schema.lakes).values(version=step.version))
     metastore.close()

@@ -12,16 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headstone.errors import HeadstoneError
-from headstone.lake.collection import collect, known_garbage
+from headstone.lake.collection import claim_listing, collect, garbage, known_garbage
 from headstone.lake.erasure import Tools, carry_on_erasures
 from headstone.lake.expiry import expire
 from headstone.lake.folding import fold, is_worth_folding
+from headstone.lake.holds import Holds
+from headstone.lake.leases import Leases
 from headstone.lake.purging import purge_aged
 from headstone.lake.turns import Turn
 
 GC_EVERY_MS = 600_000
 OBJECTS_AT_ONCE = 1000
 """Of garbage, at one look."""
+FORGOTTEN_AFTER_MS = 86_400_000
+"""Workers of which nobody has heard, and holds that have expired: so long `status` tells of the former."""
 BYTES_AT_ONCE = 1 << 30
 """Of extents that are written anew, at one look: half a minute, or a few."""
 
@@ -75,20 +79,27 @@ class Upkeep:
         return purged.extents
 
     def _garbage(self, go_on: Callable[[], bool]) -> int:
-        del go_on  # few objects
         tools, now_ms = self.tools, self.tools.clock()
         if not self.gc or 0 <= self.collected_ms > now_ms - self.gc_every_ms:
             return 0
         self.collected_ms = now_ms
-        self._fold()
-        garbage = known_garbage(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
-        return len(collect(tools.lake, replace(garbage, rows=garbage.rows[: self.objects_at_once])))
+        self._fold(go_on)
+        self._forget(now_ms)
+        find = garbage if claim_listing(tools.lake, now_ms=now_ms) else known_garbage
+        collectable = find(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
+        return len(collect(tools.lake, replace(collectable, rows=collectable.rows[: self.objects_at_once])))
 
-    def _fold(self) -> None:
+    def _forget(self, now_ms: int) -> None:
+        """Whoever was killed could not do it."""
+        metastore = self.tools.lake.metastore
+        Leases(metastore).forget_workers(unseen_since_ms=now_ms - FORGOTTEN_AFTER_MS, now_ms=now_ms)
+        Holds(metastore).forget(expired_by_ms=now_ms - FORGOTTEN_AFTER_MS)
+
+    def _fold(self, go_on: Callable[[], bool]) -> None:
         """However long that fails, garbage goes all the same."""
         tools = self.tools
         try:
             if is_worth_folding(tools.lake):
-                fold(tools.lake)
+                fold(tools.lake, stop=lambda: not go_on())
         except HeadstoneError as error:
             tools.tell(f"journal: folding it again later: {error}")

@@ -20,6 +20,19 @@ def never() -> bool:
     return False
 
 
+class HeardHere:
+    """A stop for bodies that ask themselves. A task elsewhere hears nothing: its engine lets it end, or cancels it."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def __call__(self) -> bool:
+        return self._stop()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return HeardHere, (never,)
+
+
 class Engine(Protocol):
     def begin(self) -> None: ...
 
