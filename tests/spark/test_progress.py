@@ -101,11 +101,11 @@ def test_where_no_datagram_arrives_the_line_moves_with_finished_tasks(
     monkeypatch.setattr(sys, "stderr", screen)
     with ProgressLine(enabled=True) as line:
         line.expect(1000)
-        tasks = [gate.path, None, None, gate.path]
+        tasks = [gate.path, None, None, None]  # one only: whichever job comes first, a core is left for the others
         assert OnSpark(lambda: spark, parallelism=1).each(body, tasks, line.board) == [True] * 4
         assert line.board is not None
         assert line.board.total() == (1200, 12)
-    assert screen.getvalue().split("%")[0].split()[-1] in ("30", "60")
+    assert screen.getvalue().split("%")[0].split()[-1] in ("30", "60", "90")
 
 
 @pytest.mark.usefixtures("prompt")
