@@ -101,6 +101,19 @@ def test_of_an_object_that_is_refused_the_others_come_in(
     assert (ends(lake), lake.metastore.check()) == ([20, 20, 20, 20], [])
 
 
+def test_a_store_that_may_not_be_told_of_a_commit_ends_the_run_with_its_own_error(lake: Lake, logs: Path) -> None:
+    """What is in the lake by then is not uploaded again, to be refused for a reason that is none."""
+
+    def refused() -> None:
+        if any(ends(lake)):
+            raise UsageError("access refused")
+
+    lake.metastore.after_commit = refused
+    with pytest.raises(UsageError, match="access refused"):
+        ingest(lake, find_partitions([logs]), clock=lambda: 1)
+    assert (ends(lake), len(lake.metastore.objects())) == ([20, 20, 20, 20], 1)
+
+
 def test_a_topic_that_becomes_the_lakes_own_during_a_run_gets_nothing_more(
     lake: Lake, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,16 @@ def test_a_pin_that_expired_in_an_outage_is_taken_again(
     assert Pins(metastore).all() == []
 
 
+def test_two_who_take_an_expired_pin_again_at_once_have_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that keeps it, and the reader that has met what is gone."""
+    filled(scene)
+    pins = Pins(scene.lake.metastore)
+    pin = pins.pin("slow", now_ms=HOUR_MS, for_ms=10)
+    monkeypatch.setattr(Pins, "renew", lambda *arguments, **options: False)
+    assert [pins.keep(pin, now_ms=2 * HOUR_MS) for _ in range(2)] == [False, False]
+    assert [(kept.pin_id, kept.as_of_ms) for kept in pins.all(now_ms=2 * HOUR_MS)] == [(pin.pin_id, pin.as_of_ms)]
+
+
 @pytest.mark.parametrize("is_back", [True, False])
 def test_a_reader_whose_pin_expired_is_told_why_an_object_is_gone(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, is_back: bool

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from headstone.cli.main import main
-from headstone.lake.collection import claim_listing
 from headstone.lake.erasure import request_erasure
 from headstone.lake.folding import fold
 from headstone.lake.ingest import ingest
@@ -76,14 +75,6 @@ def test_an_upload_that_is_on_its_way_proves_nothing(scene: Scene) -> None:
     proof = prove_erased(scene.lake, "t", b"nobody")
     assert (proof.verdict, [unread.path for unread in proof.unread]) == ("unproven", [object_path(object_id)])
     assert prove_erased(scene.lake, "t", b"a").verdict == "not erased"
-
-
-def test_the_note_of_a_listing_is_no_object_that_nobody_knows(scene: Scene) -> None:
-    scene.write("N[a]")
-    before = prove_erased(scene.lake, "t", b"nobody", anywhere=True)
-    assert claim_listing(scene.lake, now_ms=5)
-    after = prove_erased(scene.lake, "t", b"nobody", anywhere=True)
-    assert (after.verdict, after.searched, after.unread) == ("erased", before.searched, [])
 
 
 def test_that_a_key_was_erased_is_remembered_by_its_digest_and_counted(scene: Scene) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -277,6 +278,20 @@ def test_a_record_that_is_refused_for_good_ends_the_restore_for_good(scene: Scen
     file.unlink()
     anew = TwinCluster()
     assert restore(scene.lake, "t", "again", anew, map_file=file)[0][0].verified
+
+
+def test_that_nobody_can_go_on_is_written_down_before_others_have_ended(scene: Scene, tmp_path: Path) -> None:
+    class Killed(InProcess):
+        def as_they_end(self, *arguments: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+            yield from super().as_they_end(*arguments, **options)
+            raise KeyboardInterrupt
+
+    fill(scene)
+    cluster, file = TwinCluster(refused=[b"c"]), tmp_path / "map.json"
+    with pytest.raises(KeyboardInterrupt):
+        restore(scene.lake, "t", "again", cluster, map_file=file, engine=Killed(1))
+    with pytest.raises(Spoilt, match="nobody can go on with again"):
+        restore(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
 
 
 def test_a_topic_that_was_made_anew_is_not_gone_on_with(scene: Scene, tmp_path: Path) -> None:

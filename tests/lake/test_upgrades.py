@@ -85,6 +85,7 @@ VERSION_5 = (
     "UPDATE objects SET size = -registered_ms WHERE state = 'registered' AND changed_ms > registered_ms",
     "ALTER TABLE objects DROP COLUMN registered_ms",
     "DROP TABLE past_starts",
+    "ALTER TABLE lakes DROP COLUMN listed_ms",
     "UPDATE lakes SET version = 5",
 )
 """What leads back to the tables of that version."""

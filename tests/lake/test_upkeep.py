@@ -238,13 +238,31 @@ def test_an_orphan_is_found_within_a_day_by_whichever_worker_looks(scene: Scene)
     assert ([key for _, key, _ in scene.held()], lake.metastore.check()) == ([b"a"], [])
 
 
+def test_a_listing_that_fails_is_tried_again_and_what_is_known_goes_meanwhile(scene: Scene) -> None:
+    """Within the day: nobody has listed the store."""
+    lake, store = scene.lake, Listing(scene.lake.store.url, scene.lake.store._store)
+    watched, told = Lake(metastore=lake.metastore, store=store), list[str]()
+    scene.write("N[a]")
+    lake.metastore.register(1, now_ms=1000)
+    store.error = Unfinished("no answer")
+    moment_ms = 2 * DAY_MS
+    upkeep(watched, [moment_ms], told).look()
+    store.error = None
+    upkeep(watched, [moment_ms + HOUR_MS], told).look()
+    assert (store.listings, told) == (2, ["gc: looking again later: no answer"])
+    assert [row.state for row in lake.metastore.objects().values()] == ["committed"]
+
+
 class Listing(Store):
     """Counts how often all objects were listed."""
 
     listings = 0
+    error: Exception | None = None
 
     def list(self, prefix: str = "") -> list[str]:
         self.listings += prefix == "objects"
+        if prefix == "objects" and self.error is not None:
+            raise self.error
         return super().list(prefix)
 
 

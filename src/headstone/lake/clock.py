@@ -25,7 +25,7 @@ STAMPS = (
     schema.tombstones.c.cleaned_at_ms, schema.requests.c.requested_ms, schema.erasures.c.requested_ms,
     schema.erasures.c.step_ms, schema.partitions.c.first_added_ms, schema.partitions.c.dead_since_ms,
     schema.extents.c.dead_since_ms, schema.past_extents.c.dead_since_ms, schema.past_starts.c.removed_ms,
-    schema.objects.c.registered_ms,
+    schema.objects.c.registered_ms, schema.lakes.c.listed_ms,
 )  # fmt: skip
 """Columns of the times at which something was; none of them lies ahead of the clock."""
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from headstone.errors import HeadstoneError
 from headstone.lake import schema
 from headstone.lake.changes import UNREFERENCED
 from headstone.lake.journal import expect_current, record
@@ -20,17 +22,13 @@ from headstone.lake.objects import object_path
 from headstone.lake.rows import ObjectRow, chunks
 from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.progress import Board, meter_on
-from headstone.storage.stores import MissingObject
 
 GRACE_MS = 3_600_000
 UPLOAD_MS = 86_400_000
 """How long an upload may take. A compaction that takes longer is refused when it commits, and starts over."""
 BATCH = 1000
-LISTED = "headstone-listed"
-"""In the store: when somebody has looked last for what the metastore does not know."""
 LISTING_EVERY_MS = 86_400_000
 """By workers. A listing of all objects is some thousand requests on a large lake, and orphans are rare."""
-MOMENT_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +58,29 @@ def known_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_m
     return Garbage(rows=lake.metastore.collectable(**limits), orphans=[], **limits)
 
 
-def claim_listing(lake: Lake, *, now_ms: int) -> bool:
-    """True: nobody has listed the store for a day, and whoever asks does it now. Two who ask at once may both do it."""
+def worker_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> Garbage:
+    """`garbage` if no worker has asked for a day, else `known_garbage`. A listing that fails is tried by the next worker."""
+    limits = {"now_ms": now_ms, "grace_ms": grace_ms, "upload_ms": upload_ms}
+    listed_ms = _claim_listing(lake, now_ms)
+    if listed_ms is None:
+        return known_garbage(lake, **limits)
     try:
-        listed_ms = int(lake.store.read(LISTED, 0, MOMENT_DIGITS))
-    except (MissingObject, ValueError):  # never, or nobody can tell
-        listed_ms = -LISTING_EVERY_MS
-    if 0 <= now_ms - listed_ms < LISTING_EVERY_MS:
-        return False
-    lake.store.put(LISTED, f"{now_ms:0{MOMENT_DIGITS}d}".encode())
-    return True
+        return garbage(lake, **limits)
+    except HeadstoneError:
+        with lake.metastore.transaction() as connection:
+            connection.execute(update(schema.lakes).values(listed_ms=listed_ms))
+        raise
+
+
+def _claim_listing(lake: Lake, now_ms: int) -> int | None:
+    """When the store was listed last, 0 if never, if that is a day ago: from now on everybody else takes it for listed."""
+    with lake.metastore.transaction() as connection:
+        listed_ms = int(connection.execute(select(schema.lakes.c.listed_ms)).scalar_one())
+        if listed_ms and listed_ms > now_ms - LISTING_EVERY_MS:
+            return None
+        unchanged = schema.lakes.c.listed_ms == listed_ms
+        claimed = connection.execute(update(schema.lakes).where(unchanged).values(listed_ms=now_ms)).rowcount
+    return listed_ms if claimed else None
 
 
 def collect(lake: Lake, collectable: Garbage, board: Board | None = None, *, stop: Stop = never) -> list[str]:

@@ -228,9 +228,18 @@ class _Run:
             self._append(uploaded, shares)
         except SetBack:
             raise
-        except (CommitRefused, UsageError) as error:
+        except CommitRefused as error:
+            return error
+        except UsageError as error:
+            if self._is_committed(uploaded):
+                raise  # the store may not be told of it, which is nobody's own error either
             return error
         return None
+
+    def _is_committed(self, uploaded: Stored) -> bool:
+        """Whether the logs end where these do. All or none of them: it is one commit."""
+        ends = {TopicPartition(part.topic, part.partition): part.extent.span.end for part in uploaded.ranges}
+        return self._lake.metastore.next_offsets(ends) == ends
 
     def raise_errors(self) -> None:
         """All are told, and one is raised: what is wrong with the data before what was unfinished."""

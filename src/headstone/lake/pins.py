@@ -93,8 +93,9 @@ class Pins:
 
 
 def _write(connection: Connection, pin: Pin, moment_ms: int) -> None:
-    """And forgets those that have expired, of which it may be one."""
-    connection.execute(delete(schema.pins).where(schema.pins.c.expires_ms <= moment_ms))
+    """And forgets those that have expired. It may be one of them; or somebody has just taken it again, too."""
+    columns = schema.pins.c
+    connection.execute(delete(schema.pins).where((columns.expires_ms <= moment_ms) | (columns.pin_id == pin.pin_id)))
     connection.execute(insert(schema.pins).values(**asdict(pin)))
 
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from headstone.errors import CorruptLog
 from headstone.lake.changes import REGISTERED
-from headstone.lake.collection import LISTED
 from headstone.lake.commits import Partition
 from headstone.lake.dead import dead_of
 from headstone.lake.journal import is_journal
@@ -133,7 +132,7 @@ def prove_erased(lake: Lake, topic: str, key: bytes, *, anywhere: bool = False, 
         topic=topic, key=key, key_digest=digest_of(key, lake.metastore.hash_key), anywhere=anywhere and key != b"",
         started_ms=lake.metastore.clock(), partitions={partition: lake.metastore.partition(partition) for partition in own},
     )  # fmt: skip
-    on_their_way, seen = _uploads(lake), {MARKER, LISTED}
+    on_their_way, seen = _uploads(lake), {MARKER}
     for _ in range(LISTINGS_MAX):
         fresh = [path for path in lake.store.list() if path not in seen]
         states = {row.object_id: row.state for row in lake.metastore.objects().values()} if fresh else {}

@@ -170,12 +170,15 @@ def _run(
 ) -> list[PartitionRestored]:
     if board is not None:
         board.expect(sum(extent.length for work in works for extent in work.extents))
-    ended = dict(engine.as_they_end(restore_partition, works, board, stop=works[0].stop))
+    ended: dict[int, PartitionRestored | Exception] = {}
+    for number, answer in engine.as_they_end(restore_partition, works, board, stop=works[0].stop):
+        ended[number] = answer
+        if isinstance(answer, Spoilt) and map_file is not None:
+            # At once: whoever is killed before the others have ended would go on as if nothing had happened.
+            replace(begun, spoilt=str(answer)).write(map_file)
     outcomes = [ended[number] for number in sorted(ended)]
     for outcome in outcomes:
         if isinstance(outcome, Spoilt):
-            if map_file is not None:
-                replace(begun, spoilt=str(outcome)).write(map_file)
             raise Spoilt(f"{outcome}; {ANEW}")
     done: list[PartitionRestored] = answers([outcome for outcome in outcomes if not isinstance(outcome, Stopped)])
     if len(done) < len(works):

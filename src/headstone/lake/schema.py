@@ -49,10 +49,12 @@ lakes = Table(
     Column("clock", String(16), nullable=False, server_default="database"),
     Column("clock_ms", BigInteger, nullable=False, server_default="0"),
     Column("journal_number", BigInteger, nullable=False, server_default="0"),
+    Column("listed_ms", BigInteger, nullable=False, server_default="0"),
 )
 """`hash_key`: 128 bits in hexadecimal, the secret of the digests in lists of keys. `clock`: whose time decides, the database's
 or a given one. `clock_ms`: the newest time that is known to have been, where the database has no clock of its own.
-`journal_number`: of the last object of the journal that is known to be written."""
+`journal_number`: of the last object of the journal that is known to be written. `listed_ms`: when a worker has looked last for
+objects that are not known here; 0: never."""
 
 journal = Table(
     "journal",

@@ -54,12 +54,13 @@ def _tell_registration(connection: Connection) -> None:
 def _to_version_6(connection: Connection) -> None:
     _remember_starts(connection)
     _tell_registration(connection)
+    connection.execute(text("ALTER TABLE lakes ADD COLUMN listed_ms BIGINT NOT NULL DEFAULT 0"))
 
 
 STEPS: Sequence[Step] = (
     Step(
         version=6,
-        about="where logs began is remembered, for readers of the past; and when objects were registered",
+        about="where logs began is remembered, for readers of the past; when objects were registered, and last listed",
         change=_to_version_6,
     ),
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headstone.errors import HeadstoneError
-from headstone.lake.collection import claim_listing, collect, garbage, known_garbage
+from headstone.lake.collection import collect, worker_garbage
 from headstone.lake.erasure import Tools, carry_on_erasures
 from headstone.lake.expiry import expire
 from headstone.lake.folding import fold, is_worth_folding
@@ -85,8 +85,7 @@ class Upkeep:
         self.collected_ms = now_ms
         self._fold(go_on)
         self._forget(now_ms)
-        find = garbage if claim_listing(tools.lake, now_ms=now_ms) else known_garbage
-        collectable = find(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
+        collectable = worker_garbage(tools.lake, now_ms=now_ms, grace_ms=tools.grace_ms, upload_ms=tools.upload_ms)
         return len(collect(tools.lake, replace(collectable, rows=collectable.rows[: self.objects_at_once])))
 
     def _forget(self, now_ms: int) -> None:
