@@ -19,6 +19,7 @@ from headstone.coordination.guard_values import (
     Allowed,
     AskBrokers,
     Configs,
+    Decision,
     EndPasses,
     Expel,
     HoldByDefault,
@@ -351,6 +352,44 @@ def test_an_expelled_replica_stays_out_after_a_person_undid_the_hold() -> None:
     watch.sees(partition((1, 2), end=0, moving=(3,)), at_ms=days + 2 * HOUR_MS)
     added = watch.sees(partition(), at_ms=days + 3 * HOUR_MS)
     assert (added.actions, added.statuses[0].state) == ((VERIFY,), State.UNREAD)
+
+
+def expelled(decision: Decision) -> list[int]:
+    return [action.broker for action in decision.actions if isinstance(action, Expel)]
+
+
+def test_where_a_person_undid_the_hold_only_who_was_found_wrong_is_taken_out() -> None:
+    """Out without a hold it stays out, since nobody is added without one: not for a mere suspicion."""
+    watch = Watch(Allowed(readmission=True)).held()
+    watch.sees(at_ms=START_MS + 14 * HOUR_MS, overrides=NOTHING)
+    late = watch.sees(at_ms=UNSAFE_MS)
+    assert (expelled(late), late.statuses[0].state) == ([], State.TOO_LATE)
+    back_ms = UNSAFE_MS + HOUR_MS
+    assert expelled(watch.sees(partition(), at_ms=back_ms)) == []
+    assert expelled(watch.sees(partition(verdict=Verdict.WRONG, read_ms=back_ms), at_ms=back_ms + 1)) == [3]
+
+
+def test_nobody_is_expelled_from_a_topic_that_is_not_compacted_any_more() -> None:
+    """Nothing holds it, so nobody would be added again."""
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    wrong = partition(verdict=Verdict.WRONG, read_ms=days)
+    assert expelled(watch.sees(wrong, at_ms=days + 1, compacted=False)) == []
+    assert expelled(watch.sees(wrong, at_ms=days + 2, compacted=True)) == [3]
+
+
+def test_an_expulsion_is_not_taken_back_while_its_reassignment_runs() -> None:
+    watch = Watch(Allowed(readmission=True)).held()
+    days = START_MS + 5 * DAY_MS
+    watch.sees(partition(), at_ms=days)
+    watch.sees(partition(verdict=Verdict.WRONG, read_ms=days), at_ms=days + 1)
+    watch.allowed = Allowed()
+    orders = []
+    for hour, moving in ((1, (3,)), (2, (3,)), (3, ())):
+        decision = watch.sees(partition(moving=moving), at_ms=days + hour * HOUR_MS)
+        orders.append([away.order for away in decision.memory.away])
+    assert orders == [[(1, 2, 3)], [(1, 2, 3)], [()]]
 
 
 def test_nothing_is_released_while_a_reassignment_runs() -> None:

@@ -125,7 +125,7 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
         partition = partitions[away.partition]
         verdict = verdict_of(partition, away)
         if away.order:
-            away = _still_ordered(away, verdict, seen, margins, allowed)
+            away = _still_ordered(partition, away, verdict, seen, margins, allowed)
         if away.order:
             away, steps = _readmission(memory, seen, partition, away, verdict, allowed)
             actions += steps
@@ -138,8 +138,10 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
             continue
         actions += _read(memory, seen, partition, away, verdict)
         wrong = verdict is not None
-        expels = (wrong or (away.too_late and away.returned_ms is None)) and has_source(memory, partition, away)
-        # Without a hold too: one that is not assigned cannot lead, wherever the hold failed. Adding it again needs one.
+        # Found wrong, without a hold too: one that is not assigned cannot lead, wherever the hold failed. But adding it again
+        # needs one: of whom nobody knows that he is wrong, none is taken out where a person has undone the hold.
+        expels = wrong or (away.too_late and away.returned_ms is None and in_effect(memory))
+        expels = expels and seen.compacted and has_source(memory, partition, away)
         if expels and allowed.readmission and not moving and is_dispensable(partition, away, seen):
             moving = True
             away = replace(away, order=tuple(replica.broker for replica in partition.replicas))
@@ -163,11 +165,11 @@ def _read(
 
 
 def _still_ordered(
-    away: Away, verdict: Verdict | None, seen: TopicSeen, margins: Margins, allowed: Allowed
+    partition: PartitionSeen, away: Away, verdict: Verdict | None, seen: TopicSeen, margins: Margins, allowed: Allowed
 ) -> Away:  # fmt: skip
     """Whom nobody may or need expel any more stays, once no call of before can still take it out: then it would be out with
     nobody to add it again."""
-    if away.expelled_ms is not None or _is_to_leave(verdict, allowed):
+    if away.expelled_ms is not None or _is_to_leave(verdict, allowed) or partition.moving:
         return away
     late_ms = margins.effect_ms + margins.metadata_age_ms
     if away.expel_asked_ms is not None and seen.asked_ms <= away.expel_asked_ms + late_ms:
