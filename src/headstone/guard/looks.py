@@ -29,7 +29,7 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guard_values import Configs as Overrides
 from headstone.errors import Unfinished
-from headstone.guard.clocks import STAMPED_BY_BROKERS, Clocks, Reading, Stamps, largest_difference_ms
+from headstone.guard.clocks import STAMPED_BY_BROKERS, Clocks, Reading, Stamps
 from headstone.guard.leader_reading import LeaderReading
 from headstone.guard.sightings import Sightings
 from headstone.log.topic_partition import TopicPartition
@@ -109,6 +109,7 @@ def look(
     readings = [clocks.reading(account.stamps) for account in accounts if account.stamps is not None]
     if reassignments is not None:
         readings += _controller_clock(admin, state, clock)
+    skew_ms = clocks.difference_ms(readings, asked_ms)
     retention_ms = _default_retention_ms(configs, accounts)
     seen = tuple(
         TopicSeen(
@@ -118,7 +119,7 @@ def look(
                 _partition(TopicPartition(name, number), partition, accounts, reassignments or {})
                 for number, partition in sorted(partitions[name].items())
             ),
-            alive=tuple(sorted(state.brokers)), skew_ms=largest_difference_ms(readings),
+            alive=tuple(sorted(state.brokers)), skew_ms=skew_ms,
             held_on=tuple(account.broker for account in accounts if name in account.configs and holds(account.configs[name])),
             in_sync_min=_number(configs[name], IN_SYNC_MIN, 1), default_overrides=default_overrides,
             topic_id=state.topic_ids.get(name), unseen_ms=unseen.get(name),
