@@ -27,7 +27,7 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.errors import Unfinished, UsageError
-from headstone.guard.alarms import CLUSTER_LOST, JOURNAL_LOST, REFUSED, UNSEEN
+from headstone.guard.alarms import CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNSEEN
 from headstone.guard.asking import ask_status, journal_status
 from headstone.guard.journal import Journal, Lease, Reading
 from headstone.guard.looks import Look
@@ -229,6 +229,30 @@ def test_a_guard_of_other_topics_is_refused_and_told_what_to_do(journal: Journal
         assert shown.get("b", [State.UNKNOWN]) == [State.UNKNOWN]
     journal.stand_down("a")
     assert second.round().leads
+
+
+def test_a_guard_that_runs_stands_by_for_one_of_other_topics_and_tells_it(journal: Journal) -> None:
+    """One that led for a moment must not end it; a dry run gives way."""
+    twin = ClusterTwin(a=Topic(), b=Topic())
+    cron = watcher(twin, journal, replace(ACTS, name="cron", topics=("a",)))
+    for settings, alarms in ((replace(ACTS, name="main"), [OTHER_TOPICS]), (replace(DRY, name="dry"), [])):
+        guard = watcher(twin, journal, settings)
+        assert guard.round().leads
+        twin.now_ms += ACTS.lease_ms
+        assert cron.round().leads
+        first, second = guard.round(), guard.round()
+        why = (
+            "guard cron leads with this journal and watches a; this one is to watch every compacted topic, which nobody would "
+            "guard"
+        )
+        assert (second.leads, second.problems, kinds(second)) == (False, (why,), alarms)
+        assert (why in told(None, first), told(first, second)) == (True, [])
+        journal.stand_down("cron")
+        last = guard.round()
+        assert (last.leads, last.problems, kinds(last)) == (True, (), [])
+        journal.stand_down(settings.name)
+    assert cron.round().leads
+    assert not watcher(twin, journal, replace(DRY, name="dry")).round().leads
 
 
 def held_at_half_a_day_of(twin: ClusterTwin, first: Watcher, second: Watcher) -> Round:
