@@ -63,7 +63,7 @@ def advice(alarm: KeptAlarm) -> str:
 
 def other_topics(lease: Lease, topics: Sequence[str]) -> str | None:
     """Why this guard, which is to watch `topics`, is no stand-by for the one that leads; None: it is, or nobody knows."""
-    if set(lease.topics) == set(topics):
+    if lease.topics is None or set(lease.topics) == set(topics):
         return None
     return (
         f"guard {visible(lease.holder)} leads with this journal and watches {_named(lease.topics)}; this one is to watch "

@@ -47,6 +47,7 @@ from headstone.guard.alarms import (
     wants_reading,
 )
 from headstone.guard.departures import Departures
+from headstone.guard.evidence import moment
 from headstone.guard.gone_topics import end_topic, forget_idle, is_idle, release_orphaned_default
 from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Remembered
 from headstone.guard.loans import loans
@@ -234,7 +235,9 @@ class Watcher:
         why = other_topics(lease, self.settings.topics)
         if why is not None and self._newest is None and self.settings.applies:
             raise UsageError(
-                f"{self._journal.path}: {why}: name another file with --journal, or start one guard for all of them"
+                f"{self._journal.path}: {why}: start one guard for all of them; or, if that one is gone, this one after "
+                f"{moment(lease.until_ms)}, when its lease ends. Another file with --journal is the last resort: what this "
+                "one holds stays held, and only `headstone guard release` with this one undoes it"
             )
         self._recollection.forget()
         self._memories, self._statuses, self._held_bytes = {}, self._journal.shown(), {}
