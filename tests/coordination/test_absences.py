@@ -23,6 +23,8 @@ from tests.coordination.guard_watch import (
     partition,
 )
 
+FIRST_MS = START_MS - MARGINS.metadata_age_ms
+"""A look at START_MS may have been told what was so then."""
 VERIFY_ALL = tuple(Verify(topic="orders", partition=0, broker=broker) for broker in (1, 2, 3))
 
 
@@ -46,10 +48,10 @@ def test_one_look_that_was_missed_makes_nobody_be_read_for_a_retention_that_is_t
 
 
 def new_topic(**changes: object) -> Watch:
-    """First seen a poll after START_MS, while broker 3 restarts."""
+    """First seen a poll after START_MS, while broker 3 restarts; its first record is of then."""
     watch = Watch()
     watch.memory = Memory()
-    watch.sees(BEHIND, at_ms=START_MS + MARGINS.poll_ms, **changes)
+    watch.sees(replace(BEHIND, first_ms=FIRST_MS), at_ms=START_MS + MARGINS.poll_ms, **changes)
     return watch
 
 
@@ -68,6 +70,23 @@ def test_who_restarts_while_a_topic_is_made_has_missed_only_what_came_since() ->
 def test_who_is_behind_in_a_topic_of_which_no_earlier_look_of_just_now_tells_is_too_late(unseen_ms: int | None) -> None:
     seen = replace(LOOK, partitions=(BEHIND,), unseen_ms=unseen_ms)
     assert LATE in decide(Memory(), seen, START_MS, MARGINS, Allowed()).actions
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_late"),
+    [
+        ({"first_ms": FIRST_MS}, False), ({"first_ms": FIRST_MS - 1}, True), ({}, True),
+        ({"committed_end": 0}, False), ({"committed_end": None}, True),
+    ],
+    ids=["first record of since", "first record of before", "first record gone", "empty", "nothing known"],
+)  # fmt: skip
+def test_a_topic_that_was_not_shown_is_new_only_where_its_partition_bears_it_out(
+    changes: dict[str, int | None], is_late: bool
+) -> None:
+    """It may have been denied to the guard, and a replica of it away for weeks."""
+    part = replace(BEHIND, **changes)  # type: ignore[arg-type]
+    seen = replace(LOOK, asked_ms=START_MS + MARGINS.poll_ms, partitions=(part,), unseen_ms=START_MS)
+    assert (LATE in decide(Memory(), seen, seen.asked_ms, MARGINS, Allowed()).actions) is is_late
 
 
 def second(number: int, part: PartitionSeen) -> PartitionSeen:

@@ -23,7 +23,7 @@ BROKERS = (1, 2, 3)
 NOT_LEADER, DENIED, CLUSTER_DENIED, UNKNOWN_TOPIC, TIMED_OUT = 6, 29, 31, 3, 7
 TOPIC_OVERRIDE, DEFAULT = 1, 5
 TOPIC = 2
-DEBUGGER, MAX_TIMESTAMP = -2, -3
+DEBUGGER, MAX_TIMESTAMP, ANY_TIMESTAMP = -2, -3, 0
 
 
 @dataclass(slots=True)
@@ -54,6 +54,8 @@ class Model:
     """Topics that metadata still shows."""
     topic_ids: dict[str, int] = field(default_factory=dict)
     newest_ms: int = -1
+    first: tuple[int, int] = (-1, -1)
+    """Offset and timestamp of the first record of each partition."""
     controller_ms: int = -1
     asked: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Requests by broker and key."""
@@ -172,7 +174,10 @@ def offsets(model: Model, broker: int, question: Reader, answer: Writer) -> None
             led = replica == DEBUGGER or model.leader(number) == broker
             error = model.refused.get(LIST_OFFSETS, 0 if led else NOT_LEADER)
             time_ms = model.newest_ms if timestamp == MAX_TIMESTAMP else -1
-            answer.put("ihqqi", number, error, time_ms, 10 * broker if led else -1, 5).tags()
+            offset = 10 * broker if led else -1
+            if timestamp == ANY_TIMESTAMP and led:
+                offset, time_ms = model.first
+            answer.put("ihqqi", number, error, time_ms, offset, 5).tags()
         answer.tags()
     answer.tags()
 

@@ -98,7 +98,7 @@ def test_a_broker_that_is_off_does_not_keep_the_others_from_being_put_back(journ
         )  # fmt: skip
         journal.begin(entry)
     twin.off = 2
-    (later, done) = put_back(twin, journal)  # type: ignore[arg-type]
+    (done, later) = put_back(twin, journal)  # type: ignore[arg-type]
     assert later.startswith(
         f"broker 2: {BACKOFF}, changed by an interrupted guard, is not put back yet: broker 2: it is off"
     )
@@ -107,6 +107,36 @@ def test_a_broker_that_is_off_does_not_keep_the_others_from_being_put_back(journ
     twin.off = None
     assert put_back(twin, journal) == [f"broker 2: {BACKOFF} put back to 5"]  # type: ignore[arg-type]
     assert twin.broker_own == {2: {BACKOFF: "5"}, 3: {BACKOFF: "5"}}
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_a_change_for_a_moment_that_began_on_top_of_another_goes_back_to_what_was_there_before_both(
+    journal: Journal, failures: int
+) -> None:
+    """Also where the newer one cannot be put back at first: the older one waits for it."""
+
+    class Fails(ClusterTwin):
+        left = 0
+
+        def alter_broker_default(self, changes: Mapping[str, str | None]) -> None:
+            if self.left:
+                self.left -= 1
+                raise Unfinished("not now")
+            super().alter_broker_default(changes)
+
+    twin = Fails()
+    for old, new in ((None, "15001"), ("15001", "15002")):
+        journal.begin(
+            Change(
+                resource="cluster default", topic="orders", old=((BACKOFF, old),), new=((BACKOFF, new),),
+                reason=f"{ENDING}a guard died", evidence="", began_ms=5,
+            )
+        )  # fmt: skip
+    twin.default[BACKOFF] = "15002"
+    twin.left = failures
+    for _ in range(1 + failures):
+        put_back(twin, journal)  # type: ignore[arg-type]
+    assert (twin.default, journal.unfinished()) == ({}, [])
 
 
 def test_a_release_restores_only_where_the_hold_still_stands(journal: Journal) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstone.guard.clocks import UNCOMMITTED_MS, Clocks, Reading, Stamps, largest_difference_ms
+from headstone.guard.clocks import KEPT_MS, KEPT_POLLS, UNCOMMITTED_MS, Clocks, Reading, Stamps, largest_difference_ms
 from headstone.log.topic_partition import TopicPartition
 
 HOUR_MS = 3_600_000
@@ -50,3 +50,22 @@ def test_a_timestamp_in_the_future_counts_when_it_is_first_seen_and_not_for_as_l
 
     assert [skew_ms(10 * HOUR_MS, 0), skew_ms(10 * HOUR_MS, 1), skew_ms(10 * HOUR_MS, 2)] == [10 * HOUR_MS, 0, 0]
     assert skew_ms(10 * HOUR_MS + 5, 2) == 8 * HOUR_MS + 5
+
+
+@pytest.mark.parametrize(("poll_ms", "kept_ms"), [(30_000, KEPT_MS), (HOUR_MS, KEPT_POLLS * HOUR_MS)])
+def test_what_was_proved_is_told_to_every_look_for_a_while_and_not_for_ever(poll_ms: int, kept_ms: int) -> None:
+    """Also by a clock that was set back meanwhile; a year ahead counts no longer than an hour ahead."""
+    year_ms, now_ms = 365 * 24 * HOUR_MS, 100 * HOUR_MS
+    clocks = Clocks(poll_ms=poll_ms)
+    assert clocks.difference_ms([Reading(earliest_ms=year_ms, latest_ms=None)], now_ms) == year_ms
+    assert clocks.difference_ms([Reading(earliest_ms=5, latest_ms=-7)], now_ms + 1_000) == year_ms + 7
+    assert clocks.difference_ms([], now_ms - 60_000) == year_ms + 7
+    assert clocks.difference_ms([], now_ms + kept_ms) == year_ms + 7
+    assert clocks.difference_ms([], now_ms + kept_ms + 1) == 5 + 7
+    assert clocks.difference_ms([], now_ms + kept_ms + 1_001) == 0
+
+
+def test_a_difference_that_is_proved_again_counts_from_then() -> None:
+    clocks = Clocks()
+    assert [clocks.difference_ms([Reading(earliest_ms=50, latest_ms=None)], ms) for ms in (0, KEPT_MS)] == [50, 50]
+    assert [clocks.difference_ms([], ms) for ms in (2 * KEPT_MS, 2 * KEPT_MS + 1)] == [50, 0]

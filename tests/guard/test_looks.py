@@ -11,6 +11,7 @@ from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, DeletionsRead, PartitionSeen, ReplicaSeen, TopicSeen
 from headstone.errors import Unfinished
+from headstone.guard.clocks import Clocks
 from headstone.guard.leader_reading import LeaderReading
 from headstone.guard.looks import Look, held_brokers, held_on, look
 from headstone.guard.missed import Missed
@@ -170,6 +171,22 @@ def test_clocks_differ_by_what_is_proved(newest_ms: int, controller_ms: int, ske
     """Whichever topics are looked at."""
     model = Model(topics={"__consumer_offsets": 3, "orders": 1}, newest_ms=newest_ms, controller_ms=controller_ms)
     assert [(topic.topic, topic.skew_ms) for topic in looked(model, ["orders"]).topics] == [("orders", skew_ms)]
+
+
+def test_a_timestamp_that_a_look_at_one_topic_saw_first_is_told_to_all_others() -> None:
+    """Whoever follows one topic each second uses it up; theirs would be held too late."""
+    model = Model(topics={"orders": 1, "logs": 1, "__consumer_offsets": 1}, newest_ms=1)
+    model.configs = {"orders": COMPACTED, "logs": COMPACTED}
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {})) as admin:
+        clocks = Clocks()
+
+        def skews(topics: list[str] | None) -> dict[str, int]:
+            return {topic.topic: topic.skew_ms for topic in look(admin, topics, lambda: NOW_MS, clocks=clocks).topics}
+
+        assert skews(None) == {"orders": 0, "logs": 0}
+        model.newest_ms = NOW_MS + 3_600_000
+        assert skews(["orders"]) == {"orders": 3_600_000}
+        assert skews(None) == {"orders": 3_600_000, "logs": 3_600_000}
 
 
 def test_each_broker_is_asked_itself_whether_it_holds() -> None:

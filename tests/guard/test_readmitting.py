@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from headstone.cluster.admin import MayHaveArrived
 from headstone.coordination.guard_values import HOLD, RATIO, AlarmKind, Allowed, State, Verdict
 from headstone.guard.alarms import REFUSED
+from headstone.guard.asking import by_hand
 from headstone.guard.journal import Journal, Reading
 from headstone.guard.loans import RATE, THROTTLED, lend_hold, loans
 from headstone.guard.readmission_records import alone, keep_readmission, open_readmissions
 from headstone.guard.readmission_steps import Readmission
 from headstone.guard.readmitting import BY_GUARD, WHY
 from headstone.guard.watching import Round, Watcher
+from headstone.log.topic_partition import TopicPartition
 from tests.guard.test_watching import ACTS, LIMITS, after, held_at_half_a_day, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, ClusterTwin, Topic
 
@@ -302,6 +305,51 @@ def test_a_fresh_copy_that_is_wrong_stays_if_readmission_is_no_more_allowed(jour
     twin.start(3)
     result = looks(twin, watcher(twin, journal, verdict=Verdict.WRONG))
     assert ([replicas for _, replicas in twin.reassigned], kinds(result)) == ([(1, 2), (1, 2, 3)], [AlarmKind.WRONG])
+
+
+class UnansweringTwin(ClusterTwin):
+    """Never carries a reassignment out, and never says so, while `silent`."""
+
+    silent = True
+
+    def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        if self.silent:
+            raise MayHaveArrived("no answer")
+        super().reassign(wanted)
+
+
+@pytest.mark.parametrize("allowed", [Allowed(readmission=True), Allowed()], ids=["right", "not allowed any more"])
+def test_one_that_need_not_leave_any_more_keeps_no_other_replica_from_leaving(
+    journal: Journal, allowed: Allowed
+) -> None:
+    twin = UnansweringTwin()
+    away_too_long(twin, watcher(twin, journal, READMITS))
+    assert [(kept.broker, kept.expelled) for kept in open_readmissions(journal)] == [(3, False)]
+    guard = watcher(twin, journal, replace(READMITS, allowed=allowed))
+    twin.start(3)
+    looks(twin, guard)
+    journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.RIGHT, read_ms=twin.now_ms))
+    for _ in range(12):
+        result = after(twin, guard, 30_000)
+    assert (states(result), open_readmissions(journal), by_hand(journal)) == ([State.FINE], [], {})
+    twin.silent = False
+    twin.refuses = "not now"
+    twin.stop(2)
+    guard = watcher(twin, journal, READMITS)
+    for _ in range(30):
+        after(twin, guard, DAY_MS // 24)
+    assert [replicas for _, replicas in twin.reassigned] == [(1, 3)]
+
+
+def test_one_that_is_still_to_leave_is_not_forgotten_while_only_others_are_looked_at(journal: Journal) -> None:
+    twin = UnansweringTwin()
+    guard = watcher(twin, journal, READMITS)
+    away_too_long(twin, guard)
+    kept = open_readmissions(journal)
+    assert [each.topic for each in kept] == ["orders"]
+    twin.topics["parcels"] = Topic()
+    guard.round(["parcels"])
+    assert open_readmissions(journal) == kept
 
 
 def test_the_readmission_of_a_topic_that_was_deleted_is_over(journal: Journal) -> None:

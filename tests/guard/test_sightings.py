@@ -6,8 +6,9 @@ import pytest
 
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
+from headstone.coordination.guard_values import TopicSeen
 from headstone.guard.looks import look
-from headstone.guard.sightings import Sightings
+from headstone.guard.sightings import NEW_MS, Sightings
 from tests.guard import scripted
 from tests.guard.scripted import Model
 
@@ -20,6 +21,10 @@ def model(**changes: object) -> Model:
 
 
 def sighted(cluster: Model, *, topics: list[str] | None = None) -> dict[str, int | None]:
+    return {topic.topic: topic.unseen_ms for topic in last_look(cluster, topics=topics)}
+
+
+def last_look(cluster: Model, *, topics: list[str] | None = None) -> tuple[TopicSeen, ...]:
     """Looks at 100 and 200; then payments is there, at 300 without what it takes to be told, and at 400."""
     cluster.configs = {"orders": POLICY, "logs": POLICY}
     with scripted.running(cluster) as bootstrap, Admin(Connection.parse(bootstrap, {})) as admin:
@@ -31,7 +36,7 @@ def sighted(cluster: Model, *, topics: list[str] | None = None) -> dict[str, int
             if asked_ms == 400:
                 cluster.configs["payments"] = POLICY
             seen = look(admin, topics, lambda: asked_ms, sightings=sightings)  # noqa: B023
-    return {topic.topic: topic.unseen_ms for topic in seen.topics}
+    return seen.topics
 
 
 def test_a_topic_that_an_earlier_look_did_not_show_was_made_since() -> None:
@@ -56,3 +61,27 @@ def test_a_topic_that_is_not_compacted_when_it_is_first_shown_is_not_made_when_i
     cluster.topics["payments"] = 1
     cluster.topic_ids["payments"] = 3
     assert sighted(cluster)["payments"] is None
+
+
+@pytest.mark.parametrize(("first", "first_ms"), [((0, 250), 250), ((7, 250), None), ((-1, -1), None)])
+def test_of_a_new_topic_and_of_no_other_it_is_asked_when_its_very_first_record_was_stamped(
+    first: tuple[int, int], first_ms: int | None
+) -> None:
+    """A cleaner may have taken that one, so that the first which is left is young."""
+    seen = last_look(model(first=first))
+    assert {topic.topic: [partition.first_ms for partition in topic.partitions] for topic in seen} == {
+        "logs": [None], "orders": [None], "payments": [first_ms],
+    }  # fmt: skip
+
+
+def test_a_topic_is_new_for_an_hour() -> None:
+    cluster = model(configs={"orders": POLICY})
+    with scripted.running(cluster) as bootstrap, Admin(Connection.parse(bootstrap, {})) as admin:
+        sightings = Sightings()
+        unseen = []
+        for asked_ms in (100, 200, 100 + NEW_MS, 101 + NEW_MS):
+            seen = look(admin, None, lambda: asked_ms, sightings=sightings)  # noqa: B023
+            unseen.append({topic.topic: topic.unseen_ms for topic in seen.topics})
+            cluster.topics["payments"], cluster.topic_ids["payments"] = 1, 3
+            cluster.configs["payments"] = POLICY
+    assert [look.get("payments") for look in unseen] == [None, 100, 100, None]

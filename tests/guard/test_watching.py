@@ -27,9 +27,9 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.errors import Unfinished, UsageError
-from headstone.guard.alarms import CLUSTER_LOST, JOURNAL_LOST, REFUSED, UNSEEN
+from headstone.guard.alarms import CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNSEEN
 from headstone.guard.asking import ask_status, journal_status
-from headstone.guard.journal import Journal, Lease, Reading
+from headstone.guard.journal import WATCHED, Journal, Lease, Reading
 from headstone.guard.looks import Look
 from headstone.guard.readings import Readings
 from headstone.guard.readmission import Means
@@ -211,13 +211,20 @@ def test_a_second_guard_stands_by_says_who_leads_and_takes_over(journal: Journal
     assert not first.round().leads
 
 
+AT_LEASE_END = (
+    "after 2023-11-14T22:15:20Z, when its lease ends.* --journal is the last resort: what this one holds stays held"
+)
+
+
 def test_a_guard_of_other_topics_is_refused_and_told_what_to_do(journal: Journal) -> None:
     twin = ClusterTwin(a=Topic(), b=Topic())
     first = watcher(twin, journal, replace(ACTS, topics=("a",)))
     second = watcher(twin, journal, replace(ACTS, name="b", topics=("b",)))
     first.round()
     for wanted, words in ((second, "b"), (watcher(twin, journal, replace(ACTS, name="c")), "every compacted topic")):
-        with pytest.raises(UsageError, match=f"guard a leads .* watches a; this one is to watch {words}, .* --journal"):
+        with pytest.raises(
+            UsageError, match=f"guard a leads .* watches a; this one is to watch {words}, .* {AT_LEASE_END}"
+        ):
             wanted.round()
     assert watcher(twin, journal, replace(ACTS, name="d", topics=("a", "a"))).round().leads is False
     for status in (
@@ -229,6 +236,44 @@ def test_a_guard_of_other_topics_is_refused_and_told_what_to_do(journal: Journal
         assert shown.get("b", [State.UNKNOWN]) == [State.UNKNOWN]
     journal.stand_down("a")
     assert second.round().leads
+
+
+def test_a_guard_stands_by_for_one_of_an_earlier_version_which_does_not_say_what_it_watches(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic())
+    watcher(twin, journal, replace(ACTS, name="earlier", topics=("orders",))).round()
+    journal.note_fact(WATCHED, None)
+    lease = journal.lease()
+    assert lease is not None
+    assert (lease.topics, lease.watches("orders")) == (None, True)
+    guard = watcher(twin, journal, replace(ACTS, topics=("orders",)))
+    waits = guard.round()
+    assert (waits.leads, waits.problems, kinds(waits)) == (False, (), [])
+    twin.now_ms += ACTS.lease_ms
+    assert guard.round().leads
+
+
+def test_a_guard_that_runs_stands_by_for_one_of_other_topics_and_tells_it(journal: Journal) -> None:
+    """One that led for a moment must not end it; a dry run gives way."""
+    twin = ClusterTwin(a=Topic(), b=Topic())
+    cron = watcher(twin, journal, replace(ACTS, name="cron", topics=("a",)))
+    for settings, alarms in ((replace(ACTS, name="main"), [OTHER_TOPICS]), (replace(DRY, name="dry"), [])):
+        guard = watcher(twin, journal, settings)
+        assert guard.round().leads
+        twin.now_ms += ACTS.lease_ms
+        assert cron.round().leads
+        first, second = guard.round(), guard.round()
+        why = (
+            "guard cron leads with this journal and watches a; this one is to watch every compacted topic, which nobody would "
+            "guard"
+        )
+        assert (second.leads, second.problems, kinds(second)) == (False, (why,), alarms)
+        assert (why in told(None, first), told(first, second)) == (True, [])
+        journal.stand_down("cron")
+        last = guard.round()
+        assert (last.leads, last.problems, kinds(last)) == (True, (), [])
+        journal.stand_down(settings.name)
+    assert cron.round().leads
+    assert not watcher(twin, journal, replace(DRY, name="dry")).round().leads
 
 
 def held_at_half_a_day_of(twin: ClusterTwin, first: Watcher, second: Watcher) -> Round:

@@ -82,7 +82,7 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
             readmissions = OwnReadmissions(
                 Means(admin=admin, connection=connection, journal=journal, work=work, limits=limits, tell=output.say)
             )
-        missed, clocks, sightings = Missed(), Clocks(), Sightings()
+        missed, clocks, sightings = Missed(), Clocks(poll_ms=settings.margins.poll_ms), Sightings()
         leaders = LeaderReading(missed, seconds_max=POLL_SHARE * settings.margins.poll_ms / 1000)
         watcher = Watcher(
             settings, admin=admin, journal=journal, clock=clock_ms, readings=readings,

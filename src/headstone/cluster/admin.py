@@ -220,6 +220,11 @@ class Admin:
         offsets = self._listed(broker, partitions, timestamp=questions.MAX_TIMESTAMP)
         return {partition: offset.timestamp_ms for partition, offset in offsets.items() if offset.timestamp_ms >= 0}
 
+    def first_ms(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The timestamp of the record at offset 0, of partitions that it leads and that still have one; DESCRIBE is enough."""
+        offsets = self._listed(broker, partitions, timestamp=questions.ANY_TIMESTAMP)
+        return {partition: first.timestamp_ms for partition, first in offsets.items() if first.offset == 0}
+
     def _offsets(
         self, broker: int, partitions: Sequence[TopicPartition], *, replica: int = NOBODY
     ) -> dict[TopicPartition, int]:

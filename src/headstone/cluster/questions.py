@@ -46,7 +46,8 @@ SET, DELETE = 0, 1
 PREFERRED = 0
 DEBUGGER = -2
 """A replica id: any replica answers ListOffsets, with the end of its own log and not with what is committed."""
-LATEST, MAX_TIMESTAMP = -1, -3
+LATEST, MAX_TIMESTAMP, ANY_TIMESTAMP = -1, -3, 0
+"""The last one: the first record that has a timestamp at all."""
 LIST_OFFSETS_BY_TIME = Api(2, 7, flexible=True)
 """The first that knows the largest timestamp."""
 QUORUM_TOPIC = "__cluster_metadata"

@@ -173,7 +173,8 @@ def learn_new_partitions(memory: Memory, seen: TopicSeen, looked_ms: int | None,
     """A partition that was made since a look which would have shown it was empty then, so all of its replicas were complete: a
     broker that restarts while a topic is made has missed what came since, and no more. That a look did not show it is proof
     only of numbers beyond all that were ever shown, or of a topic that was not there; and of that one only by a look of just
-    now: nobody knows which delete.retention.ms it had longer ago."""
+    now: nobody knows which delete.retention.ms it had longer ago. It may also have been denied to who looked, so each of its
+    partitions must bear it out."""
     known = [*(c.partition for c in memory.complete), *(a.partition for a in memory.away)]
     count = max([memory.partitions, *(number + 1 for number in known)])
     unseen_ms = looked_ms if count else seen.unseen_ms if _is_polled(seen.unseen_ms, seen, margins) else None
@@ -181,6 +182,8 @@ def learn_new_partitions(memory: Memory, seen: TopicSeen, looked_ms: int | None,
     for partition in seen.partitions:
         if partition.partition >= count and unseen_ms is not None:
             empty_ms = unseen_ms - margins.metadata_age_ms
+            if count == 0 and not _was_empty(partition, empty_ms):
+                continue
             ends.append((partition.partition, CommittedEnd(asked_ms=empty_ms, offset=0)))
             complete += [
                 Complete(partition=partition.partition, broker=replica.broker, complete_ms=empty_ms)
@@ -188,6 +191,11 @@ def learn_new_partitions(memory: Memory, seen: TopicSeen, looked_ms: int | None,
             ]
     numbers = (partition.partition + 1 for partition in seen.partitions)
     return replace(memory, complete=tuple(complete), ends=tuple(ends), partitions=max([count, *numbers]))
+
+
+def _was_empty(partition: PartitionSeen, moment_ms: int) -> bool:
+    """Nothing is committed yet, or the first record of all is there and was stamped since."""
+    return partition.committed_end == 0 or (partition.first_ms is not None and partition.first_ms >= moment_ms)
 
 
 def learn_absences(

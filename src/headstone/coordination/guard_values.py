@@ -65,6 +65,8 @@ class PartitionSeen:
     moving: tuple[int, ...] = ()
     """Replicas that a reassignment adds or removes."""
     committed_end: int | None = None
+    first_ms: int | None = None
+    """The timestamp of the record at offset 0; None: there is none, or it was not asked for."""
     horizons: tuple[tuple[int, int], ...] = ()
     deletions: DeletionsRead | None = None
     """Of what some replica lacks; read after asked_ms, each batch once."""

@@ -279,16 +279,20 @@ def _has(admin: Admin, broker: int, value: str) -> bool:
 def put_back(admin: Admin, journal: Journal) -> list[str]:
     """Ends what an interrupted guard had begun; what it had changed for a moment only is put back. What is told, in words.
 
-    Where a broker cannot be asked now, its own is tried again at the next look, and does not keep the others waiting."""
-    told = []
-    for entry in journal.unfinished():
+    Newest first: one that began on top of another found that one's value. Where a broker cannot be asked now, its own are tried
+    again at the next look, and do not keep the others waiting."""
+    told, waiting = [], set()
+    for entry in reversed(journal.unfinished()):
         if entry.reason.startswith(ENDING):
+            if entry.resource in waiting:
+                continue
             try:
                 told += _backoff_put_back(admin, entry)
             except Unfinished as error:
                 told.append(
                     f"{entry.resource}: {BACKOFF}, changed by an interrupted guard, is not put back yet: {error}"
                 )
+                waiting.add(entry.resource)
                 continue
         journal.end(entry.number, "interrupted: the next look says what became of it")
     return told

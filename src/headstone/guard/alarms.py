@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from headstone.coordination.absences import in_effect
 from headstone.coordination.guard_values import Alarm, AlarmKind, Allowed, Decision, Memory, Verify
-from headstone.guard.journal import KeptAlarm, Reading
+from headstone.guard.journal import KeptAlarm, Lease, Reading
+from headstone.log.shown import visible
 
 CLUSTER_LOST = "the cluster cannot be looked at"
 JOURNAL_LOST = "the journal cannot be written"
+OTHER_TOPICS = "another guard leads, of other topics"
 REFUSED = "a change was refused"
 UNSEEN = "part of the cluster cannot be seen"
 UNREADABLE = "a replica cannot be read"
@@ -50,12 +52,27 @@ ADVICE: dict[str | tuple[str, str], str] = {
     UNSEEN: "give the guard the permission that is named, or see why the broker does not answer",
     CLUSTER_LOST: "what is held stays held; see why the brokers do not answer",
     JOURNAL_LOST: "nothing is decided meanwhile, and what is held stays held: see who locks the file, or what fills its disk",
+    OTHER_TOPICS: "end one of the two, or start both for the same topics: this one takes over when that one has ended",
 }  # fmt: skip
 """What a person does, by kind, or by kind and detail where that makes a difference."""
 
 
 def advice(alarm: KeptAlarm) -> str:
     return ADVICE.get((alarm.kind, alarm.detail)) or ADVICE.get(alarm.kind, "")
+
+
+def other_topics(lease: Lease, topics: Sequence[str]) -> str | None:
+    """Why this guard, which is to watch `topics`, is no stand-by for the one that leads; None: it is, or nobody knows."""
+    if lease.topics is None or set(lease.topics) == set(topics):
+        return None
+    return (
+        f"guard {visible(lease.holder)} leads with this journal and watches {_named(lease.topics)}; this one is to watch "
+        f"{_named(topics)}, which nobody would guard"
+    )
+
+
+def _named(topics: Sequence[str]) -> str:
+    return ", ".join(visible(topic) for topic in sorted(topics)) or "every compacted topic"
 
 
 def standing(

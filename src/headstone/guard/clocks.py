@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from headstone.log.topic_partition import TopicPartition
 
 STAMPED_BY_BROKERS = ("__consumer_offsets", "__transaction_state")
+KEPT_MS, KEPT_POLLS = 3_600_000, 10
+"""What was proved is told to every look for so long, whichever is longer: the one that proved it may have been at one topic, or
+was thrown away, and some topics may be unknown for a while. Each topic then remembers it by its own rule."""
 UNCOMMITTED_MS = 30_000
 """A record that is new to a look may have been written this long before the look before: it shows once the ISR has it."""
 
@@ -36,14 +39,26 @@ class Stamps:
 
 
 class Clocks:
-    """What the look before has shown; an empty one knows nothing of clocks that are behind."""
+    """What looks before have shown; an empty one knows nothing of clocks that are behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, poll_ms: int = 0) -> None:
         self._before: dict[TopicPartition, tuple[int, int]] = {}
+        self._kept_ms = max(KEPT_MS, KEPT_POLLS * poll_ms)
+        self._proved: list[tuple[int, tuple[int, int]]] = []
+
+    def difference_ms(self, readings: Sequence[Reading], now_ms: int) -> int:
+        """By this look and by those of just before, whatever they were of. Now may be before then: clocks are set."""
+        self._proved = [(ms, sides) for ms, sides in self._proved if abs(now_ms - ms) <= self._kept_ms]
+        sides = _sides_ms(readings)
+        if any(sides):
+            # One that proves no more, and is forgotten sooner, is not kept beside it.
+            kept = [known for known in self._proved if known[1][0] > sides[0] or known[1][1] > sides[1]]
+            self._proved = [*kept, (now_ms, sides)]
+        ahead_ms = max((known[0] for _, known in self._proved), default=0)
+        return ahead_ms + max((known[1] for _, known in self._proved), default=0)
 
     def reading(self, stamps: Stamps) -> Reading:
-        """A stamp counts when it is first seen: its record may outlive by years the clock that was wrong, and what it proved is
-        remembered for as long as it matters by whoever asks."""
+        """A stamp counts when it is first seen: its record may outlive by years the clock that was wrong."""
         ahead_ms: list[int] = []
         behind_ms: list[int] = []
         for partition, newest in stamps.newest_ms.items():
@@ -58,6 +73,12 @@ class Clocks:
 
 def largest_difference_ms(readings: Sequence[Reading]) -> int:
     """That two clocks differ by at least, if those of which nothing is known are right, as the guard's is."""
+    ahead_ms, behind_ms = _sides_ms(readings)
+    return ahead_ms + behind_ms
+
+
+def _sides_ms(readings: Sequence[Reading]) -> tuple[int, int]:
+    """By how much some clock is ahead of the guard's, and some clock behind it."""
     ahead_ms = max((reading.earliest_ms for reading in readings if reading.earliest_ms is not None), default=0)
     behind_ms = min((reading.latest_ms for reading in readings if reading.latest_ms is not None), default=0)
-    return max(ahead_ms, 0) - min(behind_ms, 0)
+    return max(ahead_ms, 0), max(-behind_ms, 0)

@@ -382,7 +382,7 @@ def _lease(connection: sqlite3.Connection) -> Lease | None:
 
 def _lease_of(rows: Sequence[tuple[object, ...]]) -> Lease | None:
     for holder, until_ms, applies, topics in rows:
-        watched = tuple(json.loads(str(topics))) if topics is not None else ()
+        watched = tuple(json.loads(str(topics))) if topics is not None else None
         return Lease(holder=str(holder), until_ms=int(str(until_ms)), applies=bool(applies), topics=watched)
     return None
 

@@ -65,8 +65,8 @@ class Lease:
     until_ms: int
     applies: bool
     """False: of a dry run, which gives way to a guard that acts."""
-    topics: tuple[str, ...] = ()
-    """All that its guard watches, in order; empty: every compacted topic."""
+    topics: tuple[str, ...] | None = ()
+    """All that its guard watches, in order; empty: every compacted topic; None: a guard of an earlier version did not say."""
 
     def watches(self, topic: str) -> bool:
         return not self.topics or topic in self.topics

@@ -7,7 +7,7 @@ answer costs one deadline and is a problem of the look, never its end. Changes n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -29,7 +29,7 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guard_values import Configs as Overrides
 from headstone.errors import Unfinished
-from headstone.guard.clocks import STAMPED_BY_BROKERS, Clocks, Reading, Stamps, largest_difference_ms
+from headstone.guard.clocks import STAMPED_BY_BROKERS, Clocks, Reading, Stamps
 from headstone.guard.leader_reading import LeaderReading
 from headstone.guard.sightings import Sightings
 from headstone.log.topic_partition import TopicPartition
@@ -61,10 +61,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Questions:
-    """For one broker: its replicas, those that it leads, those in which its own clock may show, topics as it knows them."""
+    """For one broker: its replicas, those that it leads, those of new topics among them, those in which its own clock may show,
+    topics as it knows them."""
 
     replicas: Sequence[TopicPartition]
     leading: Sequence[TopicPartition]
+    new: Sequence[TopicPartition]
     stamping: Sequence[TopicPartition]
     topics: Sequence[str]
 
@@ -76,6 +78,7 @@ class _Account:
     broker: int
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
+    first_ms: dict[TopicPartition, int] = field(default_factory=dict)
     configs: dict[str, Configs] = field(default_factory=dict)
     stamps: Stamps | None = None
     problems: list[str] = field(default_factory=list)
@@ -102,13 +105,14 @@ def look(
         problems.append(f"{running}; without it a reassignment is not seen, only replicas that are not in sync")
     watched = [name for name in configs if topics is not None or _compacted(configs[name])]
     default_overrides = _default_overrides(admin, problems)
-    accounts = _ask_brokers(admin, state, {name: partitions[name] for name in watched}, configs, clock)
+    accounts = _ask_brokers(admin, state, {name: partitions[name] for name in watched}, configs, unseen, clock)
     for account in accounts:
         problems += account.problems
     clocks = clocks if clocks is not None else Clocks()
     readings = [clocks.reading(account.stamps) for account in accounts if account.stamps is not None]
     if reassignments is not None:
         readings += _controller_clock(admin, state, clock)
+    skew_ms = clocks.difference_ms(readings, asked_ms)
     retention_ms = _default_retention_ms(configs, accounts)
     seen = tuple(
         TopicSeen(
@@ -118,7 +122,7 @@ def look(
                 _partition(TopicPartition(name, number), partition, accounts, reassignments or {})
                 for number, partition in sorted(partitions[name].items())
             ),
-            alive=tuple(sorted(state.brokers)), skew_ms=largest_difference_ms(readings),
+            alive=tuple(sorted(state.brokers)), skew_ms=skew_ms,
             held_on=tuple(account.broker for account in accounts if name in account.configs and holds(account.configs[name])),
             in_sync_min=_number(configs[name], IN_SYNC_MIN, 1), default_overrides=default_overrides,
             topic_id=state.topic_ids.get(name), unseen_ms=unseen.get(name),
@@ -263,7 +267,7 @@ def _controller_clock(admin: Admin, state: ClusterState, clock: Clock) -> list[R
 
 def _ask_brokers(
     admin: Admin, state: ClusterState, watched: Mapping[str, Mapping[int, PartitionState]],
-    configs: Mapping[str, Configs], clock: Clock,
+    configs: Mapping[str, Configs], new: Collection[str], clock: Clock,
 ) -> list[_Account]:  # fmt: skip
     replicas: dict[int, list[TopicPartition]] = {broker: [] for broker in sorted(state.brokers)}
     for topic, partitions in watched.items():
@@ -279,7 +283,8 @@ def _ask_brokers(
 
     def ask(broker: int) -> _Account:
         questions = _Questions(
-            replicas=replicas[broker], leading=leading[broker], stamping=stamping[broker], topics=topics
+            replicas=replicas[broker], leading=leading[broker], stamping=stamping[broker], topics=topics,
+            new=[partition for partition in leading[broker] if partition.topic in new],
         )  # fmt: skip
         return _ask_broker(admin, broker, questions, clock)
 
@@ -307,6 +312,9 @@ def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) 
     def committed() -> None:
         account.committed = admin.committed_ends(broker, questions.leading)
 
+    def first() -> None:
+        account.first_ms = admin.first_ms(broker, questions.new) if questions.new else {}
+
     def configs() -> None:
         answers = admin.try_topic_configs(questions.topics, broker=broker, keys=KEYS) if questions.topics else {}
         strange: list[str] = []
@@ -319,7 +327,7 @@ def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) 
         account.stamps = Stamps(newest_ms=newest_ms, asked_ms=asked_ms, answered_ms=clock())
 
     deadline = time.monotonic() + admin.seconds_max
-    for question in (ends, committed, configs, stamps):
+    for question in (ends, committed, first, configs, stamps):
         try:
             question()
         except Unfinished as error:
@@ -382,4 +390,5 @@ def _partition(
         replicas=tuple(ReplicaSeen(broker=broker, log_end=ends.get(broker)) for broker in state.replicas),
         moving=() if running is None else (*running.adding, *running.removing),
         committed_end=max(committed, default=None),
+        first_ms=next((account.first_ms[partition] for account in accounts if partition in account.first_ms), None),
     )  # fmt: skip

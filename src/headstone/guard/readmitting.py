@@ -114,6 +114,9 @@ class OwnReadmissions:
                     break
         except Unfinished as error:
             return str(error)
+        if course.end is None and action is None and self._is_dropped(course.readmission):
+            keep_readmission(self._means.journal, course.readmission, over=True)
+            return None
         if course.end is None:
             self._courses[replica] = course
             return None
@@ -121,6 +124,15 @@ class OwnReadmissions:
             partition, broker = replica
             self._means.tell(f"{visible(str(partition))} on broker {broker}: {course.end.remark}")
         return course.end.why if course.end.ended is Ended.STOPPED else None
+
+    def _is_dropped(self, readmission: Readmission) -> bool:
+        """The decision has taken it back, and the cluster shows it assigned. Kept, it would leave no other replica of the
+        partition its turn, and a person who goes on with it would take out one that is right."""
+        if readmission.expelled or readmission.tries > 0:
+            return False
+        replica = (readmission.partition, readmission.broker)
+        away = self._means.journal.memory(readmission.topic).away
+        return not any((each.partition, each.broker) == replica and each.order for each in away)
 
     def _is_left(self, step: Step, replica: Replica, action: Expel | AddAgain | None) -> bool:
         """To take it out is decided anew at each look; the hold and the reading are the loop's. All that are late leave at

@@ -1,7 +1,8 @@
 """Since when a topic may have been there: the newest look that would have shown it, and did not.
 
 Owns what counts as such a look: one at all topics, none of them with an error, by a user who may describe whatever name there
-is. Who may describe only some is shown others without a word once it may. Of the guard that stays; a new one knows nothing.
+is. Who may describe only some is shown others without a word once it may; and one topic may be denied to whom all others are
+shown: what is said here is believed only of partitions that bear it out. Of the guard that stays; a new one knows nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from headstone.cluster.admin import Admin
 from headstone.cluster.refusals import UNKNOWN_TOPIC
 from headstone.cluster.wire import ClusterState
 from headstone.errors import Unfinished
+
+NEW_MS = 3_600_000
+"""Of a topic that was first shown longer ago it need not be known any more: who looks has decided by then."""
 
 
 class Sightings:
@@ -28,7 +32,7 @@ class Sightings:
         if _is_whole(admin, state):
             self._whole_ms = asked_ms
         unseen = {name: self._unseen_ms[number] for name, number in state.topic_ids.items()}
-        return {name: ms for name, ms in unseen.items() if ms is not None}
+        return {name: ms for name, ms in unseen.items() if ms is not None and asked_ms - ms <= NEW_MS}
 
 
 def _is_whole(admin: Admin, state: ClusterState) -> bool:

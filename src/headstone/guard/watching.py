@@ -37,8 +37,17 @@ from headstone.coordination.guarding import decide
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting import Outcome, forget_old_changes, grown_bytes, put_back, topic_bytes
 from headstone.guard.actions import Actions, Done, is_held
-from headstone.guard.alarms import CLUSTER_LOST, JOURNAL_LOST, of_cluster, standing, wants_reading
+from headstone.guard.alarms import (
+    CLUSTER_LOST,
+    JOURNAL_LOST,
+    OTHER_TOPICS,
+    of_cluster,
+    other_topics,
+    standing,
+    wants_reading,
+)
 from headstone.guard.departures import Departures
+from headstone.guard.evidence import moment
 from headstone.guard.gone_topics import end_topic, forget_idle, is_idle, release_orphaned_default
 from headstone.guard.journal import Journal, KeptAlarm, Lease, LeaseLost, Remembered
 from headstone.guard.loans import loans
@@ -50,7 +59,6 @@ from headstone.guard.readings import Readings
 from headstone.guard.readmitting import OwnReadmissions
 from headstone.guard.recollection import Recollection, released_by_person, with_readings, without_wishes
 from headstone.guard.topic_identity import is_another
-from headstone.log.shown import visible
 
 LEASE_POLLS = 3
 """A lease outlives some looks, and half of the time that a hold may take: another guard must still be in time."""
@@ -222,17 +230,24 @@ class Watcher:
 
     def _stand_by(self, began_ms: int, lease: Lease) -> Round:
         """Another guard leads: what it shows is in the journal, and the cluster is asked once and not twice. One that watches
-        other topics is nobody to stand by for: nobody would guard these."""
-        if set(lease.topics) != set(self.settings.topics):
+        other topics is nobody to stand by for: nobody would guard these. Who begins is refused, since somebody is there to see
+        to it; who runs tells it and waits: it must not end because another one led for a moment."""
+        why = other_topics(lease, self.settings.topics)
+        if why is not None and self._newest is None and self.settings.applies:
             raise UsageError(
-                f"{self._journal.path}: guard {visible(lease.holder)} leads with this journal and watches "
-                f"{_named(lease.topics)}; this one is to watch {_named(self.settings.topics)}, which nobody would guard: name "
-                "another file with --journal, or start one guard for all of them"
+                f"{self._journal.path}: {why}: start one guard for all of them; or, if that one is gone, this one after "
+                f"{moment(lease.until_ms)}, when its lease ends. Another file with --journal is the last resort: what this "
+                "one holds stays held, and only `headstone guard release` with this one undoes it"
             )
         self._recollection.forget()
         self._memories, self._statuses, self._held_bytes = {}, self._journal.shown(), {}
         self._looked_ms = self._journal.looked_ms()
-        return self._result(began_ms, lease, False, (), (), whole=True)
+        result = self._result(began_ms, lease, False, (), () if why is None else (why,), whole=True)
+        if why is not None and self.settings.applies:
+            # Of this guard, so not in the journal: that is the other one's.
+            alarms = (*result.alarms, KeptAlarm(kind=OTHER_TOPICS, detail=why))
+            result = self._newest = replace(result, alarms=alarms)
+        return result
 
     def _looked(self, only: Sequence[str] | None) -> Look:
         """Topics that the guard remembers are looked at also if they are no longer compacted: then the hold ends."""
@@ -427,7 +442,3 @@ class Watcher:
             self._journal.note_sizes(topic, sizes[topic])
         known = self._journal.sizes()
         self._held_bytes = grown_bytes({topic: known[topic] for topic in held if topic in known}, sizes)
-
-
-def _named(topics: Sequence[str]) -> str:
-    return ", ".join(visible(topic) for topic in sorted(topics)) or "every compacted topic"

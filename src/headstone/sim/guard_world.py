@@ -292,7 +292,7 @@ class Guard:
         partition = PartitionSeen(
             partition=0, leader=metadata.leader, isr=metadata.isr, committed_end=cluster.truth.committed_end,
             replicas=tuple(self._replica(cluster.brokers[number]) for number in metadata.members),
-            moving=self._moving(metadata), deletions=self._read_missed(metadata),
+            moving=self._moving(metadata), deletions=self._read_missed(metadata), first_ms=self._unseen_ms,
         )  # fmt: skip
         return TopicSeen(
             topic="t", asked_ms=cluster.now_ms, compacted=True, delete_retention_ms=settings.delete_retention_ms,
