@@ -46,8 +46,8 @@ USER, PASSWORD = "guard", "secret"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SECONDS_MAX = 60
-STAMP_MS = 1_000_000_000_000
 HOUR_MS = 3_600_000
+STAMP_MS = 1_000_000_000_000
 
 
 def now_ms() -> int:
@@ -148,6 +148,9 @@ def test_replicas_are_told_each_by_its_own_broker(admin: Admin) -> None:
     )
     nothing = TopicPartition("nope", 0)
     assert [admin.committed_ends(broker, [ORDERS, nothing]) for broker in (1, 2, 3)] == [{ORDERS: 7}, {}, {}]
+    firsts = [admin.first_ms(broker, [ORDERS, nothing]) for broker in (1, 2, 3)]
+    assert [set(first) for first in firsts] == [{ORDERS}, set(), set()]
+    assert now_ms() - HOUR_MS < firsts[0][ORDERS] <= now_ms() + SECONDS_MAX * 1000
     for broker in (1, 2, 3):
         (producer,) = admin.producers(broker, [ORDERS])[ORDERS]
         assert producer.transaction_start == 6
