@@ -433,6 +433,9 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing_at_all(
     words = ["guard", "--bootstrap", cluster.bootstrap, "--journal", str(tmp_path / "journal.sqlite"), "--once"]
     with Admin(Connection.parse(cluster.bootstrap, {})) as admin:
         wait_until(lambda: _in_sync(admin) == {1, 2}, "the absence", seconds_max=SECONDS_MAX)
+        for port in (cluster.ports[1], cluster.ports[2]):  # each by its own word: any of them may be asked below
+            with Admin(Connection.parse(f"{HOST}:{port}", {})) as one:
+                wait_until(lambda one=one: {*one.describe([]).brokers} == {1, 2}, "it is gone", seconds_max=SECONDS_MAX)
         topics = sorted(admin.describe(None).topics)
         before = all_configs(admin, topics), described(admin, topics)
         for _ in range(2):
