@@ -5,22 +5,17 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python)
 
-# Tests in these folders start Spark: a process has one session at a time, so each is a process of its own, two of them at once.
-SPARK_TESTS := tests/spark tests/clusters tests/cli tests/examples
-# These start real brokers, of two versions. Without Maven or KAFKA_HOME they are skipped, with the reason.
-BROKER_TESTS := tests/brokers
-TWO_AT_ONCE := --no-print-directory --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
-
 # An active virtual environment or another Spark must not leak into ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo test types $(SPARK_TESTS) bench kafka format clean install java
+.PHONY: help demo test test-all bench kafka format clean install java
 
 help:
 	@echo "make demo     compact three replicas of a sample topic on local Spark, show what may go when, leave a report"
-	@echo "make test     linters, types, layers, then every test"
+	@echo "make test     linters, types, layers, and the tests that protect a rule: twelve minutes or so on two cores"
+	@echo "make test-all those and all others, as CI does: most of an hour"
 	@echo "make bench    measure compaction"
 	@echo "make kafka    three real Kafka brokers on this machine until Ctrl-C (needs Maven, or KAFKA_HOME)"
 	@echo "make format   rewrite the sources in the house format"
@@ -30,18 +25,10 @@ demo: java install
 	@$(BIN)/headstone demo
 
 test: java install
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	@$(MAKE) $(TWO_AT_ONCE) types $(SPARK_TESTS)
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SPARK_TESTS) $(BROKER_TESTS))
-	$(BIN)/python -m pytest -n 2 $(BROKER_TESTS)
+	@$(BIN)/python -m tests.run
 
-types:
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-
-$(SPARK_TESTS):
-	$(BIN)/python -m pytest $@
+test-all: java install
+	@$(BIN)/python -m tests.run --all
 
 bench: java install
 	@for codec in none lz4 zstd; do $(BIN)/python -m benchmarks.compact --codec $$codec || exit 1; done
@@ -64,7 +51,7 @@ $(INSTALLED): pyproject.toml $(BIN)/python | java
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@echo "Compiling kernels and making Spark's start shorter (once)" >&2
-	@$(BIN)/python -m headstone.cli.warmup
+	@$(BIN)/python -m headstone.spark.warmup
 	@touch $@
 
 $(BIN)/python:

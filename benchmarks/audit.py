@@ -113,7 +113,8 @@ def memory(root: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         "headstone.cli.main",
         "audit",
         *map(str, roots),
-        "--in-process",
+        "--engine",
+        "process",
         "--output",
         "json",
     ]

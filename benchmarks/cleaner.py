@@ -213,7 +213,7 @@ def whole_command(log_dir: Path) -> Measured:
 def job(log_dir: Path, engine: Engine) -> None:
     policy = kafka_rules(Policy(now_ms=int(time.time() * 1000), segment_bytes=SEGMENT_BYTES))
     request = CompactionRequest(
-        paths=(str(partition(log_dir)),), out=None, policy=policy, path="whole", progress=False, parallelism=1,
+        paths=(str(partition(log_dir)),), out=None, policy=policy, path="whole", progress=False,
         task_memory_bytes=4 << 30, force_offline=True, all_topics=True,
     )  # fmt: skip
     compact(request, engine, lambda text: None)

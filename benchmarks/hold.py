@@ -35,7 +35,8 @@ from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD
 from headstone.errors import Unfinished
-from headstone.guard.journal import Change, Journal
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Change
 from headstone.log.checkpoints import read_offsets
 from testbed.guarded import Guard
 from testbed.maven import VERSIONS, kafka

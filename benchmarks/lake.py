@@ -32,11 +32,11 @@ import numpy as np
 from benchmarks.lake_costs import NOW_MS, Cost, Row, best, compacted, costed, new_lake, rate, tell, warm_up
 from benchmarks.lake_logs import GB, PARTITION, VALUE_BYTES, Ints, evenly, log_bytes, write_log
 from benchmarks.lake_passes import passes
-from headstone.lake.compaction import Compacted
-from headstone.lake.dead import DEAD_SHARE_MAX
-from headstone.lake.ingest import EXTENT_BYTES, ingest
-from headstone.lake.keyindex import section_bytes
+from headstone.lake.defaults import DEAD_SHARE_MAX
+from headstone.lake.format.keyindex import section_bytes
+from headstone.lake.jobs.compaction import Compacted
 from headstone.lake.lake import Lake
+from headstone.lake.transfer.ingest import EXTENT_BYTES, LogIngestSettings, ingest
 from headstone.log import codecs
 from headstone.log.directory import LOG, PartitionDir
 from headstone.pipeline.compaction import CompactionRequest, compact
@@ -93,7 +93,14 @@ def filled_and_compacted(root: Path, log: PartitionDir, arguments: argparse.Name
     for _ in range(arguments.runs):
         with new_lake(root, arguments.objects) as (lake, _):
             _, fill = costed(
-                lake, partial(ingest, lake, [log], clock=lambda: NOW_MS, extent_bytes=arguments.extent_bytes)
+                lake,
+                partial(
+                    ingest,
+                    lake,
+                    [log],
+                    clock=lambda: NOW_MS,
+                    settings=LogIngestSettings(extent_bytes=arguments.extent_bytes),
+                ),
             )
             done, cost = costed(lake, partial(compacted, lake, arguments))
         fills.append(fill)
@@ -133,12 +140,12 @@ def second(root: Path, arguments: argparse.Namespace) -> list[Row]:
     for case, before in itertools.product(("hot", "uniform"), ("written anew", "marked")):
         tell(f"second: {case} keys, {before}")
         with new_lake(root, arguments.objects) as (lake, _):
-            ingest(lake, [log], clock=lambda: NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
+            ingest(lake, [log], clock=lambda: NOW_MS, settings=LogIngestSettings(extent_bytes=SECOND_EXTENT_BYTES))
             records = compacted(lake, arguments, dead_share_max=FIRST_DEAD_SHARE_MAX[before]).records_after
             keys = recent_keys(lake, drawn) if case == "hot" else np.unique(drawn)
             chosen = np.random.default_rng(2).choice(keys, size=int(records * MORE))
             more = write_log(root / f"{case} {before}", chosen, VALUE_BYTES, codec, start=drawn.size)
-            ingest(lake, [more], clock=lambda: NOW_MS, extent_bytes=SECOND_EXTENT_BYTES)
+            ingest(lake, [more], clock=lambda: NOW_MS, settings=LogIngestSettings(extent_bytes=SECOND_EXTENT_BYTES))
             lists = sum(section_bytes(extent.keys) for extent in lake.metastore.partition(PARTITION).extents)
             done, cost = costed(lake, partial(compacted, lake, arguments))
             row = shares(done, cost, new_bytes=log_bytes(more), list_bytes=lists)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.lake_logs import MB, PARTITION, VALUE_BYTES, evenly, write_log
-from headstone.lake.compaction import Compacted, compact_partition
-from headstone.lake.dead import DEAD_SHARE_MAX
-from headstone.lake.ingest import ingest
-from headstone.lake.job_plan import JobOptions
+from headstone.lake.defaults import DEAD_SHARE_MAX
+from headstone.lake.jobs.compaction import Compacted, compact_partition
+from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.lake import EMBEDDED, Lake, create_lake
+from headstone.lake.transfer.ingest import ingest
 from headstone.log import codecs
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Traffic
@@ -92,8 +92,8 @@ def rate(size: int, cost: Cost) -> float:
 def compacted(
     lake: Lake, arguments: argparse.Namespace, map_bytes: int | None = None, dead_share_max: float = DEAD_SHARE_MAX
 ) -> Compacted:
-    options = JobOptions(map_bytes=map_bytes, dead_share_max=dead_share_max)
-    return compact_partition(lake, PARTITION, InProcess(arguments.threads), now_ms=NOW_MS, options=options)
+    settings = JobSettings(map_bytes=map_bytes, dead_share_max=dead_share_max)
+    return compact_partition(lake, PARTITION, InProcess(arguments.threads), now_ms=NOW_MS, settings=settings)
 
 
 def warm_up(arguments: argparse.Namespace) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks.lake_costs import NOW_MS, Row, compacted, costed, new_lake, tell, warm_up
 from benchmarks.lake_logs import MB, log_bytes, write_log
-from headstone.lake.collection import collect, garbage
-from headstone.lake.ingest import ingest
-from headstone.lake.job_plan import map_keys_max
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.job_plan import map_keys_max
 from headstone.lake.lake import open_lake
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
 from headstone.log import codecs
 
 SMALL_VALUE_BYTES = (8, 12)
@@ -52,7 +52,7 @@ def passes(root: Path, arguments: argparse.Namespace) -> list[Row]:
     for name, map_bytes in (("any number of keys", None), ("bounded map", arguments.map_bytes)):
         with new_lake(root, arguments.objects) as (lake, metastore_url):
             tell(f"passes: {name}: ingesting {size / MB:,.0f} MB")
-            ingest(lake, [log], clock=lambda: NOW_MS, extent_bytes=arguments.extent_bytes)
+            ingest(lake, [log], clock=lambda: NOW_MS, settings=LogIngestSettings(extent_bytes=arguments.extent_bytes))
             ways[name] = alone(metastore_url, arguments, map_bytes)
     whole, bounded = ways.values()
     assert whole.records_after == bounded.records_after == arguments.keys

@@ -22,12 +22,13 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
-from headstone.lake import schema
-from headstone.lake.catalog import requeue
-from headstone.lake.commits import Claim, Extent
-from headstone.lake.leases import Leases
-from headstone.lake.metastore import Append, Metastore
-from headstone.lake.spans import Span
+from headstone.lake.format.extents import Extent
+from headstone.lake.format.spans import Span
+from headstone.lake.metastore import schema
+from headstone.lake.metastore.catalog import requeue
+from headstone.lake.metastore.commits import Append, Claim
+from headstone.lake.metastore.leases import Leases
+from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.status import lake_status
 from testbed.postgres import postgres
 

@@ -65,11 +65,11 @@ def run(task: Mapping[str, Any]) -> None:
     access = Access.of(task["store"])
     request = CompactionRequest(
         paths=(task["source"],), out=place(task["out"], access), access=access, progress=False,
-        policy=kafka_rules(Policy(now_ms=NOW_MS)), parallelism=os.cpu_count() or 1,
+        policy=kafka_rules(Policy(now_ms=NOW_MS)),
     )  # fmt: skip
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with StartingSession(app_name="object storage", master=None, remote=None, conf={}) as starting:
-        compact(request, OnSpark(starting.get, parallelism=request.parallelism, begin=starting.begin), print)
+        compact(request, OnSpark(starting.get, parallelism=os.cpu_count() or 1, begin=starting.begin), print)
 
 
 def measured(source: str, out: str, settings: Mapping[str, str]) -> dict[str, float]:

@@ -19,9 +19,10 @@ from headstone.coordination.leader import Leader, poll_interval_ms
 from headstone.coordination.messages import Poll, Report, Send
 from headstone.coordination.replica import Replica
 from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
-from headstone.retention.policy import COORDINATED, DAY_MS, RULES, Policy
+from headstone.retention.policy import COORDINATED, RULES, Policy
 from headstone.sim.broker import Parts
 from headstone.sim.cluster import Cluster, Producer
+from headstone.units import DAY_MS
 
 HOUR_MS = 3_600_000
 PARTITIONS = (1_000, 100_000)

@@ -1,6 +1,6 @@
 """Applies wrong code to a copy of the tree, one change at a time, runs the tests that should notice, prints what lived.
 
-    python -m campaigns.code_mutants [--room ROOM] [--only NAME] [--jobs N] [--output text|json]
+    python -m campaigns.code_mutants [--room ROOM] [--only NAME] [--quick] [--jobs N] [--output text|json]
 
 The changes are in `campaigns/mutants/<room>.toml`. Exit code 0: every mutant is killed, or lives for a written reason; 1: one
 lives without, or the reason is stale because a test did notice; 2: a list is wrong, its tests fail without any change, or
@@ -35,10 +35,13 @@ COPIED = ("src", "tests", "testbed", "benchmarks", "campaigns", "examples", "doc
 TIMEOUT_S = 300.0
 """A mutant that loops for ever is killed by this; the named tests take seconds."""
 BASELINE_TIMEOUT_S = 3600.0
+QUICK = ("-m", "not thorough")
+"""What `make test` runs of the tests."""
 KILLED, LIVES, INVALID = "killed", "lives", "invalid"
 NOT_RUN = re.compile(r"^E +(ImportError|NameError|SyntaxError|UnboundLocalError|numba\.core\.errors\.)", re.MULTILINE)
 """Broken rather than wrong: any test at all would notice, so that the mutant says nothing about the tests."""
 DID_NOT_RUN = "no test ran"
+A_SECOND_LATER_NS = 2 * 10**9
 NOTICED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -110,10 +113,12 @@ class Copy:
     root: Path
     cache: Path
     children: Children
+    chosen: tuple[str, ...] = ()
+    """Of all tests, in pytest's words: all of them, or QUICK."""
 
     def pytest(self, arguments: list[str], *, seconds: float, bytecode: bool) -> tuple[int | None, str]:
         plugins = ["-p", "no:cacheprovider", "-p", "campaigns.plain_examples"]
-        command = [sys.executable, "-m", "pytest", "-q", *plugins, "--hypothesis-seed=0", *arguments]
+        command = [sys.executable, "-m", "pytest", "-q", *plugins, "--hypothesis-seed=0", *arguments, *self.chosen]
         env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(self.root / "src"), str(self.root), str(ROOT)]),
@@ -132,6 +137,8 @@ class Copy:
         stale = importers(self.root, mutant.file)
         with set_aside(self.cache, stale, self.cache.with_name(self.cache.name + ".aside")):
             path.write_text(mutant.applied(text), encoding="utf-8")
+            # The byte code of the right file would be taken for the mutant's: same size, and only the second is compared.
+            os.utime(path, ns=(stat.st_atime_ns, max(time.time_ns(), stat.st_mtime_ns + A_SECOND_LATER_NS)))
             try:
                 yield
             finally:
@@ -146,7 +153,7 @@ class Copy:
         return Outcome(mutant=mutant, verdict=verdict, by=by, seconds=time.monotonic() - started)
 
 
-def copied(root: Path, to: Path, children: Children) -> Copy:
+def copied(root: Path, to: Path, children: Children, chosen: tuple[str, ...] = ()) -> Copy:
     tree = to / "tree"
     tree.mkdir(parents=True)
     for name in COPIED:
@@ -157,7 +164,7 @@ def copied(root: Path, to: Path, children: Children) -> Copy:
             shutil.copy2(source, tree / name)
     cache = to / "numba"
     cache.mkdir()
-    return Copy(root=tree, cache=cache, children=children)
+    return Copy(root=tree, cache=cache, children=children, chosen=chosen)
 
 
 def judged(code: int | None, output: str) -> tuple[str, str]:
@@ -179,7 +186,7 @@ def baseline(copy: Copy, mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
     """Selections of tests that say nothing, because they fail or run nothing on the tree as it is, and why.
 
     In as few runs as can be: all paths and tests in one, `-k` of the same paths in one; only those of one that failed run
-    by themselves."""
+    by themselves. So do all where a file cannot be collected, because pytest runs nothing then."""
 
     def failed(arguments: Sequence[str]) -> list[str]:
         return _failed(*copy.pytest(list(arguments), seconds=BASELINE_TIMEOUT_S, bytecode=True))
@@ -190,6 +197,8 @@ def baseline(copy: Copy, mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
     if plain:
         names = failed(sorted({argument for tests in plain for argument in tests}))
         failures = {tests: [name for name in names if name.startswith((*tests, DID_NOT_RUN))] for tests in plain}
+        if any("::" not in name for name in names):  # files, or none at all
+            failures = {tests: failed(tests) for tests in plain}
         useless = {tests: some[0] for tests, some in failures.items() if some}
     by_paths: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for tests in selections:
@@ -210,12 +219,14 @@ def _failed(code: int | None, output: str) -> list[str]:
     return NOTICED.findall(output) or [f"{DID_NOT_RUN} (exit code {code})"]
 
 
-def campaign(root: Path, mutants: list[Mutant], *, jobs: int, tell: Callable[[Outcome], None]) -> list[Outcome]:
+def campaign(
+    root: Path, mutants: list[Mutant], *, jobs: int, tell: Callable[[Outcome], None], chosen: tuple[str, ...] = ()
+) -> list[Outcome]:
     """Outcomes in the order of the lists."""
     children = Children()
     with tempfile.TemporaryDirectory(prefix="headstone-mutants-") as here:
         copies: SimpleQueue[Copy] = SimpleQueue()
-        first = copied(root, Path(here) / "0", children)
+        first = copied(root, Path(here) / "0", children, chosen)
         try:
             useless = baseline(first, mutants)
             outcomes = {}
@@ -226,7 +237,7 @@ def campaign(root: Path, mutants: list[Mutant], *, jobs: int, tell: Callable[[Ou
                     tell(outcomes[mutant.name])
             copies.put(first)
             for job in range(1, jobs):
-                copies.put(copied(root, Path(here) / str(job), children))
+                copies.put(copied(root, Path(here) / str(job), children, chosen))
             rest = [mutant for mutant in mutants if mutant.name not in outcomes]
             outcomes |= _run_all(copies, children, rest, jobs=jobs, tell=tell)
         finally:
@@ -281,6 +292,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--room", action="append", help="only mutants of this room; may be repeated")
     parser.add_argument("--only", action="append", metavar="NAME", help="only this mutant; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="with the tests of `make test` only")
     parser.add_argument("--jobs", type=int, default=1, help="copies that run at the same time (default 1)")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     arguments = parser.parse_args()
@@ -304,7 +316,7 @@ def main() -> int:
         print(f"{done:3}/{len(chosen)} {outcome.line()}", file=progress, flush=True)
 
     print(f"{len(chosen)} mutants; first their tests on the tree as it is", file=progress, flush=True)
-    outcomes = campaign(ROOT, chosen, jobs=max(1, arguments.jobs), tell=tell)
+    outcomes = campaign(ROOT, chosen, jobs=max(1, arguments.jobs), tell=tell, chosen=QUICK if arguments.quick else ())
     seconds = time.monotonic() - started
     if arguments.output == "json":
         rows = [asdict(outcome) | {"wanted": outcome.wanted} for outcome in outcomes]

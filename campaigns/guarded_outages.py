@@ -65,7 +65,7 @@ def _as_expected(version: str, trouble: str, *, verbose: bool) -> bool:
     print(json.dumps(summary(result)), flush=True)
     as_expected = result.is_right != (trouble == UNGUARDED)
     if verbose or not as_expected:
-        print(result.said, file=sys.stderr)
+        print(result.log, file=sys.stderr)
     return as_expected
 
 

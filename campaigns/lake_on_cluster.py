@@ -26,10 +26,10 @@ from pathlib import Path
 
 import numpy as np
 
-from headstone.lake.ingest import ingest
+from headstone.lake.format.objects import object_path, read_dead, read_extent
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leases import Leases
-from headstone.lake.objects import object_path, read_dead, read_extent
+from headstone.lake.metastore.leases import Leases
+from headstone.lake.transfer.ingest import ingest
 from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
 from headstone.log.directory import find_partitions
 from headstone.log.reading import Payloads, chunk_of

@@ -83,7 +83,7 @@ def _problems_of_change(root: Path, mutant: Mutant) -> Iterator[str]:
     except SyntaxError as error:
         yield f"`new` does not parse: {error.msg}, line {error.lineno} of {mutant.file}"
         return
-    if ast.dump(changed) == ast.dump(ast.parse(text)):
+    if ast.dump(changed) == _dumped(text):
         yield "`new` changes nothing"
 
 
@@ -107,6 +107,11 @@ def node_ids(tests: tuple[str, ...]) -> list[str]:
         for before, argument in zip(("", *tests), tests, strict=False)
         if not argument.startswith("-") and before not in ("-k", "-m")
     ]
+
+
+@functools.cache
+def _dumped(text: str) -> str:
+    return ast.dump(ast.parse(text))
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, AlarmKind
 from headstone.errors import Unfinished
-from headstone.guard.alarms import CLUSTER_LOST, REFUSED, UNSEEN
+from headstone.guard.loop.alarms import CLUSTER_LOST, REFUSED, UNSEEN
 
 RETENTION_MS = 12_000
 MARGINS = (
@@ -45,7 +45,7 @@ class Guarded:
     not_restored: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     log_bytes: dict[str, int] = field(default_factory=dict)
-    said: str = ""
+    log: str = ""
     alarms: list[str] = field(default_factory=list)
     """The kinds that the guard raised, in this order."""
 
@@ -109,7 +109,7 @@ class Play:
         self.result = result
         self.admin = Admin(Connection.parse(stage.cluster.bootstrap, {}))
         self.topics = [scene.topic for scene in stage.scenes]
-        self._found = {topic: self.own(topic) for topic in self.topics}
+        self._configs_before = {topic: self.own(topic) for topic in self.topics}
         self._began = 0.0
 
     def own(self, topic: str, broker: int | None = None) -> dict[str, str | None]:
@@ -161,13 +161,13 @@ class Play:
 
         def released() -> bool:
             self._fill()
-            return all(self.own(topic) == found for topic, found in self._found.items())
+            return all(self.own(topic) == found for topic, found in self._configs_before.items())
 
         try:
             wait_until(released, "the guard lets go", seconds_max=STEP_SECONDS_MAX)
             self.note("back to released")
         except Unfinished:
-            self.result.not_restored = [t for t, found in self._found.items() if self.own(t) != found]
+            self.result.not_restored = [t for t, found in self._configs_before.items() if self.own(t) != found]
             return
         if not cleans:
             return
@@ -179,7 +179,7 @@ class Play:
     def finish(self) -> None:
         self.stage.wait_replicated()
         self.result.outages = self.stage.read()
-        self.result.said = self.guard.said()
+        self.result.log = self.guard.said()
         self.result.alarms = list(dict.fromkeys(self.guard.alarms()))
 
     def note(self, what: str) -> None:

@@ -21,7 +21,7 @@ from headstone.brokers.processes import Cluster, wait_until
 from headstone.cluster.wire import PartitionState
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, RATIO, AlarmKind
 from headstone.errors import Unfinished
-from headstone.guard.alarms import REFUSED
+from headstone.guard.loop.alarms import REFUSED
 from headstone.log.topic_partition import TopicPartition
 from headstone.sim.variants import VARIANTS
 from testbed.clock_ahead import check_ahead, set_ahead

@@ -1,6 +1,6 @@
 """A Spark standalone cluster on loopback: a master, workers and, where wanted, a Spark Connect server, from pip's pyspark.
 
-Each may be a machine of its own (`testbed.machines`): then no path is shared between driver and executors. Executors can be
+Each is a machine of its own (`testbed.machines`): no path is shared between driver and executors. Executors can be
 killed and halted, workers added. Every process is stopped by its id.
 """
 
@@ -125,9 +125,9 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(*, workers: int = 2, hidden: Sequence[Path] | None = None) -> Iterator[SparkCluster]:
-    """Ready once every worker has registered. With `hidden`, each process is a machine of its own that lacks these folders."""
-    front = () if hidden is None else machine(hidden)
+def spark_cluster(*, workers: int = 2, hidden: Sequence[Path]) -> Iterator[SparkCluster]:
+    """Ready once every worker has registered. Each process is a machine of its own that lacks the `hidden` folders."""
+    front = machine(hidden)
     with tempfile.TemporaryDirectory(prefix="headstone-spark-", dir="/tmp") as work_dir, ExitStack() as stack:
         cluster = SparkCluster(stack, front, work_dir)
         for _ in range(workers):

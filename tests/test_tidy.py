@@ -9,10 +9,13 @@ from __future__ import annotations
 import ast
 import io
 import re
+import subprocess
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -21,16 +24,38 @@ ROOT = Path(__file__).resolve().parent.parent
 FUNCTION_LINES_MAX = 70
 SRC_FILE_LINES_MAX = 450
 TEST_FILE_LINES_MAX = 700
+ROOMS_OF_PACKAGES = ("guard", "lake")
+CHAIN_PACKAGES_MAX = 7
+"""Who reads a package has so many below it to keep in mind."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base"}
 # Words that stand for a noun and keep it back: `at` was a partition here and an offset there, `mine` a lease, a row, a query.
 PRONOUNS = {
     "at", "found", "known", "mine", "one", "other", "others", "ours", "said", "their", "theirs", "those", "told",
 }  # fmt: skip
-PRONOUNS_LEFT = re.compile(r"/(guard|agent|absences)")
-"""Rooms and files of the guard that still have some."""
-BROAD_CATCHERS = {"src/headstone/cli/main.py", "src/headstone/lake/worker.py", "src/headstone/guard/readings.py"}
+FOUND_IN_THE_JOURNAL = {
+    "src/headstone/coordination/guard_values.py", "src/headstone/guard/acting/outcomes.py",
+    "src/headstone/guard/ledger/temporary_changes.py", "src/headstone/guard/monitoring/status.py",
+}  # fmt: skip
+"""Values with a field `found`, what a setting was before: journals and `guard status --output json` name it so."""
+BROAD_CATCHERS = {
+    "src/headstone/cli/main.py", "src/headstone/api/stopping.py", "src/headstone/lake/jobs/worker.py",
+    "src/headstone/guard/verification/background.py",
+}  # fmt: skip
 SPARK_CLASSIC_NAMES = {"sparkContext", "SparkContext", "_jvm", "rdd"}
 SPARK_CLASSIC_FILES = {"src/headstone/spark/session.py"}
+NOUNS = (
+    "batch", "broker", "change", "day", "entry", "extent", "file", "finding", "key", "line", "marker", "message", "object",
+    "offset", "partition", "producer", "range", "record", "replica", "seed", "segment", "step", "task", "tombstone", "topic",
+    "violation",
+)  # fmt: skip
+PLURAL = re.compile(rf" ({'|'.join(NOUNS).replace('batch', 'batche').replace('entry', 'entrie')})s\b(?!/)")
+WORDS = {"count", "duration", "exact_duration", "exact_moment", "moment"}
+"""Of `units`: how numbers are told to people."""
+MILLISECONDS_FOR_MACHINES = {
+    "src/headstone/agent/authentication.py", "src/headstone/lake/transfer/export_plan.py", "src/headstone/spark/streams.py",
+    "src/headstone/units.py",
+}  # fmt: skip
+MERGE_MARKER = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
 BANNER = re.compile(r"^#+\s*[-=~*#_─═━]{4,}|[-=~*#_─═━]{4,}$")
 UNFINISHED = re.compile(r"\b(TODO|FIXME)\b")
 # Pictographs only: arrows, box drawing and the plain check mark are text.
@@ -114,10 +139,11 @@ def name_is_not_vague(source: Source) -> Iterator[Finding]:
 
 def name_is_a_noun(source: Source) -> Iterator[Finding]:
     """Of variables, attributes, fields and arguments. Within a comprehension or a lambda the noun is in sight."""
-    if source.in_tests or PRONOUNS_LEFT.search(source.name):
+    if source.in_tests:
         return
+    allowed = {"found"} if source.name in FOUND_IN_THE_JOURNAL else set()
     for line, name in sorted(named_in(ast.parse(source.text))):
-        if name.strip("_") in PRONOUNS:
+        if name.strip("_") in PRONOUNS - allowed:
             yield Finding(line=line, message=f"{name} does not say what it is; take the noun")
 
 
@@ -194,6 +220,38 @@ def named_in(node: ast.AST) -> Iterator[tuple[int, str]]:
         yield from named_in(child)
 
 
+def numbers_are_told_in_words(source: Source) -> Iterator[Finding]:
+    """Bare milliseconds may stand beside the words; "1 records" is nobody's English. A constant's number is known."""
+    if not source.in_src or source.name in MILLISECONDS_FOR_MACHINES:
+        return
+    for node in source.nodes:
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        in_words = bool(names_in(ast.walk(node)) & WORDS)
+        for part, text in zip_longest(node.values, node.values[1:]):
+            if not isinstance(part, ast.FormattedValue):
+                continue
+            names = names_in(ast.walk(part.value))
+            bare = not in_words and not isinstance(part.value, ast.Call)
+            if bare and any(name.endswith("_ms") for name in names):
+                yield Finding(line=part.lineno, message="milliseconds for people: units.exact_duration or exact_moment")
+            constant = any(name.isupper() for name in names)
+            if isinstance(text, ast.Constant) and PLURAL.match(str(text.value)) and not constant:
+                yield Finding(line=part.lineno, message="may be one: units.count")
+
+
+def default_lives_in_its_room(source: Source) -> Iterator[Finding]:
+    """What an option is without a word is stated where it is used; a parser reads it there."""
+    if not source.name.startswith("src/headstone/cli/"):
+        return
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            for keyword in node.keywords:
+                numbers = [n.value for n in ast.walk(keyword.value) if isinstance(n, ast.Constant)]
+                if keyword.arg == "default" and any(type(number) in (int, float) and number > 1 for number in numbers):
+                    yield Finding(line=keyword.value.lineno, message="a number that its room should state")
+
+
 def names_in(nodes: Iterable[ast.AST]) -> set[str]:
     """The names that these nodes themselves are: plain, dotted (last part), or imported."""
     names = set()
@@ -219,6 +277,8 @@ RULES: list[Rule] = [
     spark_stays_portable,
     text_has_no_emoji,
     comment_is_not_a_banner,
+    numbers_are_told_in_words,
+    default_lives_in_its_room,
 ]
 
 
@@ -239,6 +299,87 @@ def test_the_whole_house_is_read() -> None:
 def test_house_keeps(rule: Rule) -> None:
     findings = [f"{source.name}:{finding.line}: {finding.message}" for source in house() for finding in rule(source)]
     assert not findings, "\n" + "\n".join(findings)
+
+
+def test_no_merge_was_committed_half() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in tracked.split("\0") if name]
+    marked = [path.name for path in paths if path.is_file() and MERGE_MARKER.search(path.read_bytes())]
+    assert marked == []
+
+
+Packages = dict[str, set[str]]
+"""Of one room: each package, or file that lies beside them, with those that it imports."""
+
+
+def packages_of(room: str, sources: Iterable[Source]) -> Packages:
+    """Imports for types only and those in functions count: a cycle that is hidden there is a cycle."""
+    inside = [source for source in sources if source.name.startswith(f"src/headstone/{room}/")]
+    packages: Packages = {part_of(source.path.with_suffix("").parts[1:]): set() for source in inside}
+    for source in inside:
+        importer = part_of(source.path.with_suffix("").parts[1:])
+        parts = {part_of(name) for name in imported_names(source) if name[:2] == ("headstone", room)}
+        packages[importer] |= parts & packages.keys() - {importer}
+    return packages
+
+
+def part_of(module: Sequence[str]) -> str:
+    """`acting` of headstone.guard.acting.changes."""
+    return module[2] if len(module) > 2 else "__init__"
+
+
+def imported_names(source: Source) -> Iterator[tuple[str, ...]]:
+    """Modules, and what is imported from them, which may be modules as well."""
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = source.path.parts[1 : -node.level] if node.level else ()
+            module = node.module.split(".") if node.module else []
+            yield from ((*above, *module, alias.name) for alias in node.names)
+
+
+def longest_chain(packages: Packages) -> list[str]:
+    """Each imports the next. CycleError if one imports itself by others."""
+    chains: dict[str, list[str]] = {}
+    for package in TopologicalSorter(packages).static_order():
+        below = [chains[imported] for imported in sorted(packages[package])]
+        chains[package] = [package, *max(below, key=len, default=[])]
+    return max(chains.values(), key=len, default=[])
+
+
+@pytest.mark.parametrize("room", ROOMS_OF_PACKAGES)
+def test_packages_of_a_room_import_in_one_direction_and_not_deep(room: str) -> None:
+    packages = packages_of(room, house())
+    folders = {path.parent.name for path in (ROOT / "src" / "headstone" / room).glob("*/__init__.py")}
+    assert len(folders) > 3
+    assert folders <= packages.keys()
+    chain = longest_chain(packages)
+    assert len(chain) <= CHAIN_PACKAGES_MAX, " → ".join(chain)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "from headstone.guard.loop import watcher",
+        "from headstone.guard import loop",
+        "import headstone.guard.loop.watcher",
+        "from ..loop.watcher import Watcher",
+        "if TYPE_CHECKING:\n    from headstone.guard.loop.watcher import Watcher",
+        "def watch():\n    from headstone.guard.loop.watcher import Watcher",
+    ],
+)
+def test_a_cycle_of_packages_is_found_however_it_is_hidden(hidden: str) -> None:
+    texts = {
+        "guard/assembly": "from headstone.guard.loop.watcher import Watcher",
+        "guard/loop/watcher": "from headstone.guard.acting.changes import carry_out",
+        "guard/acting/changes": "from headstone.guard.acting import outcomes\nfrom headstone.lake.loop import Lake",
+    }
+    down = [Source(name=f"src/headstone/{name}.py", text=text) for name, text in texts.items()]
+    assert longest_chain(packages_of("guard", down)) == ["assembly", "loop", "acting"]
+    around = [*down, Source(name="src/headstone/guard/acting/outcomes.py", text=hidden)]
+    with pytest.raises(CycleError):
+        longest_chain(packages_of("guard", around))
 
 
 SRC = "src/headstone/log/segment.py"
@@ -276,6 +417,9 @@ SAMPLES: list[tuple[Rule, str, str, list[int]]] = [
     (name_is_a_noun, SRC, "class Place:\n    def __lt__(self, other):\n        return str(self) < str(other)\n", []),
     (name_is_a_noun, SRC, "keys_found, told_s = count(found=1), row.at\n", []),
     (name_is_a_noun, TEST, "found = read()\n", []),
+    (default_lives_in_its_room, "src/headstone/cli/synth.py", "p.add_argument('--n', default=64 << 20)\n", [1]),
+    (default_lives_in_its_room, "src/headstone/cli/synth.py", "p.add_argument('--n', default=BYTES)\n", []),
+    (default_lives_in_its_room, "src/headstone/cli/synth.py", "p.add_argument('--n', default=0)\n", []),
     (exception_is_named, SRC, "try:\n    x()\nexcept Exception:\n    pass\n", [3]),
     (exception_is_named, SRC, "try:\n    x()\nexcept (OSError, BaseException) as e:\n    pass\n", [3]),
     (exception_is_named, TEST, "try:\n    x()\nexcept:\n    pass\n", [3]),
@@ -298,6 +442,17 @@ SAMPLES: list[tuple[Rule, str, str, list[int]]] = [
     (text_has_no_emoji, SRC, "x = 1\nprint('done \N{WHITE HEAVY CHECK MARK}')\n", [2]),
     (text_has_no_emoji, TEST, "# \N{ROCKET}\n", [1]),
     (text_has_no_emoji, SRC, "# bytes → columns ──▶ verdicts ✓\n", []),
+    (numbers_are_told_in_words, SRC, 'say(f"{left_ms} ms more")\n', [1]),
+    (numbers_are_told_in_words, SRC, 'say(f"from {risk.unsafe_ms - skew_ms} on")\n', [1]),
+    (numbers_are_told_in_words, SRC, 'say(f"{units.moment(at_ms)} ({at_ms})")\n', []),
+    (numbers_are_told_in_words, SRC, 'say(f"{len(rows):,} records")\n', [1]),
+    (
+        numbers_are_told_in_words,
+        SRC,
+        "say(f\"{units.count(n, 'record')} and {COPIES} replicas, {rate} records/s\")\n",
+        [],
+    ),
+    (numbers_are_told_in_words, TEST, 'say(f"{n} records, {left_ms} ms")\n', []),
     (comment_is_not_a_banner, SRC, "x = 1\n# ----------\n", [2]),
     (comment_is_not_a_banner, SRC, "# ==== Reading ====\n", [1]),
     (comment_is_not_a_banner, SRC, "########\n", [1]),

@@ -1,30 +1,34 @@
 """The few error kinds, named by what the caller must do next.
 
 Every message says what was found, where, and what to do. The command line turns each kind into its exit code; nothing
-else in the house decides about exit codes.
+else in the house decides about exit codes, whose numbers are stated here.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+DONE, FINDINGS, USAGE, UNFINISHED = 0, 1, 2, 3
 
 
 class HeadstoneError(Exception):
     """Something the world did; `exit_code` is what the command line answers with."""
 
-    exit_code = 3
+    exit_code = UNFINISHED
 
 
 class UsageError(HeadstoneError):
     """Fix the command or the directory it names, then run it again."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 class CorruptLog(HeadstoneError):
     """The input is not a log that can be read whole: nothing was written, somebody has to look at the file."""
 
-    exit_code = 2
+    exit_code = USAGE
 
     def __init__(self, *, file: str | Path, position: int, offset: int, problem: str, advice: str = "") -> None:
         super().__init__(file, position, offset, problem, advice)
@@ -45,13 +49,33 @@ class CorruptLog(HeadstoneError):
 class Unfinished(HeadstoneError):
     """Could not finish (disk full, Spark gone, interrupted): the old log is as it was; run the same command again."""
 
-    exit_code = 3
+    exit_code = UNFINISHED
 
 
-class Spoilt(HeadstoneError):
+class PartitionsFailed(Unfinished):
+    """Some partitions were dealt with and stay so, others were not: mend what is named, then make the same call again."""
+
+    def __init__(
+        self, errors: Mapping[str, Exception], *, done: object, text: Callable[[Exception], str] = str
+    ) -> None:  # fmt: skip
+        """text: what is told of each."""
+        super().__init__("; ".join(f"{partition}: {text(error)}" for partition, error in errors.items()))
+        self.errors = dict(errors)
+        """By partition."""
+        self.done = done
+        """What the call would have returned, of the others: `Compaction` of `compact`, say."""
+
+
+class NotResumable(HeadstoneError):
     """What was written so far can't be gone on with: delete it, then begin again."""
 
-    exit_code = 3
+    exit_code = UNFINISHED
+
+
+def not_installed(what: str, extra: str, *, instead: str = "") -> UsageError:
+    """No package index has Headstone: its extras come from where it came from, a checkout."""
+    advice = f"in a checkout of Headstone: {sys.executable} -m pip install '.[{extra}]'{instead and ', or ' + instead}"
+    return UsageError(f"{what} not installed; {advice}")
 
 
 def _corrupt_log(file: str, position: int, offset: int, problem: str, advice: str) -> CorruptLog:

@@ -8,31 +8,14 @@ import pytest
 
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
-from headstone.retention.policy import Policy, kafka_rules
-from tests.oracle.cases import Append, Case, Clean, mismatches, observe, parse_cases
+from tests.oracle.cases import Append, Case, mismatches, observe, parse_cases
 from tests.oracle.files import read_partition
 from tests.oracle.notation import History
+from tests.policies import policy_of
 
 CASES = [
     (path.stem, case) for path in sorted(Path(__file__).parent.glob("*.case")) for case in parse_cases(path.read_text())
 ]
-
-
-def policy(step: Clean) -> Policy:
-    settings = step.settings
-    common = Policy(
-        now_ms=settings.now_ms,
-        delete_retention_ms=settings.delete_retention_ms,
-        producer_id_expiration_ms=settings.producer_expiration_ms,
-        min_compaction_lag_ms=settings.lag_ms,
-        segment_bytes=settings.segment_bytes,
-        segment_index_bytes=settings.segment_index_bytes,
-        index_keys_max=settings.keys_max,
-        tombstones_below=settings.mtro,
-        markers_below=settings.mxro,
-        plain_below=settings.plain_below,
-    )
-    return kafka_rules(common) if settings.rules == "kafka" else common
 
 
 def run_case(case: Case, tmp_path: Path, path: str, in_place: bool) -> list[str]:
@@ -50,7 +33,7 @@ def run_case(case: Case, tmp_path: Path, path: str, in_place: bool) -> list[str]
         start = step.settings.dirty_start
         out = None if in_place else tmp_path / str(number + 1)
         request = CompactionRequest(
-            paths=(str(logs),), out=out, policy=policy(step), path=path, progress=False,
+            paths=(str(logs),), out=out, policy=policy_of(step.settings), path=path, progress=False,
             dirty_from=next_dirty if start is None else start,
         )  # fmt: skip
         report = compact(request, InProcess(), lambda text: None).partitions[0]

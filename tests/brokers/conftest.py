@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from headstone.brokers.client import JavaClient
 from headstone.brokers.distribution import Distribution
-from testbed.maven import VERSIONS, KafkaUnavailable, kafka, spark_connector
+from testbed.maven import VERSIONS, KafkaUnavailable, kafka
 from tests.demanded import demanded
 
 ON_TRIAL = VERSIONS[-1:] if os.environ.get("KAFKA_HOME") else VERSIONS
@@ -53,9 +53,3 @@ def java(distribution: Distribution, tmp_path_factory: pytest.TempPathFactory) -
 def work(tmp_path: Path) -> Path:
     """For the settings of Kafka's tools."""
     return tmp_path / "tools"
-
-
-@pytest.fixture(scope="session")
-def connector() -> str:
-    with demanded(KafkaUnavailable):
-        return spark_connector()

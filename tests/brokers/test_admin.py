@@ -29,12 +29,13 @@ from headstone.cluster.topics import topic_ids
 from headstone.cluster.wire import ClusterState
 from headstone.coordination.guard_values import HOLD, LONG_MAX, EndPasses
 from headstone.errors import Unfinished
-from headstone.guard.acting import BACKOFF, Outcome, carry_out
-from headstone.guard.journal import Journal
-from headstone.guard.leader_reading import LeaderReading
-from headstone.guard.looks import Look, held_brokers, look
-from headstone.guard.missed import Missed
-from headstone.guard.topic_identity import still_there
+from headstone.guard.acting.changes import BACKOFF, carry_out
+from headstone.guard.acting.outcomes import Outcome
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.topic_identity import still_there
+from headstone.guard.looks.leader_reading import LeaderReading
+from headstone.guard.looks.look import Look, held_brokers, look
+from headstone.guard.looks.missed import Missed
 from headstone.log.topic_partition import TopicPartition
 from testbed.workloads import second_client
 from tests.brokers.test_facts import produce_raw
@@ -46,6 +47,8 @@ USER, PASSWORD = "guard", "secret"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SECONDS_MAX = 60
+HASTY_SECONDS = 10
+"""Of an Admin that is to give a silent broker up soon, and the others not on a busy machine."""
 HOUR_MS = 3_600_000
 STAMP_MS = 1_000_000_000_000
 
@@ -372,13 +375,22 @@ def look_without(admin: Admin, *, seconds_max: int) -> Look:
         try:
             looks.append(look(admin, ["orders"], now_ms))
         except Unfinished as error:
-            if "nothing that brokers say is known to be new" not in str(error):
+            if "no broker's answer is known to be up to date" not in str(error):
                 raise
         assert time.monotonic() - started < seconds_max
         return bool(looks)
 
-    wait_until(looked, "a look", seconds_max=SECONDS_MAX)
+    wait_until(looked, "a look", seconds_max=5 * SECONDS_MAX)
     return looks[0]
+
+
+def answers(admin: Admin) -> bool:
+    """On a busy machine the first connections take their time."""
+    try:
+        admin.describe([])
+    except Unfinished:
+        return False
+    return True
 
 
 def test_internal_topics_are_looked_at_and_a_broker_that_is_away_is_seen(cluster: Cluster, admin: Admin) -> None:
@@ -393,22 +405,21 @@ def test_internal_topics_are_looked_at_and_a_broker_that_is_away_is_seen(cluster
     (ahead_ms,) = {topic.skew_ms for topic in look(admin, None, lambda: now_ms() - HOUR_MS).topics}
     assert HOUR_MS - 600_000 < ahead_ms <= HOUR_MS
     broker = cluster.brokers[3]
-    with Admin(Connection.parse(f"{HOST}:{cluster.ports[1]}", {}), seconds_max=5) as hasty:
-        hasty.describe([])
+    with Admin(Connection.parse(f"{HOST}:{cluster.ports[1]}", {}), seconds_max=HASTY_SECONDS) as hasty:
+        wait_until(lambda: answers(hasty), "a broker that answers at all", seconds_max=SECONDS_MAX)
         os.kill(broker.process_id, signal.SIGSTOP)
-        silent = look_without(hasty, seconds_max=40)
-        os.kill(broker.process_id, signal.SIGCONT)
-    broker.kill()
+        silent = look_without(hasty, seconds_max=30 * HASTY_SECONDS)
+    broker.kill()  # as it stands: one that goes on for a moment may be taken in again
     if 3 in silent.brokers:
-        assert "said nothing for 5 s" in "".join(silent.problems)
+        assert f"said nothing for {HASTY_SECONDS} s" in "".join(silent.problems)
     assert [replica.log_end for replica in silent.topics[0].partitions[0].replicas] == [7, 7, None]
 
     def away() -> Any:
-        (topic,) = look_without(admin, seconds_max=SECONDS_MAX).topics
+        (topic,) = look_without(admin, seconds_max=5 * SECONDS_MAX).topics
         (partition,) = topic.partitions
         return topic.alive, partition.isr, [replica.log_end for replica in partition.replicas]
 
-    wait_until(lambda: away() == ((1, 2), (1, 2), [7, 7, None]), "the absence", seconds_max=SECONDS_MAX)
+    wait_until(lambda: away() == ((1, 2), (1, 2), [7, 7, None]), "the absence", seconds_max=5 * SECONDS_MAX)
     # What it lacks comes with a client's own stamp, which no setting explains.
     record = Record(offset=0, timestamp=STAMP_MS, key=b"k", value=None)
     stamped = Batch(

@@ -6,22 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headstone.agent.agent import Agent
+from headstone.agent.authentication import Authentication
+from headstone.agent.client import GuardAddress, GuardClient
+from headstone.agent.messages import SpanAnswered, SpanQuestion
+from headstone.agent.replica_deletions import DeletionsDigest
+from headstone.agent.replica_files import SWAPPED
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection, Host
 from headstone.coordination.guard_values import OffsetSpan, Verdict, Verify
-from headstone.guard.agent import Agent
-from headstone.guard.agent_readings import ByAgents
-from headstone.guard.authentication import Authentication
-from headstone.guard.looks import look
-from headstone.guard.partition_truth import PartitionTruth
-from headstone.guard.replica_deletions import DeletionsDigest
-from headstone.guard.replica_files import SWAPPED
-from headstone.guard.report_client import GuardAddress, GuardClient
-from headstone.guard.report_server import serve_reports
-from headstone.guard.reports import SpanAnswered, SpanQuestion
-from headstone.guard.truth import Truth
+from headstone.guard.agents.partition_truth import PartitionTruth
+from headstone.guard.agents.server import serve_reports
+from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.verification import ByAgents
+from headstone.guard.looks.look import look
+from headstone.guard.verification.verdicts import Judged
 from headstone.log.directory import as_partition
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.planning import replica_watermarks, survey_directory
@@ -125,11 +126,11 @@ def back_by_agents(guarded: Guarded, start: int) -> DeletionsDigest:
         guarded.round()
         answers.update(guarded.truth.answers(SpanQuestion(partition=ORDERS, span=span)))
 
-    def over_the_wire(wanted: Verify) -> dict[int, Verdict]:
+    def over_the_wire(wanted: Verify) -> dict[int, Judged]:
         raise AssertionError(f"agents did not agree: {answers}")
 
     wanted = Verify(topic="orders", partition=0, broker=AWAY, missed=span)
-    assert ByAgents(over_the_wire, guarded.truth, sleep=report)(wanted) == {AWAY: Verdict.RIGHT}
+    assert ByAgents(over_the_wire, guarded.truth, sleep=report)(wanted) == {AWAY: Judged(verdict=Verdict.RIGHT)}
     told = answers[AWAY].deletions
     assert told is not None
     return told

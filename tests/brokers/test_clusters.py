@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from headstone.brokers.client import READ_UNCOMMITTED, JavaClient
 from headstone.brokers.distribution import Distribution, distribution_at
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.errors import Unfinished, UsageError
+from testbed import control
+from testbed.control import Kept, ask, socket_of
 from testbed.maven import KafkaUnavailable, cache_folder, fetched, kafka
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -86,7 +91,7 @@ def test_a_broker_that_does_not_start_shows_the_end_of_its_log(distribution: Dis
     cluster = Cluster(distribution, tmp_path, settings={"log.cleaner.threads": 1})
     cluster.format()
     cluster.brokers[1].settings["log.cleaner.dedupe.buffer.size"] = "a lot"
-    with pytest.raises(Unfinished, match=r"(?s)broker 1 ended while it started.*a lot"):
+    with pytest.raises(Unfinished, match=r"(?s)broker 1 exited during startup.*a lot"):
         cluster.start()
     assert not cluster.brokers[1].running
 
@@ -107,8 +112,13 @@ def test_brokers_do_not_outlive_us_even_if_we_are_killed(distribution: Distribut
     wait_until(lambda: not alive(broker), "the broker is gone")
 
 
-def test_the_command_gives_a_cluster_until_it_is_stopped(distribution: Distribution, java: JavaClient) -> None:
-    command = [sys.executable, "-m", "testbed", "up", "--brokers", "1", "--version", distribution.version]
+def test_the_command_gives_a_cluster_until_it_is_stopped_whatever_becomes_of_its_brokers(
+    distribution: Distribution, java: JavaClient, tmp_path: Path
+) -> None:
+    where = str(tmp_path / "kept")
+    command = [
+        sys.executable, "-m", "testbed", "up", "--brokers", "1", "--version", distribution.version, "--dir", where,
+    ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
         try:
             assert child.stdout is not None
@@ -119,10 +129,54 @@ def test_the_command_gives_a_cluster_until_it_is_stopped(distribution: Distribut
             client.create_topic("t", [[1]], {})
             assert client.state("t").leader == 1
             client.close()
+            os.kill(broker, signal.SIGKILL)
+            wait_until(lambda: "does not run" in ask("status", where), "the end of the broker is seen")
+            assert ask("start 1", where) == "broker 1 runs, and the others know it\n"
+            assert ask("start 1", where) == "broker 1 runs already\n"
+            assert ask("stop 1", where) == "broker 1 is stopped; `start 1` starts it again\n"
+            assert ask("start", where) == "all brokers run\n"
+            broker = int(ask("status", where).split("process ")[1])
+            assert ask("bootstrap", where).startswith("127.0.0.1:")
+            assert ask("stop 2", where) == "not done: no broker 2; there are 1\n"
+            assert ask("restart 1", where).startswith("not understood: restart 1; stop N, ")
         finally:
             child.send_signal(signal.SIGTERM)
         assert child.wait(60) == 0
     assert not alive(broker)
+    with pytest.raises(UsageError, match="no cluster runs in "):
+        ask("status", where)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cluster of which no broker runs, that is told what to do until it is to quit."""
+    root = tmp_path
+    monkeypatch.setattr(control, "ANSWER_SECONDS_MAX", 20.0)
+    cluster = Cluster(Distribution(version="4.3.1", libs=root), root)
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as nobody_types, Kept(cluster, root, commands=nobody_types, tell=lambda text: None) as told:
+        thread = threading.Thread(target=told.stay)
+        thread.start()
+        yield root
+        os.write(writing, b"quit\n")
+        os.close(writing)
+        thread.join(60)
+
+
+@pytest.mark.parametrize("asked", [b"", b"status", b"\xff\n"], ids=["nothing", "in the middle", "no text"])
+def test_whoever_goes_away_before_it_is_answered_ends_no_broker(asked: bytes, kept: Path) -> None:
+    """As Ctrl-C does to `python -m testbed start 3`: the cluster goes on, and answers the next one."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(socket_of(kept)))
+        connection.sendall(asked)
+    assert ask("status", str(kept)).endswith("does not run\n")
+
+
+def test_whoever_asks_nothing_keeps_nobody_waiting(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "ASKED_SECONDS_MAX", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(socket_of(kept)))
+        assert ask("status", str(kept)).endswith("does not run\n")
 
 
 def test_kafka_home_is_used_instead_of_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +185,7 @@ def test_kafka_home_is_used_instead_of_maven(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "libs" / "kafka_2.13-3.7.1-sources.jar").touch()
     monkeypatch.setenv("KAFKA_HOME", str(tmp_path))
     assert kafka("4.3.1") == Distribution(version="3.7.1", libs=tmp_path / "libs")
-    with pytest.raises(UsageError, match="holds no Kafka"):
+    with pytest.raises(UsageError, match="no libs/kafka_2"):
         distribution_at(tmp_path / "libs")
 
 

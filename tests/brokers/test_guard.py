@@ -19,6 +19,6 @@ def test_with_the_guard_every_replica_ends_the_same_and_right(
     distribution: Distribution, tmp_path: Path, trouble: str
 ) -> None:
     result = play_guarded(distribution, tmp_path, trouble, tell=print)
-    print(result.said)
+    print(result.log)
     assert (result.removed, result.not_restored) == ([], [])
     assert [(outage.variant, outage.wrong) for outage in result.outages] == [(variant, []) for variant in VARIANTS]

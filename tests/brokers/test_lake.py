@@ -17,8 +17,8 @@ from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.cli.main import main
 from headstone.lake.lake import Lake, metastore_url, open_lake
-from headstone.lake.leader_epochs import Epochs, known_leader_epochs
-from headstone.lake.reading import records, table
+from headstone.lake.metastore.leader_epochs import Epochs, known_leader_epochs
+from headstone.lake.transfer.reading import records, table
 from headstone.log.checkpoints import LEADER_EPOCHS, read_leader_epochs
 from headstone.log.topic_partition import TopicPartition
 from testbed.consuming import consume, tables

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headstone.audit.findings import FROZEN
 from headstone.brokers.client import KafkaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.outages import STORIES, play
 from headstone.cli.main import main
+from headstone.divergence.findings import FROZEN
 from headstone.sim.variants import VARIANTS
 
 STANDS_STILL = "stands still"
@@ -37,7 +37,7 @@ def audited_live(
 
     def audit_first(self: KafkaClient) -> None:
         before = capsys.readouterr().out
-        told["exit"] = main(["audit", "--bootstrap", self.bootstrap, "--in-process", "--output", "json"])
+        told["exit"] = main(["audit", "--bootstrap", self.bootstrap, "--engine", "process", "--output", "json"])
         told.update(json.loads(capsys.readouterr().out))
         print(before, end="")
         close(self)
@@ -71,7 +71,7 @@ def test_all_four_corruptions_show_and_the_audit_names_them(
     }
     assert all(run["corrupt"] and run["kafka"] == distribution.version and run["rules"] == "kafka" for run in runs)
     directories = [str(kept / "cluster" / f"broker-{number}" / "logs") for number in (1, 2, 3)]
-    assert main(["audit", *directories, "--in-process", "--output", "json"]) == 1
+    assert main(["audit", *directories, "--engine", "process", "--output", "json"]) == 1
     audited = json.loads(capsys.readouterr().out)["partitions"]
     assert _found({"partitions": audited}, directories[2], distribution) == NAMED
 
@@ -103,7 +103,7 @@ def test_nothing_goes_wrong_without_the_outage(
     outages = play(distribution, tmp_path, VARIANTS, tell=print, away=False)
     assert [(outage.variant, outage.wrong) for outage in outages] == [(variant, []) for variant in VARIANTS]
     directories = [str(tmp_path / "cluster" / f"broker-{number}" / "logs") for number in (1, 2, 3)]
-    assert main(["audit", *directories, "--in-process"]) == 0
+    assert main(["audit", *directories, "--engine", "process"]) == 0
     assert (audited_live()["exit"], audited_live()["verdict"]) == (0, "clean")
 
 

@@ -18,7 +18,7 @@ from testbed.workloads import second_client
 
 def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> Any:
     capsys.readouterr()
-    assert main(["audit", *arguments, "--in-process", "--output", "json"]) == code
+    assert main(["audit", *arguments, "--engine", "process", "--output", "json"]) == code
     return json.loads(capsys.readouterr().out)
 
 

@@ -154,6 +154,26 @@ def test_tests_that_fail_or_run_nothing_without_any_change_tell_nothing(toy: Pat
     }
 
 
+@pytest.mark.parametrize("broken", ["from headstone.toy.order import nothing", "0 / 0"])
+def test_tests_that_cannot_be_collected_kill_nothing(toy: Path, broken: str) -> None:
+    """By whatever they are named; and the tests of other files are tried all the same."""
+    (toy / "tests" / "test_order.py").write_text(f"{broken}\n{TEST}")
+    (toy / "tests" / "test_wrong.py").write_text("def test_wrong():\n    assert False\n")
+    own = {
+        "by-file": ("tests/test_order.py",), "by-test": ("tests/test_order.py::test_above",),
+        "by-name": ("tests/test_order.py", "-k", "above"),
+    }  # fmt: skip
+    others = {"other": ("tests/test_kernels.py",), "other-test": ("tests/test_kernels.py::test_below",)}
+    every = {**own, **others, "wrong": ("tests/test_wrong.py",)}
+    mutants = [mutant(name, "a > b", "a < b", tests=tests) for name, tests in every.items()]
+    outcomes = code_mutants.campaign(toy, mutants, jobs=1, tell=lambda outcome: None)
+    assert verdicts(outcomes) == {
+        **dict.fromkeys(own, (INVALID, "without any change: tests/test_order.py", False)),
+        **dict.fromkeys(others, (LIVES, "", False)),
+        "wrong": (INVALID, "without any change: tests/test_wrong.py::test_wrong", False),
+    }
+
+
 def test_timeouts_and_crashes_count_as_killed() -> None:
     assert code_mutants.judged(None, "") == (KILLED, "timeout")
     assert code_mutants.judged(-11, "Fatal Python error") == (KILLED, "exit code -11")

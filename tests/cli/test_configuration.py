@@ -20,7 +20,7 @@ spark-conf = ["spark.executor.memory=4g"]
 
 [verbs.compact]
 engine = "process"
-delete-retention-ms = 1000
+delete-retention-ms = "1s"
 quiet = true
 
 [verbs."lake read"]
@@ -114,19 +114,25 @@ def test_a_cluster_that_is_not_named_is_refused(file: Path, capsys: pytest.Captu
     ("content", "says"),
     [
         ("[default]", "default: unknown; there are defaults, verbs, clusters, stores"),
-        ("[defaults]\nouput = 'json'", "defaults.ouput: no verb has such an option"),
-        ("[defaults]\noutput = 'xml'", "defaults.output: 'xml' is none of text, json"),
-        ("[defaults]\nconfig = 'x'", "defaults.config: no verb has such an option"),
+        ("[defaults]\nouput = 'json'", "defaults.ouput: no verb has this option"),
+        ("[defaults]\noutput = 'xml'", "defaults.output: 'xml' is not one of text, json"),
+        ("[defaults]\nconfig = 'x'", "defaults.config: no verb has this option"),
         ("[verbs.compct]\noutput = 'json'", 'verbs."compct": no such verb'),
-        ("[verbs.compact]\nseeds = 5", 'verbs."compact".seeds: compact has no such option'),
+        ("[verbs.compact]\nseeds = 5", 'verbs."compact".seeds: compact does not have this option'),
         ("[verbs.compact]\nsegment-bytes = 13", 'verbs."compact".segment-bytes: 13 is not between 14 and 2147483647'),
         ("[verbs.compact]\nquiet = 1", 'verbs."compact".quiet: expected true or false'),
         ("[verbs.compact]\ntopic = 'orders'", 'verbs."compact".topic: expected a list'),
-        ("[clusters.a]\n'security.protocol' = 'SSL'", "clusters.a: has no bootstrap"),
-        ("[clusters.a]\nbootstrap = 1", "clusters.a.bootstrap: expected a text"),
-        ("[clusters.a]\nbootstrap = 'h:1'\n'sasl.password' = 'hush'", "clusters.a.sasl.password: a secret is told by"),
-        ("[stores.'s3://b']\nsecret_access_key = 'hush'", 'stores."s3://b".secret_access_key: a secret is told by'),
-        ("[stores.'s3://b'", "it is a TOML file"),
+        ("[clusters.a]\n'security.protocol' = 'SSL'", "clusters.a: bootstrap is missing"),
+        ("[clusters.a]\nbootstrap = 1", "clusters.a.bootstrap: expected a string"),
+        (
+            "[clusters.a]\nbootstrap = 'h:1'\n'sasl.password' = 'hush'",
+            "clusters.a.sasl.password: a secret must be given by",
+        ),
+        (
+            "[stores.'s3://b']\nsecret_access_key = 'hush'",
+            'stores."s3://b".secret_access_key: a secret must be given by',
+        ),
+        ("[stores.'s3://b'", "invalid TOML"),
     ],
 )
 def test_what_is_not_known_is_refused_with_file_and_key(

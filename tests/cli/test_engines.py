@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from headstone.cli.engines import on_spark
-from headstone.cli.main import main, parser
+from headstone.api.stopping import GRACE_S
+from headstone.cli.engines import SMALL_BYTES, on_spark, tell_small
+from headstone.cli.main import main, parsed, parser
+from headstone.cli.output import Output
 from headstone.errors import UsageError
 from tests.cli.terminal import shown_on
 from tests.oracle.notation import History
@@ -34,7 +38,6 @@ def test_every_verb_that_works_on_logs_takes_an_engine(words: list[str]) -> None
     assert [chosen(by_default=True), chosen(by_default=False)] == [True, False]
     assert [chosen("--engine", "spark"), chosen("--engine", "process", by_default=True)] == [True, False]
     assert [chosen("--master", "local[1]"), chosen("--spark-remote", "sc://host")] == [True, True]
-    assert [chosen("--on-spark"), chosen("--in-process", by_default=True)] == [True, False]
     with pytest.raises(UsageError, match="--engine process runs without Spark; leave out --master"):
         chosen("--engine", "process", "--master", "local[1]")
 
@@ -46,8 +49,42 @@ def test_without_spark_the_other_engine_is_named(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = ["compact", str(log), "--topic", "orders", "--dry-run"]
     assert main(words) == 2
-    assert "pip install 'headstone[spark]', or say --engine process" in capsys.readouterr().err
+    assert "pip install '.[spark]', or say --engine process" in capsys.readouterr().err
     assert main([*words, "--engine", "process"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "says"),
+    [
+        ([], 1, True),
+        ([], SMALL_BYTES, True),
+        ([], SMALL_BYTES + 1, False),
+        ([], 0, False),
+        (["--engine", "spark"], 1, False),
+        (["--engine", "process"], 1, False),
+        (["--master", "local[2]"], 1, False),
+        (["--spark-remote", "sc://h"], 1, False),
+        (["--quiet"], 1, False),
+    ],
+)
+def test_where_nearly_all_of_it_was_sparks_start_it_is_said(
+    words: list[str], size: int, says: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = parser().parse_args(["compact", "logs", *words])
+    tell_small(arguments, Output.of(arguments), size=size, seconds=7.0)
+    said = capsys.readouterr().err
+    assert ("--engine process takes a fifth of the time or less" in said) == says == bool(said)
+
+
+def test_the_configuration_file_chooses_the_engine_and_a_flag_wins(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[verbs.compact]\nengine = "process"\n')
+    words = ["compact", "logs", "--dry-run", "--config", str(file)]
+    assert not on_spark(parsed(words), by_default=True)
+    assert on_spark(parsed([*words, "--master", "local[1]"]), by_default=True)
+    assert on_spark(parsed([*words, "--engine", "spark"]), by_default=False)
+    with pytest.raises(UsageError, match="leave out --master"):
+        on_spark(parsed([*words, "--engine", "process", "--master", "local[1]"]), by_default=True)
 
 
 def test_compaction_in_this_process_is_the_same(tmp_path: Path) -> None:
@@ -100,6 +137,36 @@ def test_a_brokers_own_files_are_changed_only_after_a_question(tmp_path: Path) -
     code, shown = answered(log, b"y\n")
     assert code == 0
     assert segment.read_bytes() != before
+
+
+def interrupted(words: list[str]) -> tuple[int, float, bytes]:
+    """Exit code, seconds from Ctrl-C at the question to the end, and stderr."""
+    ours, theirs = pty.openpty()
+    done = subprocess.Popen(
+        [sys.executable, "-m", "headstone.cli.start", *words], stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL
+    )
+    shown = b""
+    while b"Go on? [y/N]" not in shown:
+        shown += os.read(ours, 1 << 16)
+    began = time.monotonic()
+    done.send_signal(signal.SIGINT)
+    shown += shown_on(ours, theirs)
+    return done.wait(), time.monotonic() - began, shown
+
+
+def test_an_interrupted_question_ends_at_once_and_says_that_nothing_was_changed(tmp_path: Path) -> None:
+    log, lake = broker_directory(tmp_path), str(tmp_path / "lake")
+    assert main(["lake", "init", lake]) == 0
+    assert main(["lake", "topics", lake, "create", "orders"]) == 0
+    for words in (
+        ["compact", str(log), "--in-place", "--engine", "process"],
+        ["lake", "topics", lake, "drop", "orders"],
+    ):
+        code, seconds, shown = interrupted(words)
+        assert (code, seconds < GRACE_S) == (3, True), shown
+        assert b"not confirmed: nothing was changed" in shown
+        assert b": interrupted;" not in shown
+    assert main(["lake", "topics", lake, "describe", "orders"]) == 0
 
 
 def test_yes_and_no_terminal_ask_nothing(tmp_path: Path) -> None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headstone.brokers.ports import HOST, free_ports
-from headstone.cli.guard_agents import listening
+from headstone.cli.guard_agents import agents_request
 from headstone.cli.main import main, parser
-from headstone.cli.output import Output
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import HOLD, Hold, Memory, State, Status
 from headstone.errors import UsageError
-from headstone.guard.journal import Change, Journal, KeptAlarm, Remembered
+from headstone.guard.agents.listener import listening
+from headstone.guard.assembly import left_held
+from headstone.guard.ledger.encoding import plain
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Change, KeptAlarm, Remembered
+from headstone.guard.ledger.temporary_changes import TEMPORARY_CHANGES, TemporaryChange
 from tests.guard import scripted
 
 FOUND = tuple((name, None) for name, _ in HOLD)
@@ -74,10 +80,10 @@ def test_without_the_cluster_status_tells_what_the_journal_knows(
     words = ["guard", "status", "--bootstrap", nowhere, "--journal", str(journal)]
     assert main(words) == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("cluster dead-cluster: by the journal of 2023-11-14T22:13:22Z, ")
+    assert said[0].startswith("cluster dead-cluster: by the journal of 2023-11-14 22:13:22 UTC, ")
     assert said[1] == "no guard is running"
     assert "  why: behind: partition 0: broker 3" in said
-    assert said[-1].startswith("ALARM orders: a change was refused: why; give the guard the permission")
+    assert said[-1].startswith("ALARM orders: a change was refused: why; remove the named cause")
     assert main([*words, "--output", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["fresh"], document["looked_ms"], document["partitions"]) == (
@@ -101,15 +107,101 @@ def test_one_look_tells_as_json_why_a_topic_is_held(tmp_path: Path, capsys: pyte
     with scripted.running(scripted.Model(topics={"orders": 1}, configs={"orders": held})) as bootstrap:
         words = ["guard", "--bootstrap", bootstrap, "--journal", str(path), "--once", "--output", "json"]
         assert main(words) == 0
-    (topic,) = json.loads(capsys.readouterr().out)["topics"]
+        live = json.loads(capsys.readouterr().out)
+        assert main(["guard", "status", "--bootstrap", bootstrap, "--journal", str(path), "--output", "json"]) == 0
+    (topic,) = live["topics"]
     assert (topic["topic"], topic["held"]["reason"]) == ("orders", "behind: partition 0: broker 3")
+    assert (list(live), live["agents"]) == (list(json.loads(capsys.readouterr().out)), None)
+
+
+def test_one_look_says_when_and_that_all_is_well_and_one_that_did_not_see_all_is_not_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = scripted.Model(topics={"orders": 2, "logs": 1}, configs={"orders": {"cleanup.policy": "compact"}})
+    with scripted.running(model) as bootstrap:
+        words = [
+            "guard",
+            "--bootstrap",
+            bootstrap,
+            "--journal",
+            str(tmp_path / "j.sqlite"),
+            "--once",
+            "--poll-ms",
+            "1000",
+        ]
+        assert main(words) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert re.fullmatch(
+            r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC all is well: looked at 1 topic with 2 partitions \(2 fine\) on 3 brokers in "
+            r"\d+\.\d s; nothing held", line,
+        )  # fmt: skip
+        model.silent = {3}
+        assert main(words) == 3
+        told = capsys.readouterr().out.splitlines()
+        assert re.fullmatch(r"\S+ \S+ UTC broker 3: broker \S+ does not answer: it said nothing for 5 s", told[0])
+        assert "all is well" not in told[-1]
+
+
+def lead_elsewhere(path: Path, *, alarm: bool = False) -> None:
+    """Another guard has looked, and holds a topic."""
+    now_ms = time.time_ns() // 1_000_000
+    with Journal.open(path, cluster_id=None) as journal:
+        journal.lead("daemon-1", now_ms=now_ms, lease_ms=600_000, applies=True)
+        held = replace(journal.remembered("orders"), memory=HELD)
+        journal.remember_all({"orders": held}, holder="daemon-1", now_ms=now_ms, looked_ms=now_ms)
+        if alarm:
+            journal.set_alarms(
+                "orders", [KeptAlarm(kind="a change was refused", topic="orders", detail="why")], now_ms=now_ms
+            )
+
+
+def test_one_look_beside_a_guard_that_leads_says_that_it_did_not_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "j.sqlite"
+    model = scripted.Model(topics={"orders": 2}, configs={"orders": {"cleanup.policy": "compact"}})
+    with scripted.running(model) as bootstrap:
+        words = ["guard", "--bootstrap", bootstrap, "--journal", str(path), "--once"]
+        assert main(words) == 0
+        lead_elsewhere(path)
+        capsys.readouterr()
+        assert main(words) == 0
+        first, last = capsys.readouterr().out.splitlines()
+        assert re.fullmatch(r"\S+ \S+ UTC standing by: daemon-1 leads; this guard takes over if .*", first)
+        assert re.fullmatch(
+            r"\S+ \S+ UTC this guard did not look: daemon-1 leads; its journal of \S+ \S+ UTC has 1 topic with 2 partitions "
+            r"\(2 fine\); 1 held: orders", last,
+        )  # fmt: skip
+        assert main([*words, "--output", "json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["leader"]["guard"] == "daemon-1"
+        assert [(topic["topic"], topic["held"]["brokers"]) for topic in document["topics"]] == [("orders", [1, 2])]
+        assert document["problems"][0].startswith("this guard did not look: daemon-1 leads")
+        lead_elsewhere(path, alarm=True)
+        assert main(words) == 1
+        assert capsys.readouterr().out.splitlines()[-1].endswith("1 held: orders, 1 alarm")
+
+
+def test_what_a_guard_says_of_readmissions_has_the_time_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "j.sqlite"
+    model = scripted.Model(
+        topics={"orders": 1}, configs={"orders": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.7"}}
+    )
+    temporary = TemporaryChange(
+        topic="orders", old=(("min.cleanable.dirty.ratio", None),), new=(("min.cleanable.dirty.ratio", "1.0"),)
+    )
+    with Journal.open(path, cluster_id="scripted") as journal:
+        journal.note_fact(TEMPORARY_CHANGES, json.dumps([plain(temporary)]))
+    with scripted.running(model) as bootstrap:
+        assert main(["guard", "--bootstrap", bootstrap, "--journal", str(path), "--once", "--apply"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.endswith("was changed by somebody else meanwhile and stays 0.7") for line in lines)
+    assert [line for line in lines if not re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC ", line)] == []
 
 
 def test_what_an_earlier_run_left_held_and_nobody_watches_now_is_known(journal: Path) -> None:
-    from headstone.cli.guard_watch import _left_held
-
     with Journal.open(journal, cluster_id=None) as opened:
-        assert [_left_held(opened, watched) for watched in ((), ("orders",), ("users",))] == [[], [], ["orders"]]
+        assert [left_held(opened, watched) for watched in ((), ("orders",), ("users",))] == [[], [], ["orders"]]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +209,7 @@ def test_what_an_earlier_run_left_held_and_nobody_watches_now_is_known(journal: 
     [
         (["--metrics", "9464"], "'9464' is not HOST:PORT, such as 127.0.0.1:9464"),
         (["--metrics", "localhost:70000"], "is not HOST:PORT"),
-        (["--allow", "everything"], "invalid choice: 'everything'"),
+        (["--allow", "everything"], "unknown 'everything'; there are cluster-default, readmission"),
         (["--poll-ms", "0"], "0 is not between 1 and"),
         (["--slack-share", "1.1"], "1.1 is not between 0 and 1"),
     ],
@@ -167,23 +259,32 @@ def test_the_help_of_the_guard_itself_has_examples_that_parse(capsys: pytest.Cap
 
 
 WATCH = """
-import sys
+import socket, sys
 from headstone.cli import guard_watch
-from headstone.guard.journal import Journal
-from headstone.guard.watching import Settings, Watcher
-from tests.guard import scripted
+from headstone.api.stopping import run_heard
+from headstone.cluster.connection import Connection, Host, wire_settings
+from headstone.cluster.wire import BrokerConnection
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.loop.rounds import Settings
+from headstone.guard.loop.watcher import Watcher
 from tests.guard.world import CLUSTER_ID, ClusterTwin
 from pathlib import Path
 
-twin = ClusterTwin()
+twin, silent = ClusterTwin(), socket.create_server(("127.0.0.1", 0))
 
 def look(topics):
-    print("looking", flush=True)
-    sys.stdin.read()  # a broker that does not answer
+    host = Host("127.0.0.1", silent.getsockname()[1])
+    with BrokerConnection(host, wire_settings(Connection(hosts=[host])), seconds_max=600) as broker:
+        print("looking", flush=True)
+        return broker.metadata([])
 
-with Journal.open(Path(sys.argv[1]), cluster_id=CLUSTER_ID) as journal:
-    watcher = Watcher(Settings(name="a"), admin=twin, look=look, journal=journal, clock=twin.clock, readings=None)
-    guard_watch._run(watcher, print)
+def work():
+    with Journal.open(Path(sys.argv[1]), cluster_id=CLUSTER_ID) as journal:
+        watcher = Watcher(Settings(name="a"), admin=twin, look=look, journal=journal, clock=twin.clock, readings=None)
+        guard_watch._run(watcher, print)
+    return 0
+
+assert run_heard(work, left_behind=str) == 0
 print("ended", flush=True)
 """
 
@@ -196,26 +297,26 @@ def test_a_signal_ends_a_look_that_waits(number: signal.Signals, tmp_path: Path)
         assert process.stdout.readline() == "looking\n"
         process.send_signal(number)
         assert process.stdout.readline() == "ended\n"
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--agents-token", "env:HOME"], "--agents-token goes with --agents HOST:PORT"),
-        (["--agents", "127.0.0.1:0"], "reports need a token, or TLS"),
+        (["--agents-token", "env:HOME"], "--agents-token needs --agents HOST:PORT"),
+        (["--agents", "127.0.0.1:0"], "accepting reports needs a token, or TLS"),
         (["--agents", "127.0.0.1:0", "--agents-token", "short"], "the token has fewer than 16 characters"),
-        (["--agents", "127.0.0.1:0", "--agents-tls-ca", "ca.pem"], "--agents-tls-ca goes with --agents-tls-cert"),
+        (["--agents", "127.0.0.1:0", "--agents-tls-ca", "ca.pem"], "--agents-tls-ca needs --agents-tls-cert"),
         (
             ["--agents", "127.0.0.1:0", "--agents-tls-cert", "no.pem", "--agents-tls-ca", "no.pem"],
-            "no certificates of an",
+            "cannot load the CA certificates",
         ),
     ],
 )
 def test_agents_are_not_listened_to_without_knowing_who_they_are(words: list[str], why: str) -> None:
     arguments = parser("guard").parse_args(["guard", "--bootstrap", "127.0.0.1:1", *words])
-    with ExitStack() as stack, pytest.raises(UsageError, match=why):
-        listening(arguments, stack, Output())
+    with pytest.raises(UsageError, match=why), listening(agents_request(arguments), (), print):
+        pass
 
 
 def test_where_a_record_is_cannot_be_told_without_agents(

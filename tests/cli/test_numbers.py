@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from headstone.cli.main import main, os_error_text, parser
+from headstone.cli import options
+from headstone.cli.main import main, parser
 from headstone.cli.options import Share, Whole
 from headstone.log.reading import ChunkReader
+from headstone.storage.error_texts import error_text
 from headstone.storage.ranges import open_ranges
 from tests.oracle.notation import History
 
@@ -48,6 +52,25 @@ def test_no_option_takes_a_number_without_a_range() -> None:
     ]
     assert (naked, numeric) == ([], [])
     assert len(NUMBERS) > 40
+
+
+def test_no_default_is_a_number_of_the_parser() -> None:
+    """It stands where the thing lives, and is read from there: neither the option nor its help says it again."""
+    said = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted(Path(options.__file__).parent.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.keyword) and node.arg == "default" and is_number(node.value))
+        or (isinstance(node, ast.Constant) and re.search(r"\(default -?\d", str(node.value)))
+    ]
+    assert said == []
+
+
+def is_number(node: ast.expr) -> bool:
+    """Also one that is reckoned from numbers only."""
+    kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    numbers = [type(leaf.value) for leaf in ast.walk(node) if isinstance(leaf, ast.Constant)]
+    return all(isinstance(leaf, kinds) for leaf in ast.walk(node)) and set(numbers) <= {int, float}
 
 
 @pytest.mark.parametrize(("words", "action"), NUMBERS, ids=lambda value: getattr(value, "dest", None))
@@ -89,23 +112,23 @@ def test_a_number_out_of_its_range_is_told_with_the_range_and_where_to_read_more
     wrong, advice = said.splitlines()
     assert says in wrong
     verb = " ".join(arguments[: 2 if arguments[0] == "lake" else 1])
-    assert advice == f"`headstone {verb} --help` lists what it takes, with examples"
+    assert advice == f"see `headstone {verb} --help` for options and examples"
 
 
 def test_what_the_system_refuses_names_the_file_and_what_to_do() -> None:
     denied = PermissionError(errno.EACCES, "Permission denied", "/data/orders-0/0.log")
-    assert os_error_text(denied) == (
+    assert error_text(denied) == (
         "/data/orders-0/0.log: permission denied; run as the user that it belongs to (on a broker's machine, the broker's)"
     )
-    assert os_error_text(OSError(errno.ENOSPC, "No space left")) == "the disk is full; make room and run again"
-    assert os_error_text(OSError(errno.ELOOP, "Too many links", "/x")) == "/x: Too many links"
-    assert os_error_text(TimeoutError()) == "TimeoutError"
+    assert error_text(OSError(errno.ENOSPC, "No space left")) == "the disk is full; make room and run again"
+    assert error_text(OSError(errno.ELOOP, "Too many links", "/x")) == "/x: Too many links"
+    assert error_text(TimeoutError()) == "TimeoutError"
 
 
 def test_a_disk_that_cannot_read_names_the_file() -> None:
     with open_ranges("/proc/self/mem") as broken, pytest.raises(OSError, match="/proc/self/mem") as raised:
         ChunkReader().read(broken, 0, 61, batches=1, previous=-1, with_crc=True)
-    assert os_error_text(raised.value).startswith("/proc/self/mem: the disk cannot read or write it")
+    assert error_text(raised.value).startswith("/proc/self/mem: the disk cannot read or write it")
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-SECONDS_MAX = 30
-"""Ten are what is promised; a loaded machine gets three times as much."""
+SECONDS_MAX = 240
+"""Ten are what is promised; a loaded machine gets a good deal more."""
 
 WAITING = {
     "audit of a cluster": ["audit", "--bootstrap", "{address}", "--engine", "process"],

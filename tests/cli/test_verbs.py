@@ -104,11 +104,11 @@ def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(
         (["compact", "{log}"], "say where the result goes"),
         (["compact", "{log}", "--out", "{log}", "--rules", "kafka"], "lies inside the input"),
         (["compact", "{log}/orders-0", "--out", "{log}/orders-0/new", "--rules", "kafka"], "lies inside the input"),
-        (["compact", "{log}", "--out", "{full}", "--rules", "kafka"], "exists already"),
+        (["compact", "{log}", "--out", "{full}", "--rules", "kafka"], "already exists"),
         (["compact", "{log}", "--in-place", "--peer", "{log}/orders-0"], "is a partition directory"),
         (["compact", "{log}/orders-0", "--in-place", "--peer", "{log}"], "is what is compacted"),
         (["compact", "", "--in-place"], "'': no such directory"),
-        (["compact", "{recent}", "--in-place", "--now-ms", "1700000000"], "milliseconds since 1970"),
+        (["compact", "{recent}", "--in-place", "--now-ms", "1700000000"], "give a time such as 2026-11-18T09:30:00Z"),
         (["compact", "{missing}", "--out", "{out}"], "no such directory"),
         (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--markers-below", "3"], "--rules coordinated"),
         (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--plain-below", "3"], "--rules coordinated"),
@@ -153,7 +153,7 @@ def test_dry_run_and_eligible_say_why_without_writing(tmp_path: Path, capsys: py
     (log / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 2\n")
     before = snapshot_of(log)
     assert main(["compact", str(log), "--in-place", "--dry-run", "--eligible", "--rules", "kafka"]) == 0
-    assert "not chosen: no cleanable bytes: first dirty offset 2" in capsys.readouterr().err
+    assert "nothing to clean: no cleanable bytes: first dirty offset 2" in capsys.readouterr().out
     assert snapshot_of(log) == before
 
 

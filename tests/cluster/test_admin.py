@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import IO
 
@@ -21,6 +22,7 @@ from headstone.log.topic_partition import TopicPartition
 from tests.cluster.test_wire import silent
 
 METADATA, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 32, 44
+TIMED_OUT = 7
 QUESTIONS = (METADATA, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 """What a failed connection is asked besides, for a better message, is not counted."""
 Answering = Callable[[int], bytes | None]
@@ -28,10 +30,12 @@ Answering = Callable[[int], bytes | None]
 
 
 class Broker:
-    """One broker of a cluster of one, whose answers are given."""
+    """One broker of a cluster of one, or with `others` that it tells of, whose answers are given. It counts as controller."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, *, seconds_max: float = 60) -> None:
         self.asked: list[int] = []
+        self.others: list[Host] = []
+        self._seconds_max = seconds_max
         self._answering = answering
         self._host: Host | None = None
 
@@ -48,7 +52,7 @@ class Broker:
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
             thread.start()
             try:
-                with Admin(Connection.parse(str(self._host), {}), seconds_max=5) as admin:
+                with Admin(Connection.parse(str(self._host), {}), seconds_max=self._seconds_max) as admin:
                     yield admin
             finally:
                 server.shutdown()
@@ -68,10 +72,10 @@ class Broker:
 
     def _metadata(self) -> bytes:
         assert self._host is not None
-        name, port = self._host
-        answer = (
-            Writer(flexible=True).tags().put("i", 0).array(1).put("i", 7).text(name).put("i", port).text(None).tags()
-        )
+        hosts = [self._host, *self.others]
+        answer = Writer(flexible=True).tags().put("i", 0).array(len(hosts))
+        for number, (name, port) in enumerate(hosts, start=7):
+            answer = answer.put("i", number).text(name).put("i", port).text(None).tags()
         return answer.text("id").put("i", 7).array(0).put("i", 0).tags().data
 
 
@@ -98,35 +102,141 @@ def test_a_question_that_a_new_connection_does_not_answer_is_not_repeated() -> N
     with broker.running() as admin:
         admin.describe([])
         admin.close()
-        with pytest.raises(NoAnswer, match="does not answer: it closed the connection"):
+        with pytest.raises(NoAnswer, match="does not answer: the broker closed the connection"):
             admin.topic_configs(["t"], broker=7)
     assert broker.asked == [METADATA, DESCRIBE_CONFIGS]
+
+
+def test_a_connection_that_is_lost_says_nothing_about_settings_that_have_worked() -> None:
+    """On a connection that never worked it may be that the broker asks for a login."""
+    broker = Broker(lambda key: None)
+    with broker.running() as admin:
+        admin.describe([])
+        for _ in range(2):
+            with pytest.raises(NoAnswer, match=r"the broker closed the connection$"):
+                admin.topic_configs(["t"], broker=7)
+        with pytest.raises(
+            MayHaveArrived, match=r"the broker closed the connection; the change may have been applied or not$"
+        ):
+            admin.alter_topic("t", {"a": "1"})
+    with (
+        broker.running() as admin,
+        pytest.raises(NoAnswer, match=r"if it asks for a login, security\.protocol is SASL_SSL"),
+    ):
+        admin.topic_configs(["t"])
 
 
 def test_a_change_whose_answer_was_lost_is_not_repeated() -> None:
     broker = Broker(lambda key: None)
     with broker.running() as admin:
-        with pytest.raises(MayHaveArrived, match="the change may or may not have arrived"):
+        with pytest.raises(MayHaveArrived, match="the change may have been applied or not"):
             admin.alter_topic("t", {"a": "1"})
         with pytest.raises(MayHaveArrived):
             admin.alter_topic("t", {"a": "1"})
     assert broker.asked == [METADATA, ALTER_CONFIGS, ALTER_CONFIGS]
 
 
+def hanging(awake: threading.Event) -> Broker:
+    def never(key: int) -> None:
+        awake.wait(3)
+
+    return Broker(never, seconds_max=0.3)
+
+
+def test_a_hold_goes_to_another_broker_if_the_one_that_counts_as_controller_hangs() -> None:
+    """Each of many changes would wait for it, and none would be made."""
+    awake = threading.Event()
+    hangs, other = hanging(awake), Broker(lambda key: altered(0))
+    with other.running() as neighbour, hangs.running() as admin:
+        hangs.others = [neighbour.connection.hosts[0]]
+        with pytest.raises(MayHaveArrived):
+            admin.alter_topic("t", {"a": "1"})
+        admin.alter_topic("t", {"a": "1"})
+        assert (hangs.asked.count(ALTER_CONFIGS), other.asked) == (1, [ALTER_CONFIGS])
+        awake.set()
+    awake.clear()
+    with other.running() as neighbour, hangs.running() as admin:
+        hangs.others = [neighbour.connection.hosts[0]]
+        for _ in range(3):
+            admin.alter_topic("t", {"a": "1"}, repeatable=True)
+        assert (hangs.asked.count(ALTER_CONFIGS), other.asked) == (2, [ALTER_CONFIGS] * 4)
+        awake.set()
+
+
+def test_a_hold_that_no_broker_answers_waits_once_for_each() -> None:
+    awake = threading.Event()
+    brokers = [hanging(awake) for _ in range(2)]
+    with brokers[1].running() as neighbour, brokers[0].running() as admin:
+        brokers[0].others = [neighbour.connection.hosts[0]]
+        asked = []
+        for _ in range(3):
+            with pytest.raises(MayHaveArrived):
+                admin.alter_topic("t", {"a": "1"}, repeatable=True)
+            asked.append(sum(broker.asked.count(ALTER_CONFIGS) for broker in brokers))
+        assert asked == [2, 3, 4]
+        awake.set()
+
+
+def test_what_speaks_against_a_change_is_asked_once_a_broker_is_reached_and_keeps_it_from_being_sent() -> None:
+    broker, partition = Broker(lambda key: altered(0)), TopicPartition("t", 0)
+    checks: list[list[int]] = []
+
+    def refuse() -> None:
+        checks.append(list(broker.asked))
+        raise Unfinished("too late")
+
+    with broker.running() as admin:
+        admin.describe([])
+        for change in (
+            partial(admin.alter_topic, "t", {"a": None}),
+            partial(admin.alter_broker, 7, {"a": None}),
+            partial(admin.alter_broker_default, {"a": None}),
+            partial(admin.reassign, {partition: None}),
+            partial(admin.elect_preferred, [partition]),
+        ):
+            with pytest.raises(Unfinished, match="too late"):
+                change(check=refuse)
+    with pytest.raises(Unfinished, match="nothing listens there"):
+        admin.alter_topic("t", {"a": None}, check=refuse)
+    assert checks == [[METADATA]] * 5
+    assert broker.asked == [METADATA]
+
+
 def test_a_change_that_nobody_could_be_told_has_not_arrived() -> None:
     with silent() as nobody:
         pass
     broker = Broker(lambda key: altered(0))
-    with broker.running() as admin, Admin(Connection.parse(str(nobody), {}), seconds_max=1) as alone:
+    with broker.running() as admin, Admin(Connection.parse(str(nobody), {}), seconds_max=60) as alone:
         admin.alter_topic("t", {"a": None})
         with pytest.raises(Unfinished, match="nothing listens there") as caught:
             alone.alter_topic("t", {"a": None})
     assert not isinstance(caught.value, MayHaveArrived)
 
 
+def test_a_change_for_which_the_controllers_did_not_answer_in_time_may_have_arrived() -> None:
+    """The broker passed it on, and says REQUEST_TIMED_OUT: nobody refused anything."""
+    timed_out = b"\0" + struct.pack(">ih", 0, TIMED_OUT) + b"\0\1\0"
+    with Broker(lambda key: altered(TIMED_OUT)).running() as admin:
+        for change in (partial(admin.alter_topic, "t", {"a": "1"}), partial(admin.alter_broker, 7, {"a": "1"})):
+            with pytest.raises(
+                MayHaveArrived, match=r"REQUEST_TIMED_OUT: no; the change may have been applied or not$"
+            ):
+                change()
+    with Broker(lambda key: timed_out).running() as admin, pytest.raises(MayHaveArrived, match="REQUEST_TIMED_OUT"):
+        admin.reassign({TopicPartition("t", 0): None})
+
+
+def test_a_change_that_no_broker_could_be_told_any_more_was_refused_by_nobody() -> None:
+    broker = Broker(lambda key: altered(0))
+    with broker.running() as admin:
+        admin.alter_topic("t", {"a": "1"})
+    with pytest.raises(NoAnswer, match=r"nothing listens there$"):
+        admin.alter_topic("t", {"a": "2"})
+
+
 def test_a_broker_that_is_off_is_told_by_its_number() -> None:
     broker = Broker(lambda key: None)
-    with broker.running() as admin, pytest.raises(Unfinished, match="broker 8: the cluster does not know where it is"):
+    with broker.running() as admin, pytest.raises(Unfinished, match="broker 8: its address is unknown to the cluster"):
         admin.log_dirs(8)
 
 

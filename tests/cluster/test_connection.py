@@ -47,7 +47,7 @@ def test_settings_are_parsed_once_into_one_value() -> None:
     ("settings", "said"),
     [
         ({"security.protocol": "TLS"}, "security.protocol TLS: known are PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
-        ({"bootstrap.servers": "b:2"}, "bootstrap.servers: the address is what --bootstrap names; leave it out"),
+        ({"bootstrap.servers": "b:2"}, "bootstrap.servers: the address is given as bootstrap; leave it out"),
         (
             {"sasl.password": "x"},
             "sasl.password has no meaning with security.protocol PLAINTEXT: name SASL_PLAINTEXT or SASL_SSL",
@@ -187,7 +187,7 @@ def test_what_a_client_has_no_word_for_is_refused_by_name(
     connection = Connection.parse("h:1", settings)
     for client, translate in clients.items():
         if client in refusing:
-            with pytest.raises(UsageError, match=f"--kafka-conf {name} means nothing to"):
+            with pytest.raises(UsageError, match=f"the Kafka setting {name} means nothing to"):
                 translate(connection)
         else:
             assert settings.keys() <= {*translate(connection)}  # type: ignore[misc]

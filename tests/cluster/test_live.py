@@ -38,7 +38,7 @@ def test_who_is_not_there_is_told_at_once() -> None:
 def test_settings_that_librdkafka_does_not_know_are_told_without_secrets() -> None:
     given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
     live = cluster(**given, sasl_oauthbearer_client_secret="hidden", no_such_setting="hidden")
-    with pytest.raises(UsageError, match=r"--kafka-conf: .*no\.such\.setting") as caught:
+    with pytest.raises(UsageError, match=r"Kafka settings: .*no\.such\.setting") as caught:
         live.describe(["t"])
     assert "hidden" not in str(caught.value)
 
@@ -46,7 +46,7 @@ def test_settings_that_librdkafka_does_not_know_are_told_without_secrets() -> No
 def test_settings_that_would_change_what_is_read_or_written_are_refused() -> None:
     """These connections are not looked at first: only librdkafka knows how."""
     given = {"security_protocol": "SSL", "enable_ssl_certificate_verification": "false"}
-    with pytest.raises(UsageError, match=r"isolation\.level: this command needs read_committed; leave it out"):
+    with pytest.raises(UsageError, match=r"isolation\.level: read_committed is needed here; leave it out"):
         next(cluster(**given, isolation_level="read_uncommitted").consume(PARTITION))
     for setting, value, needed in (
         ("enable.idempotence", "false", "true"),
@@ -54,5 +54,5 @@ def test_settings_that_would_change_what_is_read_or_written_are_refused() -> Non
         ("message.timeout.ms", "300000", "0"),
         ("max.in.flight.requests.per.connection", "5", "1"),
     ):
-        with pytest.raises(UsageError, match=f"{setting}: this command needs {needed}; leave it out"):
+        with pytest.raises(UsageError, match=f"{setting}: {needed} is needed here; leave it out"):
             cluster(**given, **{setting: value}).send(PARTITION, [], offset=0)

@@ -113,6 +113,6 @@ def test_the_same_settings_are_librdkafkas_and_others_are_still_refused() -> Non
     connection = Connection.parse("h:1", {**OIDC, URL: "https://id/token"})
     assert librdkafka_settings(connection).items() >= {**OIDC, URL: "https://id/token"}.items()
     with pytest.raises(
-        UsageError, match=r"--kafka-conf socket\.timeout\.ms means nothing to this command's own client"
+        UsageError, match=r"the Kafka setting socket\.timeout\.ms means nothing to this command's own client"
     ):
         wire_settings(Connection.parse("h:1", {**OIDC, URL: "https://id/token", "socket.timeout.ms": "5"}))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +79,10 @@ def tls_kafka(certificate: Certificate) -> Conversation:
     return conversation
 
 
+SILENCE_SECONDS = 4
+"""As long as each test waits in vain, and what all else in it has on a busy machine."""
+
+
 def told(host: Host, *, seconds_max: float = SECONDS_MAX, **settings: str) -> str:
     connection = Connection.parse(str(host), {name.replace("_", "."): value for name, value in settings.items()})
     with pytest.raises(Unfinished) as caught:
@@ -115,7 +119,9 @@ def test_where_nothing_listens() -> None:
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_who_accepts_and_says_nothing_is_given_up(protocol: str) -> None:
     with silent() as host:
-        assert told(host, seconds_max=0.2, security_protocol=protocol).endswith(": it said nothing for 0.2 s")
+        assert told(host, seconds_max=SILENCE_SECONDS, security_protocol=protocol).endswith(
+            f": it said nothing for {SILENCE_SECONDS} s"
+        )
     assert SECONDS_MAX == 10
 
 
@@ -129,21 +135,24 @@ def test_who_answers_a_byte_at_a_time_is_given_up_too() -> None:
             connection.sendall(b"\0")
 
     with serving(conversation) as host:
-        assert told(host, seconds_max=0.4).endswith("does not answer: it said nothing for 0.4 s")
+        assert told(host, seconds_max=SILENCE_SECONDS).endswith(
+            f"does not answer: it said nothing for {SILENCE_SECONDS} s"
+        )
         given_up.set()
 
 
 def test_all_hosts_together_have_the_time_of_one() -> None:
     """The last one still gets its share, and every one is named with its reason."""
-    started = time.monotonic()
     with silent() as first, silent() as second, serving(lambda connection: None) as third:
         connection = Connection.parse(f"{first},{second},{third}", {})
         with pytest.raises(Unfinished) as caught:
-            ask_cluster(connection, wire_settings(connection), None, seconds_max=0.9)
-    assert time.monotonic() - started < 5
+            ask_cluster(connection, wire_settings(connection), None, seconds_max=3 * SILENCE_SECONDS)
     messages = str(caught.value).split("; broker ")
     assert [str(host) in message for host, message in zip((first, second, third), messages, strict=True)] == [True] * 3
-    assert ["it said nothing for 0.3 s" in message for message in messages] == [True, True, False]
+    shares = [re.search(r"it said nothing for ([\d.]+) s", message) for message in messages]
+    assert [share is None for share in shares] == [False, False, True]
+    # The second one's is half of what is left, which is less the longer this process was kept from running.
+    assert [0 < float(share[1]) <= SILENCE_SECONDS for share in shares if share] == [True, True]
 
 
 def test_plain_kafka_spoken_to_a_tls_listener_and_the_reverse(tmp_path: Path) -> None:
@@ -175,9 +184,9 @@ def test_a_broker_that_stopped_answering_is_asked_once() -> None:
 
     with serving(conversation) as host:
         settings = wire_settings(Connection.parse(str(host), {}))
-        with BrokerConnection(host, settings, seconds_max=0.2) as broker:
+        with BrokerConnection(host, settings, seconds_max=SILENCE_SECONDS) as broker:
             for number in range(3):
-                with pytest.raises(Unfinished, match=r"does not answer: it said nothing for 0\.2 s"):
+                with pytest.raises(Unfinished, match=f"does not answer: it said nothing for {SILENCE_SECONDS} s"):
                     broker.earliest(TopicPartition("orders", number))
     assert [asked.acquire(timeout=0) for _ in range(2)] == [True, False]
 
@@ -198,6 +207,6 @@ def test_a_connection_that_is_not_opened_is_closed() -> None:
     }
     with serving(conversation) as host:
         settings = wire_settings(Connection.parse(str(host), given))
-        with pytest.raises(Unfinished, match=r"asks for no login: security\.protocol is PLAINTEXT or SSL"):
+        with pytest.raises(Unfinished, match=r"does not require a login: set security\.protocol to PLAINTEXT or SSL"):
             BrokerConnection(host, settings)
-        assert ended.wait(10)
+        assert ended.wait(60)

@@ -22,7 +22,6 @@ from headstone.spark.session import spark_session
 from headstone.storage.access import Access
 from testbed.faulty_s3 import FaultyS3, faulty_s3
 from testbed.machines import MachinesUnavailable, machine
-from testbed.s3 import S3Unavailable, versitygw, versitygw_program
 from testbed.spark_cluster import APPLICATION_CONF, SPECULATION, SparkCluster, spark_cluster
 from tests.clusters.backups import POLICY, Backup, upload
 from tests.demanded import demanded
@@ -41,16 +40,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    with demanded(S3Unavailable):
-        versitygw_program()
-    with versitygw(tmp_path_factory.mktemp("versitygw")) as settings:
-        yield settings
-
-
-@pytest.fixture(scope="session")
-def listening(server: Mapping[str, str]) -> Iterator[FaultyS3]:
-    with faulty_s3(server) as proxy:
+def listening(versitygw_settings: Mapping[str, str]) -> Iterator[FaultyS3]:
+    with faulty_s3(versitygw_settings) as proxy:
         yield proxy
 
 
@@ -112,8 +103,8 @@ def expected(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 @pytest.fixture(scope="session")
-def sample_url(sample: Path, server: Mapping[str, str]) -> str:
-    return upload(sample, server)
+def sample_url(sample: Path, versitygw_settings: Mapping[str, str]) -> str:
+    return upload(sample, versitygw_settings)
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +113,7 @@ def backup(sample_url: str, access: Access) -> Backup:
 
 
 @pytest.fixture(scope="session")
-def replicas(server: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def replicas(versitygw_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """URLs of three, by name; the second has lost a tombstone and kept what it deletes."""
     root = tmp_path_factory.mktemp("replicas")
     texts = {"one": "N[k] N[b] T[k] | N[z]", "two": "N[k] N[b] +1 | N[z]", "three": "N[k] N[b] T[k] | N[z]"}
@@ -130,4 +121,4 @@ def replicas(server: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
         history = History()
         history.append(text)
         history.write_partition(root / name, "t-0")
-    return {name: upload(root / name, server) for name in texts}
+    return {name: upload(root / name, versitygw_settings) for name in texts}

@@ -15,9 +15,9 @@ from headstone.spark.engine import OnSpark
 from headstone.storage.access import Access
 from testbed.faulty_s3 import FaultyS3, SeededFaults
 from testbed.spark_cluster import SparkCluster
-from tests.audit.replicas import findings
 from tests.clusters.backups import POLICY, Backup, compact_backup, facts_here, new_url, rows_by_partition
 from tests.clusters.moments import in_the_middle
+from tests.divergence.replicas import findings
 
 READS_THAT_PASS = 40
 """Of sixty: planning makes twenty, the keys twenty, the rewriting twenty. What waits are tasks in the middle of their work."""
@@ -92,7 +92,7 @@ def test_audit_of_three_replicas_finds_the_one_that_differs(
 ) -> None:
     groups = replicas_of([(name, find_partitions([url], access)) for name, url in replicas.items()])
     (audited,) = audit(groups, engine)
-    assert (findings(audited), audited.problems) == ([("deleted-reappears", "two", b"k")], [])
+    assert (findings(audited), audited.problems) == ([("deleted-reappears", "two", b"k")], ())
 
 
 def test_kafka_log_reads_every_record(spark: SparkSession, backup: Backup) -> None:

@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from headstone.lake import compaction
-from headstone.lake.compaction import Compacted, compact_partitions
-from headstone.lake.ingest import ingest
-from headstone.lake.job_plan import JobOptions
+from headstone.lake.jobs import compaction
+from headstone.lake.jobs.compaction import Compacted, compact_partitions
+from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.reading import records, table
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
+from headstone.lake.transfer.reading import records, table
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.spark.engine import OnSpark
 from headstone.storage.access import Access
 from testbed.faulty_s3 import FaultyS3
-from testbed.postgres import postgres
 from testbed.spark_cluster import SparkCluster
 from tests.clusters.backups import NOW_MS, new_url
 from tests.clusters.moments import in_the_middle
@@ -30,17 +29,11 @@ READS_THAT_PASS = 6
 """Of lists of keys: what waits are tasks in the middle of their work."""
 
 
-@pytest.fixture(scope="module")
-def metastore_url() -> Iterator[str]:
-    with postgres() as url:
-        yield url
-
-
 @pytest.fixture
-def lake(metastore_url: str, sample: Path, access: Access) -> Iterator[Lake]:
+def lake(postgres_url: str, sample: Path, access: Access) -> Iterator[Lake]:
     """The sample's partitions in extents of some hundred records. The database is emptied for the next test."""
-    made = create_lake(metastore_url, new_url(), settings=dict(access.settings), now_ms=0)
-    ingest(made, find_partitions([sample]), clock=lambda: NOW_MS, extent_bytes=50_000)
+    made = create_lake(postgres_url, new_url(), settings=dict(access.settings), now_ms=0)
+    ingest(made, find_partitions([sample]), clock=lambda: NOW_MS, settings=LogIngestSettings(extent_bytes=50_000))
     yield made
     with made.metastore.transaction() as connection:
         connection.exec_driver_sql("DROP SCHEMA public CASCADE")
@@ -64,8 +57,8 @@ def test_one_job_compacts_all_partitions_though_an_executor_is_killed(
     """Behind the buckets, answers come after every two runs, and are committed then."""
     monkeypatch.setattr(compaction, "PARTS_AT_ONCE", 2)
     before, names = tables(lake), lake.metastore.partitions()
-    options = JobOptions(path=path, commit_bytes=150_000)
-    job = partial(compact_partitions, lake, names, engine, now_ms=NOW_MS, options=options)
+    settings = JobSettings(path=path, commit_bytes=150_000)
+    job = partial(compact_partitions, lake, names, engine, now_ms=NOW_MS, settings=settings)
     with in_the_middle(proxy, job, suffix="", passing=READS_THAT_PASS) as (gate, finish):
         gate.wait_for(1)
         assert cluster.kill_executors(0) == 1

@@ -71,10 +71,11 @@ class Watch:
         self.sees()
 
     def sees(self, part: PartitionSeen | None = None, *, at_ms: int = START_MS, **changes: object) -> Decision:
-        parts = self.look.partitions if part is None else (part,)
+        if part is not None:
+            changes["partitions"] = (part,)
         if changes.get("overrides", HOLD) != HOLD:
             changes.setdefault("held_on", ())
-        self.look = replace(self.look, asked_ms=at_ms, partitions=parts, **changes)  # type: ignore[arg-type]
+        self.look = replace(self.look, asked_ms=at_ms, **changes)  # type: ignore[arg-type]
         decision = decide(self.memory, self.look, at_ms, MARGINS, self.allowed)
         self.memory = decision.memory
         return decision

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headstone.coordination.guard_values import HOLD, AlarmKind, Allowed, Memory, PartitionSeen, State, Verify
+from headstone.coordination.guard_values import HOLD, AlarmKind, Allowed, Memory, PartitionSeen, SetHold, State, Verify
 from headstone.coordination.guarding import decide
 from tests.coordination.guard_watch import (
     BEHIND,
@@ -45,6 +45,33 @@ def test_one_look_that_was_missed_makes_nobody_be_read_for_a_retention_that_is_t
         assert decision.actions == (alarm(AlarmKind.RETENTION_TOO_SHORT),)
     gap_ms = 2 * MARGINS.poll_ms + MARGINS.effect_ms + 1
     assert watch.sees(partition(), at_ms=last_ms + gap_ms).actions[1:] == VERIFY_ALL
+
+
+@pytest.mark.parametrize(("after_ms", "days"), [(1, 1), (MARGINS.metadata_age_ms, 1), (MARGINS.metadata_age_ms + 1, 2)])
+def test_a_raised_retention_counts_once_no_broker_can_stamp_by_the_old_one(after_ms: int, days: int) -> None:
+    """after_ms: how long after the look that showed it the replica was last known to have everything."""
+    watch = Watch()
+    raised_ms = START_MS + HOUR_MS
+    watch.sees(at_ms=raised_ms, delete_retention_ms=2 * DAY_MS)
+    watch.sees(at_ms=raised_ms + MARGINS.metadata_age_ms + after_ms)
+    gone = watch.sees(BEHIND, at_ms=raised_ms + HOUR_MS)
+    slack_ms = days * DAY_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
+    assert gone.statuses[0].unsafe_ms == raised_ms + after_ms + slack_ms
+    half_ms = raised_ms + after_ms + slack_ms // 2
+    assert (watch.sees(at_ms=half_ms - 1).actions, [*map(type, watch.sees(at_ms=half_ms + 1).actions)]) == (
+        (),
+        [SetHold],
+    )
+
+
+def test_a_lowered_retention_counts_from_the_last_look_that_saw_the_old_one() -> None:
+    """It may have been in force right after that look, less how old its answer was."""
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
+    watch.sees(at_ms=START_MS + 2 * HOUR_MS)
+    lowered = watch.sees(at_ms=START_MS + 3 * HOUR_MS, delete_retention_ms=6 * HOUR_MS)
+    in_force_ms = START_MS + 2 * HOUR_MS - MARGINS.metadata_age_ms
+    assert lowered.statuses[0].unsafe_ms == in_force_ms + 6 * HOUR_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
 
 
 def new_topic(**changes: object) -> Watch:

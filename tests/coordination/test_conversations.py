@@ -1,8 +1,4 @@
-"""Golden conversations: what the real Replica and Leader say to each other, told as text files to be read as stories.
-
-A file of `conversations/` has comments (`#`), commands at the left margin, and under each command, indented, what came of
-it. The whole text is compared. After a change of the protocol, `HEADSTONE_REWRITE=1 python -m pytest tests/coordination`
-writes the indented lines anew, and the diff is what to review.
+"""Golden conversations (`golden.py`): what the real Replica and Leader say to each other, told in `conversations/`.
 
 In a command MCCO and MXFO are what the log proves. Members and readers are separated by spaces:
 `1 starts with MCCO 80 MXFO 60`, `1 starts on an empty disk`, `1 stops`, `1 restarts`, `1 restarts with MCCO 60 MXFO 60`,
@@ -14,8 +10,6 @@ of a link: `lose 1 -> 2`, `hold 1 -> 2`, and `mend 1 -> 2` with `, twice` or `, 
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +18,7 @@ import pytest
 
 from headstone.coordination import leader as leading
 from headstone.coordination.watermarks import ReplicaWatermarks
+from tests.coordination import golden
 from tests.coordination.world import (
     EMPTY_LOG,
     MINUTE_MS,
@@ -35,16 +30,10 @@ from tests.coordination.world import (
 )
 
 CONVERSATIONS = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
-REWRITE = "HEADSTONE_REWRITE"
-INDENT = "    "
 PROVED = r"MCCO (?P<mcco>\d+) MXFO (?P<mxfo>\d+)"
 WHO = r"(?P<who>\d+)"
 SET = r"members (?P<members>[\d ]+)(?:, readers (?P<readers>[\w ]+))?"
 LINK = r"(?P<sender>\d+) -> (?P<to>\d+)"
-
-
-class BadConversation(ValueError):
-    pass
 
 
 def proved(said: re.Match[str]) -> ReplicaWatermarks:
@@ -151,40 +140,21 @@ COMMANDS: dict[str, Callable[[World, re.Match[str]], None]] = {
 }
 
 
-def obey(world: World, line: str) -> None:
-    for pattern, command in COMMANDS.items():
-        said = re.fullmatch(pattern, line)
-        if said is not None:
-            command(world, said)
-            return
-    raise BadConversation(f"not a command: {line}")
-
-
 def converse(text: str) -> str:
-    """The text with everything below a command as it is today."""
     world = World()
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line.startswith(INDENT):
-            continue
-        lines.append(line)
-        if line and not line.startswith("#"):
-            world.told.clear()
-            obey(world, line)
-            world.settle()
-            lines += [INDENT + told for told in world.told]
-    return "".join(f"{line}\n" for line in lines)
+
+    def answer(line: str) -> list[str]:
+        world.told.clear()
+        golden.obey(world, COMMANDS, line)
+        world.settle()
+        return world.told
+
+    return golden.converse(text, answer)
 
 
 @pytest.mark.parametrize("path", CONVERSATIONS, ids=lambda path: path.stem)
 def test_the_conversation_goes_as_written(path: Path) -> None:
-    written = path.read_text(encoding="utf-8")
-    told = converse(written)
-    if os.environ.get(REWRITE) == "1":
-        path.write_text(told, encoding="utf-8")
-        written = told
-    lines = difflib.unified_diff(written.splitlines(), told.splitlines(), "written", "told", lineterm="")
-    assert told == written, "\n".join(["", *lines])
+    golden.compare(path, converse(path.read_text(encoding="utf-8")))
 
 
 def test_every_conversation_says_what_it_shows() -> None:
@@ -194,7 +164,7 @@ def test_every_conversation_says_what_it_shows() -> None:
 
 
 def test_what_is_not_a_command_is_refused() -> None:
-    with pytest.raises(BadConversation, match="not a command: 1 pols"):
+    with pytest.raises(golden.BadConversation, match="not a command: 1 pols"):
         converse("1 starts on an empty disk\n1 pols\n")
 
 

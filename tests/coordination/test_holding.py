@@ -15,6 +15,7 @@ from headstone.coordination.guard_values import (
     Configs,
     HoldByDefault,
     ReleaseDefault,
+    SetHold,
     State,
     Verdict,
 )
@@ -87,6 +88,71 @@ def test_a_default_of_which_nothing_is_known_is_put_back_once_somebody_answers()
     assert watch.sees(right, at_ms=later_ms, default_overrides=None).memory.default_hold == NO_DEFAULT
     told = watch.sees(right, at_ms=later_ms + 1, default_overrides=DEFAULT_HOLD)
     assert told.actions == (ReleaseDefault(restore=NO_DEFAULT),)
+
+
+def let_go_before_the_default_is_there() -> tuple[Watch, int]:
+    """The robot comes a minute after the hold, and the replica right after it. When the cluster default was last asked for."""
+    watch = undone_by_a_robot()
+    assert BY_DEFAULT in watch.sees(at_ms=UNDONE_MS, overrides=NOTHING).actions
+    assert BY_DEFAULT in watch.sees(partition(), at_ms=UNDONE_MS + SECOND_MS).actions
+    right = partition(verdict=Verdict.RIGHT, read_ms=UNDONE_MS + SECOND_MS)
+    asked_ms = UNDONE_MS + 30 * SECOND_MS
+    let_go = watch.sees(right, at_ms=asked_ms)
+    assert (let_go.statuses[0].state, let_go.memory.default_hold) == (State.FINE, NO_DEFAULT)
+    return watch, asked_ms
+
+
+def test_a_default_that_arrives_after_everyone_is_back_is_released() -> None:
+    """The call was on its way when nothing was left to hold for."""
+    watch, asked_ms = let_go_before_the_default_is_there()
+    there_ms = asked_ms + MARGINS.effect_ms
+    assert watch.sees(at_ms=there_ms - 1).actions == ()
+    arrived = watch.sees(at_ms=there_ms, default_overrides=DEFAULT_HOLD, held_on=(1, 2, 3))
+    assert arrived.actions == (ReleaseDefault(restore=NO_DEFAULT),)
+    done = watch.sees(at_ms=there_ms + NEWS_MS, default_overrides=NO_DEFAULT, held_on=())
+    assert (done.actions, done.memory.default_hold) == ((), None)
+
+
+def held_again_before_the_default_is_restored() -> tuple[Watch, int]:
+    """The replica goes away again at once, for half a day. When the second hold is in effect."""
+    watch, asked_ms = let_go_before_the_default_is_there()
+    watch.sees(BEHIND, at_ms=asked_ms + SECOND_MS)
+    again_ms = asked_ms + 13 * HOUR_MS
+    assert any(isinstance(action, SetHold) for action in watch.sees(at_ms=again_ms).actions)
+    held = watch.sees(at_ms=again_ms + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
+    assert (held.statuses[0].state, held.memory.default_hold) == (State.HELD, NO_DEFAULT)
+    return watch, again_ms + SECOND_MS
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "after_ms"),
+    [(AlarmKind.CHANGED_BY_PERSON, MARGINS.robot_ms + NEWS_MS), (AlarmKind.UNDONE_BY_ROBOT, NEWS_MS)],
+)
+def test_the_default_of_an_earlier_hold_answers_a_robot_only_and_only_where_it_may(
+    kind: AlarmKind, after_ms: int, allowed: bool
+) -> None:
+    watch, held_ms = held_again_before_the_default_is_restored()
+    watch.allowed = Allowed(cluster_default=allowed)
+    noticed_ms = held_ms + after_ms
+    assert watch.sees(at_ms=noticed_ms, overrides=NOTHING).actions[0] == alarm(kind)
+    answer = watch.sees(at_ms=noticed_ms + SECOND_MS, held_on=(1, 2, 3))
+    answers = allowed and kind is AlarmKind.UNDONE_BY_ROBOT
+    assert (BY_DEFAULT in answer.actions, answer.statuses[0].state is State.HELD) == (answers, answers)
+    back_ms = noticed_ms + HOUR_MS
+    watch.sees(partition(), at_ms=back_ms)
+    right = partition(verdict=Verdict.RIGHT, read_ms=back_ms)
+    late = watch.sees(right, at_ms=back_ms + SECOND_MS, default_overrides=DEFAULT_HOLD)
+    assert ReleaseDefault(restore=NO_DEFAULT) in late.actions
+
+
+def test_a_default_that_was_asked_for_is_forgotten_once_it_cannot_arrive_any_more() -> None:
+    watch, asked_ms = let_go_before_the_default_is_there()
+    over_ms = asked_ms + MARGINS.effect_ms + MARGINS.metadata_age_ms
+    unknown, late = (watch.sees(at_ms=over_ms - 1, default_overrides=told) for told in (None, NO_DEFAULT))
+    assert (unknown.memory.default_hold, late.memory.default_hold) == (NO_DEFAULT, NO_DEFAULT)
+    over = watch.sees(at_ms=over_ms + 1)
+    assert (over.actions, over.memory.default_hold, over.memory.hold) == ((), None, None)
 
 
 def held_by_somebodys_default() -> Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,21 +11,29 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
-RUNNERS = {".py": [sys.executable], ".sh": ["bash"]}
+RUNNERS = {
+    ".py": [sys.executable],
+    ".sh": ["bash"],
+    ".ipynb": [sys.executable, "-m", "nbconvert", "--execute", "--stdout", "--to", "notebook"],
+}
 FOUND = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in RUNNERS)
+SUBMITTED = "compact_job.py"
+"""By tests/clusters/test_submit.py."""
 SECONDS_MAX = 600
 """An example takes half a minute; this is for a machine that does ten other things."""
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", [name for name in FOUND if name != SUBMITTED])
 def test_example(name: str, tmp_path: Path) -> None:
     path = EXAMPLES / name
     bin_dir = Path(sys.executable).parent
-    env = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    work = tmp_path / "work"
+    work.mkdir()
+    env = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(work)}
     ended = subprocess.run(
         [*RUNNERS[path.suffix], str(path)],
-        cwd=tmp_path,
-        env=env,
+        cwd=work,
+        env={**env, "IPYTHONDIR": str(tmp_path / "ipython"), "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter")},
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
@@ -32,8 +41,13 @@ def test_example(name: str, tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert "live keys" in ended.stdout
-    assert list(tmp_path.iterdir()) == [], "an example cleans up behind itself"
+    assert list(work.iterdir()) == [], "an example cleans up behind itself"
+
+
+def test_the_notebook_is_committed_without_what_it_printed() -> None:
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
 def test_there_are_examples() -> None:
-    assert FOUND == ["backup_sql.py", "compact_backup.sh"]
+    assert FOUND == ["backup_sql.py", "compact_backup.sh", "compact_job.py", "notebook.ipynb"]

@@ -25,7 +25,6 @@ from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import PartitionFacts, inspect
 from headstone.pipeline.report import PartitionReport
 from headstone.retention import survey
-from headstone.retention.policy import Policy, kafka_rules
 from tests.fuzz import expected
 from tests.fuzz.expected import Reading, Refused, Unjudged
 from tests.fuzz.logs import DELETE_RETENTION_MS, NOW_MS, PARTITION, Files, small_log
@@ -33,6 +32,7 @@ from tests.fuzz.mutations import mutate
 from tests.oracle.cleaner import CleanResult, Pass
 from tests.oracle.reader import apply, read_committed, view
 from tests.oracle.segments import Segment
+from tests.policies import policy_of
 
 INPUTS_PER_LOG = 40
 UNTOUCHED_SHARE = 0.01
@@ -133,7 +133,7 @@ class _InLine:
 
 def run_in_line() -> None:
     """For this process, from now on."""
-    inprocess.ThreadPoolExecutor = _InLine  # type: ignore[attr-defined, assignment]
+    inprocess.Threads = _InLine  # type: ignore[attr-defined, assignment]
 
 
 def write(files: Files, directory: Path) -> None:
@@ -154,29 +154,15 @@ def contents(directory: Path) -> Files:
     return found
 
 
-def policy(settings: Pass) -> Policy:
-    common = Policy(
-        now_ms=settings.now_ms,
-        delete_retention_ms=settings.delete_retention_ms,
-        producer_id_expiration_ms=settings.producer_expiration_ms,
-        segment_bytes=settings.segment_bytes,
-        index_keys_max=settings.keys_max,
-        tombstones_below=settings.mtro,
-        markers_below=settings.mxro,
-        plain_below=settings.plain_below,
-    )
-    return kafka_rules(common) if settings.rules == "kafka" else common
-
-
 def _inspected(logs: Path, settings: Pass) -> PartitionFacts:
-    facts = inspect(find_partitions([logs]), policy(settings), InProcess(), None)[0]
+    facts = inspect(find_partitions([logs]), policy_of(settings), InProcess(), None)[0]
     json.dumps(facts.as_json())
     return facts
 
 
 def _compacted(logs: Path, out: Path, given: Input) -> PartitionReport:
     request = CompactionRequest(
-        paths=(str(logs),), out=out, policy=policy(given.settings), path=given.path, progress=False
+        paths=(str(logs),), out=out, policy=policy_of(given.settings), path=given.path, progress=False
     )
     return compact(request, InProcess(), lambda text: None).partitions[0]
 

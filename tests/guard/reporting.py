@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headstone.agent.messages import Answered, BrokerReport, Hello, Receipt, ReplicaReport
 from headstone.coordination.guard_values import PartitionSeen, ReplicaSeen, TopicSeen
-from headstone.guard.reports import Answered, BrokerReport, Hello, Receipt, ReplicaReport
-from headstone.guard.truth import Truth
+from headstone.guard.agents.truth import Truth
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.broker_directory import CLUSTER
+from tests.agent.broker_directory import CLUSTER
 
 ORDERS = TopicPartition("orders", 0)
 BROKERS = (1, 2, 3)

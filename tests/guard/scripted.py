@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,7 @@ from headstone.cluster.encoding import Reader, Writer
 FETCH = 1
 LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM = 2, 3, 18, 32, 46, 55
 BROKERS = (1, 2, 3)
-NOT_LEADER, DENIED, CLUSTER_DENIED, UNKNOWN_TOPIC, TIMED_OUT = 6, 29, 31, 3, 7
+OUT_OF_RANGE, NOT_LEADER, DENIED, CLUSTER_DENIED, UNKNOWN_TOPIC, TIMED_OUT = 1, 6, 29, 31, 3, 7
 TOPIC_OVERRIDE, DEFAULT = 1, 5
 TOPIC = 2
 DEBUGGER, MAX_TIMESTAMP, ANY_TIMESTAMP = -2, -3, 0
@@ -49,7 +50,10 @@ class Model:
     unreadable: set[str] = field(default_factory=set)
     """Topics that this user may not read."""
     records: bytes = b""
-    """From any offset of any partition."""
+    """From any offset of any partition, but for those before log_start."""
+    log_start: int = 0
+    uncommitted: int = 0
+    """Records at the end of each leader that consumers are not told of."""
     deleted: set[str] = field(default_factory=set)
     """Topics that metadata still shows."""
     topic_ids: dict[str, int] = field(default_factory=dict)
@@ -58,6 +62,8 @@ class Model:
     """Offset and timestamp of the first record of each partition."""
     controller_ms: int = -1
     asked: Counter[tuple[int, int]] = field(default_factory=Counter)
+    first_asked: dict[int, float] = field(default_factory=dict)
+    """By broker: when, on the clock of this process."""
     """Requests by broker and key."""
     ports: dict[int, int] = field(default_factory=dict)
 
@@ -98,6 +104,7 @@ def converse(model: Model, broker: int, connection: socket.socket, stream: IO[by
             7,
         )
         model.asked[broker, key] += 1
+        model.first_asked.setdefault(broker, time.monotonic())
         if broker in model.silent:
             continue
         body = data[10 + len(client) + flexible :]
@@ -174,7 +181,7 @@ def offsets(model: Model, broker: int, question: Reader, answer: Writer) -> None
             led = replica == DEBUGGER or model.leader(number) == broker
             error = model.refused.get(LIST_OFFSETS, 0 if led else NOT_LEADER)
             time_ms = model.newest_ms if timestamp == MAX_TIMESTAMP else -1
-            offset = 10 * broker if led else -1
+            offset = 10 * broker - (0 if replica == DEBUGGER else model.uncommitted) if led else -1
             if timestamp == ANY_TIMESTAMP and led:
                 offset, time_ms = model.first
             answer.put("ihqqi", number, error, time_ms, offset, 5).tags()
@@ -184,14 +191,14 @@ def offsets(model: Model, broker: int, question: Reader, answer: Writer) -> None
 
 def fetched(model: Model, broker: int, question: Reader, answer: Writer) -> None:
     question.take("iiiibii")
-    topics = [(question.name(), [question.take("iiqqi")[0] for _ in question.array()]) for _ in question.array()]
+    topics = [(question.name(), [question.take("iiqqi") for _ in question.array()]) for _ in question.array()]
     answer.put("ihi", 0, 0, 0).array(len(topics))
-    for name, numbers in topics:
-        answer.text(name).array(len(numbers))
-        for number in numbers:
-            data = b"" if name in model.unreadable else model.records
-            answer.put("ihqqq", number, DENIED if name in model.unreadable else 0, 0, 0, 0).array(0).put("i", -1)
-            answer.blob(data)
+    for name, places in topics:
+        answer.text(name).array(len(places))
+        for number, _, offset, _, _ in places:
+            error = DENIED if name in model.unreadable else OUT_OF_RANGE if offset < model.log_start else 0
+            answer.put("ihqqq", number, error, 0, 0, model.log_start).array(0).put("i", -1)
+            answer.blob(b"" if error else model.records)
 
 
 def reassignments(model: Model, broker: int, question: Reader, answer: Writer) -> None:

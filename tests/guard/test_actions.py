@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from headstone.cluster.questions import ConfigValue
+from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
@@ -24,28 +24,22 @@ from headstone.coordination.guard_values import (
     State,
 )
 from headstone.errors import Unfinished
-from headstone.guard.actions import Actions
-from headstone.guard.journal import Journal
-from headstone.guard.recollection import Recollection
-from headstone.guard.watching import Watcher
+from headstone.guard.acting.actions import Actions
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.memory import Recollection
+from headstone.guard.loop.watcher import Watcher
 from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, states, watcher
-from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
+from tests.guard.world import DAY_MS, MARGINS, ClusterTwin, Topic
 
 BACKOFF = "log.cleaner.backoff.ms"
 THREE = ("orders", "payments", "users")
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
-        yield opened
-
-
 def test_holds_come_first_and_the_one_that_is_due_first_before_the_others(journal: Journal) -> None:
     twin = ClusterTwin()
     actions = Actions(
-        "a", lease_ms=1_000, admin=twin, journal=journal, clock=twin.clock, recollection=Recollection(journal),
-        readmissions=None,
+        "a", lease_ms=1_000, margins=Margins(), admin=twin, journal=journal, clock=twin.clock,
+        recollection=Recollection(journal), readmissions=None,
     )  # type: ignore[arg-type]  # fmt: skip
     later, sooner = (SetHold(topic="t", configs=HOLD, by_ms=ms, reason="behind") for ms in (20, 10))
     ask, end = AskBrokers(topic="t", brokers=(1,)), EndPasses(topic="t")
@@ -158,7 +152,7 @@ def test_a_restart_that_a_round_has_not_reached_is_asked_for_in_the_next(
         raise Unfinished("the journal cannot be written: database is locked")
 
     with monkeypatch.context() as patched:
-        patched.setattr("headstone.guard.actions.carry_out", lost)
+        patched.setattr("headstone.guard.acting.actions.carry_out", lost)
         with pytest.raises(Unfinished):
             after(twin, guard, 1_000)
     assert not any(BACKOFF in changes for _, changes in twin.changes)

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headstone.coordination.guard_values import OffsetSpan, Verdict, Verify
-from headstone.errors import UsageError
-from headstone.guard.agent import Agent
-from headstone.guard.agent_readings import STALLED_S_MAX, ByAgents
-from headstone.guard.replica_deletions import DeletionsDigest, DeletionsScan
-from headstone.guard.reports import (
+from headstone.agent import replica_deletions
+from headstone.agent.agent import Agent
+from headstone.agent.messages import (
     SPANS_MAX,
     Hello,
     SpanAnswered,
@@ -23,8 +20,14 @@ from headstone.guard.reports import (
     decode_report,
     encode_report,
 )
-from headstone.guard.truth import Truth
-from tests.guard.broker_directory import CLUSTER, BrokerDirectory
+from headstone.agent.replica_deletions import DeletionsDigest, DeletionsScan
+from headstone.coordination.guard_values import OffsetSpan, Verdict, Verify
+from headstone.errors import UsageError
+from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.verification import STALLED_S_MAX, ByAgents
+from headstone.guard.verification.verdicts import Judged
+from headstone.log.layout import HEADER_BYTES
+from tests.agent.broker_directory import CLUSTER, BrokerDirectory
 from tests.guard.reporting import BROKERS, ORDERS, Beside, Clock, looked, partition_seen, replica_report, topic_seen
 
 NAME = "orders-0"
@@ -53,9 +56,21 @@ def test_tombstones_and_markers_of_a_span_are_counted_whatever_else_is_there(tmp
     assert whole.count == 4
     assert digest(tmp_path / "2", LOG, 2, 9) == whole
     assert digest(tmp_path / "3", "+2 T[a] +1 C1 +1 N[~e] | +1 A1 N[g]", 0, 10) == whole, "values are nobody's concern"
-    assert digest(tmp_path / "4", LOG, 0, 10, bytes_max=1) == whole, "a batch at a time"
+    assert digest(tmp_path / "4", LOG, 0, 10, bytes_max=1) == whole, "a segment at a time"
     counts = [digest(tmp_path / f"{start}-{end}", LOG, start, end) for start, end in ((3, 9), (2, 8), (3, 4), (9, 9))]
     assert [None if told is None else told.count for told in counts] == [3, 3, 0, 0]
+
+
+@pytest.mark.parametrize("window_bytes", [HEADER_BYTES, 100, 200])
+@pytest.mark.parametrize("bytes_max", [1, ALL_BYTES])
+def test_segments_that_are_read_in_several_windows_tell_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_bytes: int, bytes_max: int
+) -> None:
+    """With room for a header alone, for a batch, for two."""
+    whole = [digest(tmp_path / f"whole-{start}", LOG, start, end) for start, end in ((0, 10), (3, 9))]
+    monkeypatch.setattr(replica_deletions, "WINDOW_BYTES", window_bytes)
+    some = [digest(tmp_path / f"{start}", LOG, start, end, bytes_max=bytes_max) for start, end in ((0, 10), (3, 9))]
+    assert some == whole
 
 
 @pytest.mark.parametrize("terms", [
@@ -124,16 +139,16 @@ class Cluster:
             self.truth.report(decode_report(encode_report(report)))
 
     def read(self, wanted: Verify = WANTED, *, meanwhile: Callable[[], None] | None = None) -> Verdict:
-        def wire(asked: Verify) -> dict[int, Verdict]:
+        def wire(asked: Verify) -> dict[int, Judged]:
             self.read_over_the_wire.append(asked)
-            return {asked.broker: Verdict.UNJUDGED}
+            return {asked.broker: Judged(verdict=Verdict.UNJUDGED)}
 
         def sleep(seconds: float) -> None:
             self.waited_s += seconds
             (meanwhile or self.report)()
 
         self.by_agents = self.by_agents or ByAgents(wire, self.truth, clock_s=lambda: self.waited_s, sleep=sleep)
-        return self.by_agents(wanted)[wanted.broker]
+        return self.by_agents(wanted)[wanted.broker].verdict
 
 
 def test_a_replica_that_has_what_its_leader_has_is_right_and_is_not_copied(tmp_path: Path) -> None:
@@ -229,5 +244,5 @@ def test_nobody_answers_what_was_not_asked_and_nobody_asks_too_much() -> None:
     asked = [truth.asking(question) for question in others]
     for asking in asked:
         asking.__enter__()
-    with pytest.raises(UsageError, match="spans already"), truth.asking(QUESTION):
+    with pytest.raises(UsageError, match="already working on"), truth.asking(QUESTION):
         pass

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from headstone.guard.authentication import CHALLENGE_AGE_MS_MAX, Refusal, Refused
-from headstone.guard.clocks import Reading, largest_difference_ms
-from headstone.guard.partition_truth import PartitionTruth
-from headstone.guard.reports import Answered, Hello, Question, Receipt
-from headstone.guard.truth import CLOCK_MS_MAX, NOT_A_MEMBER, NOT_WATCHED, Truth
+from headstone.agent.authentication import CHALLENGE_AGE_MS_MAX, Refusal, Refused
+from headstone.agent.messages import Answered, Hello, Question, Receipt
+from headstone.guard.agents.partition_truth import PartitionTruth
+from headstone.guard.agents.truth import CLOCK_MS_MAX, NOT_A_MEMBER, NOT_WATCHED, Truth
+from headstone.guard.looks.clock_skew import Reading, largest_difference_ms
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.broker_directory import CLUSTER
+from tests.agent.broker_directory import CLUSTER
 from tests.guard.reporting import (
     BROKERS,
     INTERVAL_MS,
@@ -206,7 +206,7 @@ def test_a_report_counts_once(truth: Truth, agents: dict[int, Beside], clock: Cl
     assert refusal(truth, captured) is Refusal.REPLAYED
     held_back = agents[1].made(replica_report(90, 90))
     agents[1].tells(replica_report(40, 40))
-    assert refusal(truth, held_back) is Refusal.REPLAYED, "a newer one was taken"
+    assert refusal(truth, held_back) is Refusal.REPLAYED, "a newer one from this broker, was accepted"
     assert refusal(truth, replace(held_back, broker=2)) is Refusal.REPLAYED, "the challenge was another broker's"
     late = agents[2].made(replica_report())
     clock.now_ms += CHALLENGE_AGE_MS_MAX
@@ -238,7 +238,7 @@ def test_of_two_agents_beside_one_broker_the_later_one_counts(truth: Truth) -> N
 
 
 def test_nobody_is_heard_before_the_guard_knows_its_cluster(clock: Clock) -> None:
-    with pytest.raises(Refused, match="not seen its cluster"):
+    with pytest.raises(Refused, match="not looked at its cluster"):
         Beside(Truth(clock=clock), 1).made()
 
 
@@ -312,6 +312,22 @@ def test_a_tombstone_is_gone_everywhere_only_by_everybodys_word_of_one_moment(
     assert found is not None
     assert found.unknown == (1,)
     assert truth.whereabouts(TopicPartition("ghost", 0), 7) is None
+
+
+def test_a_tombstone_that_each_lacked_at_another_moment_may_be_somewhere(
+    truth: Truth, agents: dict[int, Beside]
+) -> None:
+    """One that had it may have given it to one that had told already, and lost it then."""
+    rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
+    truth.ask(ORDERS, 7)
+    told = []
+    for _ in range(2):
+        for broker in BROKERS:
+            agents[broker].tells(replica_report(50, 50), answers=answered(False))
+        found = truth.whereabouts(ORDERS, 7)
+        assert found is not None
+        told.append((found.unknown, found.gone_everywhere))
+    assert told == [(BROKERS, False), ((), True)]
 
 
 def test_answers_that_nobody_asked_for_are_not_kept(truth: Truth, agents: dict[int, Beside]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,42 +9,40 @@ import pytest
 
 from headstone.cli.guard_watch import status_lines
 from headstone.cli.output import Output
+from headstone.cluster.refusals import NoAnswer
 from headstone.coordination.guard_values import DEFAULT_HOLD, RATIO, AlarmKind, Allowed, State, Verdict, Verify
 from headstone.errors import Unfinished
-from headstone.guard.alarms import (
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.loop.alarms import (
     ADVICE,
     BY_DEFAULT,
     CLUSTER_LOST,
     DEFAULT_ASKED,
     DEFAULT_CHANGED,
     JOURNAL_LOST,
+    ONLY_COPY,
     OTHER_TOPICS,
     OUT_OF_REACH,
     REFUSED,
+    UNANSWERED,
     UNREADABLE,
     UNSEEN,
 )
-from headstone.guard.asking import journal_status
-from headstone.guard.journal import Journal
-from headstone.guard.readings import Readings
-from headstone.guard.status import status_document
-from headstone.guard.telling import alarm_words, news
-from headstone.guard.watching import Round
+from headstone.guard.loop.rounds import Round
+from headstone.guard.monitoring.current_status import journal_status
+from headstone.guard.monitoring.log_lines import alarm_words, news
+from headstone.guard.monitoring.status import status_document
+from headstone.guard.verification.background import Readings
+from headstone.guard.verification.verdicts import Judged
 from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, MARGINS, ClusterTwin, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
-        yield opened
-
-
 def test_every_alarm_has_advice_a_heading_in_the_runbook_and_an_alert() -> None:
     page = (ROOT / "docs" / "guard.md").read_text()
-    alarms = {*map(str, AlarmKind), CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNREADABLE, UNSEEN}
+    alarms = {*map(str, AlarmKind), CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNANSWERED, UNREADABLE, UNSEEN}
     assert alarms == {key for key in ADVICE if isinstance(key, str)}
     assert [kind for kind in alarms if f"### {kind}\n" not in page] == []
     assert [kind for kind in alarms if f'headstone_guard_alarm{{kind="{kind}"}}' not in page] == []
@@ -90,10 +87,10 @@ def test_what_to_do_about_a_robot_depends_on_what_is_allowed_and_what_it_reaches
     for number, (allowed, overrides) in enumerate(cases):
         with Journal.open(tmp_path / f"{number}.sqlite", cluster_id=CLUSTER_ID) as journal:
             said.append(undone(journal, allowed, overrides=overrides)[1])
-    leave = "tell the robot to leave the three settings alone"
+    leave = "configure the automation to leave the three settings alone"
     assert said == [
         [f"{UNDONE}; {leave}, or restart the guard with --allow cluster-default"],
-        [f"{UNDONE}: {BY_DEFAULT}; {leave}: until then every topic without overrides of its own is held too"],
+        [f"{UNDONE}: {BY_DEFAULT}; {leave}: until then every topic without its own overrides is held too"],
         [f"{UNDONE}: {OUT_OF_REACH}; {leave}, or bring the replica back in time"],
     ]
 
@@ -107,6 +104,21 @@ def test_a_guard_that_is_restarted_with_leave_for_the_cluster_default_uses_it_at
     assert [(alarm.kind, alarm.detail) for alarm in alarms] == [
         (AlarmKind.UNDONE_BY_ROBOT, DEFAULT_ASKED), (AlarmKind.UNDONE_BY_ROBOT, BY_DEFAULT),
     ]  # fmt: skip
+
+
+def test_a_copy_that_is_left_alone_is_told_once_without_advice_to_wait_for_others(journal: Journal) -> None:
+    """A partition with one replica moved from broker 2 to broker 1."""
+    twin = ClusterTwin(orders=Topic(replicas=(2,), isr=(2,)))
+    guard = watcher(twin, journal)
+    after(twin, guard, 1_000)
+    twin.topics["orders"].replicas = twin.topics["orders"].isr = (1,)
+    (alarm,) = after(twin, guard, 1_000).alarms
+    words = alarm_words(alarm)
+    assert words.startswith(
+        f"orders-0, broker 1: a replica cannot be judged: {ONLY_COPY}; no other copy is left to compare it with"
+    )
+    assert [text for text in ("bring the other", "headstone audit") if text in words] == []
+    assert after(twin, guard, 1_000).alarms == ()
 
 
 def test_a_cluster_default_that_is_refused_is_not_said_to_hold(journal: Journal) -> None:
@@ -185,10 +197,10 @@ class Broker:
         self.guard = watcher(twin, journal, verdict=None)
         self.guard._readings = Readings(self.read, journal, clock=twin.clock, beside=False)
 
-    def read(self, wanted: Verify) -> dict[int, Verdict]:
+    def read(self, wanted: Verify) -> dict[int, Judged]:
         if self.error is not None:
             raise self.error
-        return {wanted.broker: Verdict.RIGHT}
+        return {wanted.broker: Judged(verdict=Verdict.RIGHT)}
 
 
 def unreadable(twin: ClusterTwin, journal: Journal) -> tuple[Broker, Round]:
@@ -208,7 +220,7 @@ def test_a_replica_that_cannot_be_read_is_an_alarm_with_its_reason_until_a_readi
     assert [(alarm.kind, alarm.partition, alarm.broker, alarm.detail) for alarm in result.alarms] == [
         (UNREADABLE, 0, 3, "No space left on device")
     ]
-    words = "orders-0, broker 3: a replica cannot be read: No space left on device; give the guard READ on the topic"
+    words = "orders-0, broker 3: a replica cannot be read: No space left on device; fix the named cause"
     status = journal_status(journal, now_ms=twin.now_ms, why="not asked")
     (line,) = [line for line in status_lines(status, Output()) if line.startswith("ALARM")]
     assert line.startswith(f"ALARM {words}")
@@ -219,6 +231,24 @@ def test_a_replica_that_cannot_be_read_is_an_alarm_with_its_reason_until_a_readi
     assert (alarm.detail, alarm.first_ms) == ("this user lacks READ on the topic", result.alarms[0].first_ms)
     broker.error = None
     assert (kinds(after(twin, broker.guard, 30_000)), states(after(twin, broker.guard, 30_000))) == ([], [State.FINE])
+
+
+@pytest.mark.parametrize(
+    ("error", "alarms"),
+    [
+        (NoAnswer("broker b:9092 does not answer: the broker closed the connection"), [[], [], [UNREADABLE], [UNREADABLE]]),
+        (Unfinished("this user lacks READ on the topic"), [[UNREADABLE]] * 4),
+    ],
+    ids=["a packet that is lost", "a permission that is missing"],
+)  # fmt: skip
+def test_a_reading_that_fails_once_is_no_alarm(error: Exception, alarms: list[list[str]], journal: Journal) -> None:
+    twin = ClusterTwin()
+    broker = Broker(twin, journal)
+    broker.error = error
+    held_at_half_a_day(twin, broker.guard)
+    after(twin, broker.guard, 1_000)
+    twin.start(3)
+    assert [kinds(after(twin, broker.guard, 1_000)) for _ in range(4)] == alarms
 
 
 def test_a_guard_that_is_started_again_still_tells_of_a_replica_that_cannot_be_read(journal: Journal) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headstone.coordination.guard_values import HOLD
-from headstone.guard.checks import ClusterFacts, Finding, Severity, TopicFacts, check
+from headstone.guard.check.rules import ClusterFacts, Finding, Severity, TopicFacts, check
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 TOOL = "kafka-configs.sh --bootstrap-server k:9092 --entity-type"
@@ -43,7 +43,7 @@ def test_a_retention_below_the_planned_outage_is_a_danger_with_its_fix() -> None
     assert (finding.name, finding.severity, finding.where, finding.default) == (
         "short-retention", Severity.DANGER, "topic orders", False,
     )  # fmt: skip
-    assert finding.figure == "delete.retention.ms is 3600000 (1 h); outages of 12 h are planned for or were seen"
+    assert finding.figure == "delete.retention.ms is 3600000 (1 h); outages of 12 h are planned for or have occurred"
     assert finding.fix == f"{TOOL} topics --entity-name orders --alter --add-config delete.retention.ms=86400000"
 
 
@@ -65,7 +65,7 @@ def test_without_a_planned_outage_the_guards_own_needs_count() -> None:
     (finding,) = check(replace(CLUSTER, topics=(short,), outage_max_ms=None))
     assert (
         finding.figure
-        == "delete.retention.ms is 60000 (1 min); the guard alone needs 2 min 50 s to see an outage and to hold"
+        == "delete.retention.ms is 60000 (1 min); the guard alone needs 2 min 50 s to notice an outage and hold the topic"
     )
     longer = topic({"delete.retention.ms": str(HOUR_MS)})
     assert check(replace(CLUSTER, topics=(longer,), outage_max_ms=None)) == ()
@@ -77,7 +77,7 @@ def test_a_recipe_from_the_web_is_named_with_what_it_comes_to() -> None:
     assert (short.name, hurried.name) == ("short-retention", "hurried-compaction")
     assert (
         hurried.figure
-        == "segment.ms 100, min.cleanable.dirty.ratio 0.01: a deletion may be gone 200 ms after it was written"
+        == "segment.ms 100 (100 ms), min.cleanable.dirty.ratio 0.01: a delete may be gone 200 ms after it was written"
     )
     assert (
         hurried.fix
@@ -95,7 +95,7 @@ def test_a_recipe_of_the_brokers_defaults_is_judged_too_and_set_to_kafkas_own() 
     assert [(finding.topics, finding.default) for finding in (of_a, of_both, of_b)] == [
         (("a",), False), (("a", "b"), True), (("b",), False),
     ]  # fmt: skip
-    assert of_both.figure.startswith("segment.ms 100, max.compaction.lag.ms 1000: ")
+    assert of_both.figure.startswith("segment.ms 100 (100 ms), max.compaction.lag.ms 1000 (1 s): ")
     assert of_both.fix == (
         f"{TOOL} brokers --entity-default --alter --add-config "
         "log.roll.ms=604800000,log.cleaner.max.compaction.lag.ms=9223372036854775807"
@@ -188,7 +188,7 @@ def test_producers_are_forgotten_under_transactions_v2_too_for_there_are_old_cli
 def test_clocks_and_tiered_metadata_are_of_the_cluster() -> None:
     clocks, metadata = check(replace(CLUSTER, skew_ms=3_600_000, tiered_metadata_policy="compact"))
     assert (clocks.name, clocks.where) == ("clocks-differ", "cluster")
-    assert clocks.figure == "two brokers' clocks may differ by 1 h; 5 s are allowed for"
+    assert clocks.figure == "two brokers' clocks may differ by 1 h; the limit is 5 s"
     assert (metadata.name, metadata.topics) == ("tiered-metadata", ("__remote_log_metadata",))
     assert check(replace(CLUSTER, skew_ms=5_000, tiered_metadata_policy="delete")) == ()
 

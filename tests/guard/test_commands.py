@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from headstone.audit.kafka_tools import Address, config_remarks
 from headstone.cli.guard_check import _lines as check_lines
-from headstone.cli.guard_watch import release_lines
 from headstone.cli.output import Output
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import RATIO
-from headstone.guard.asking import journal_status
-from headstone.guard.checks import check
-from headstone.guard.commands import address_of, hold, hold_by_default, release, release_default
-from headstone.guard.journal import Journal
-from headstone.guard.release import Undo
+from headstone.divergence.kafka_tools import Address, config_remarks
+from headstone.guard.acting.release import Undo
+from headstone.guard.by_hand import release_lines
+from headstone.guard.check.rules import check
+from headstone.guard.ledger.commands import address_of, hold, release, release_default
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.monitoring.current_status import journal_status
 from tests.guard.test_checks import CLUSTER, HEALTHY
 
 TOOL = "kafka-configs.sh --bootstrap-server"
@@ -34,11 +34,7 @@ def test_a_hold_and_its_release_say_exactly_what_is_set_and_what_is_put_back() -
     )
 
 
-def test_the_hold_by_default_is_of_all_brokers() -> None:
-    assert hold_by_default() == (
-        f"{TOOL} BOOTSTRAP --entity-type brokers --entity-default --alter --add-config log.cleaner.min.cleanable.ratio=1.0,"
-        f"log.cleaner.min.compaction.lag.ms={LONG_MAX},log.cleaner.max.compaction.lag.ms={LONG_MAX}"
-    )
+def test_the_release_of_the_default_is_of_all_brokers() -> None:
     assert release_default((("log.cleaner.min.cleanable.ratio", None),)) == (
         f"{TOOL} BOOTSTRAP --entity-type brokers --entity-default --alter --delete-config log.cleaner.min.cleanable.ratio"
     )

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from headstone.cli.guard_readmit import done_lines, plan_lines
-from headstone.cli.guard_watch import release_lines, undo_commands
 from headstone.cli.output import Output
 from headstone.coordination.guard_values import RATIO
-from headstone.guard.asking import journal_status
-from headstone.guard.commands import hold, release
-from headstone.guard.journal import Journal
-from headstone.guard.readmission import Ended, Readmitted, readmit
-from headstone.guard.readmission_plan import not_judged
-from headstone.guard.release import Undo, plan_release
+from headstone.guard.acting.release import Undo, plan_release, undo_commands
+from headstone.guard.by_hand import release_lines
+from headstone.guard.ledger.commands import hold, release
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.monitoring.current_status import journal_status
+from headstone.guard.readmission.driver import Ended, Readmitted, readmit
+from headstone.guard.readmission.plan import not_judged
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.test_readmission import means_of
 from tests.guard.test_readmission_plan import PLAN

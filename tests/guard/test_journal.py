@@ -12,8 +12,10 @@ import pytest
 from headstone.coordination.danger import CommittedEnd, Retention
 from headstone.coordination.guard_values import HOLD, Away, Complete, Hold, Memory, State, Status, Verdict
 from headstone.errors import UsageError
-from headstone.guard.journal import Change, Journal, KeptAlarm, Lease, LeaseLost, Reading, Remembered, usual_journal
-from headstone.guard.memories import NotAMemory, memory_json, memory_of
+from headstone.guard.ledger.encoding import NotAMemory, memory_json, memory_of
+from headstone.guard.ledger.journal import Journal, LeaseLost
+from headstone.guard.ledger.journal_file import usual_journal
+from headstone.guard.ledger.journal_values import Change, KeptAlarm, Lease, Reading, Remembered
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 FOUND = ((HOLD[0][0], "0.5"), (HOLD[1][0], None), (HOLD[2][0], None))
@@ -46,16 +48,16 @@ def test_a_memory_comes_back_exactly() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no JSON"),
+        ("", "not JSON"),
         ("[]", "version None"),
-        ('{"version": 2, "memory": {}}', "version 2 of a memory; this program knows 1"),
-        ('{"version": 1}', "None is no Memory"),
-        ('{"version": 1, "memory": {"skew_ms": "5"}}', "Memory.skew_ms: '5' is no int"),
-        ('{"version": 1, "memory": {"skew_ms": true}}', "True is no int"),
+        ('{"version": 2, "memory": {}}', "version 2 of the stored state; this program reads version 1"),
+        ('{"version": 1}', "expected Memory, found None"),
+        ('{"version": 1, "memory": {"skew_ms": "5"}}', "Memory.skew_ms: expected int, found '5'"),
+        ('{"version": 1, "memory": {"skew_ms": true}}', "expected int, found True"),
         ('{"version": 1, "memory": {"lost": 1}}', "unknown field lost"),
         ('{"version": 1, "memory": {"complete": [{"partition": 0}]}}', "no field broker"),
         ('{"version": 1, "memory": {"ends": [[0]]}}', "1 items, expected 2"),
-        ('{"version": 1, "memory": {"away": {}}}', "is no list"),
+        ('{"version": 1, "memory": {"away": {}}}', "expected a list"),
     ],
 )
 def test_half_a_memory_is_refused(text: str, why: str) -> None:
@@ -114,13 +116,13 @@ def test_alarms_stand_as_long_as_they_are_told(file: Path) -> None:
 def test_two_guards_share_one_journal_and_one_leads(file: Path) -> None:
     with opened(file) as first, opened(file) as second:
         assert first.lease() is None
-        mine = Lease(holder="a", until_ms=110, applies=True)
+        mine = Lease(holder="a", until_ms=110, applies=True, epoch=1)
         assert first.lead("a", now_ms=10, lease_ms=100, applies=True) == mine
         assert second.lead("b", now_ms=50, lease_ms=100, applies=True) == mine
         with pytest.raises(LeaseLost, match="a leads now, not b: nothing was changed"):
             second.remember_all({"orders": Remembered(memory=MEMORY)}, holder="b", now_ms=50)
         assert second.topics() == {}
-        theirs = Lease(holder="b", until_ms=210, applies=True)
+        theirs = Lease(holder="b", until_ms=210, applies=True, epoch=2)
         assert second.lead("b", now_ms=110, lease_ms=100, applies=True) == theirs
         with pytest.raises(LeaseLost):
             first.check_lease("a", now_ms=120)
@@ -128,11 +130,28 @@ def test_two_guards_share_one_journal_and_one_leads(file: Path) -> None:
         assert first.lead("a", now_ms=130, lease_ms=100, applies=True).holder == "a"
         with pytest.raises(LeaseLost, match="nobody leads now"):
             first.check_lease("a", now_ms=230)
-        assert first.renew("a", now_ms=240, lease_ms=100) == Lease(holder="a", until_ms=340, applies=True)
-        assert second.lead("b", now_ms=340, lease_ms=100, applies=True).holder == "b"
+        with pytest.raises(LeaseLost, match="nobody leads now"):
+            first.renew("a", now_ms=230, lease_ms=100)
+        assert first.lead("a", now_ms=240, lease_ms=100, applies=True) == replace(mine, until_ms=340, epoch=4)
+        assert first.lead("a", now_ms=250, lease_ms=100, applies=True) == replace(mine, until_ms=350, epoch=4)
+        assert first.renew("a", now_ms=349, lease_ms=100) == replace(mine, until_ms=449, epoch=4)
+        assert second.lead("b", now_ms=449, lease_ms=100, applies=True).holder == "b"
         with pytest.raises(LeaseLost, match="b leads now, not a"):
-            first.renew("a", now_ms=341, lease_ms=100)
-        assert second.lease() == Lease(holder="b", until_ms=440, applies=True)
+            first.renew("a", now_ms=450, lease_ms=100)
+        assert second.lease() == replace(theirs, until_ms=549, epoch=5)
+
+
+def test_what_another_guard_did_between_two_leases_of_one_is_seen_by_the_epoch(file: Path) -> None:
+    with opened(file) as journal:
+        epochs = [
+            journal.lead(holder, now_ms=now_ms, lease_ms=100, applies=applies).epoch
+            for holder, now_ms, applies in (
+                ("dry", 0, False), ("acts", 10, True), ("acts", 60, True), ("b", 160, True), ("acts", 260, True)
+            )
+        ]  # fmt: skip
+        journal.stand_down("acts")
+        epochs.append(journal.lead("acts", now_ms=270, lease_ms=100, applies=True).epoch)
+    assert epochs == [1, 2, 2, 3, 4, 5]
 
 
 def test_a_dry_run_gives_way_to_a_guard_that_acts(file: Path) -> None:
@@ -177,12 +196,12 @@ def test_a_journal_of_another_version_or_with_a_damaged_memory_is_refused(file: 
         connection.execute("UPDATE memory SET memory = '{}'")
     with (
         opened(file) as journal,
-        pytest.raises(UsageError, match="damaged: what it remembers of topic 'orders' cannot"),
+        pytest.raises(UsageError, match="damaged: its memory of topic 'orders' cannot"),
     ):
         journal.memory("orders")
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE facts SET value = '99' WHERE name = 'version'")
-    with pytest.raises(UsageError, match="a journal of version 99; this program knows 2"):
+    with pytest.raises(UsageError, match="the journal has version 99, this program supports version 2"):
         opened(file)
 
 

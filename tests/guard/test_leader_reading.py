@@ -9,9 +9,9 @@ import pytest
 
 from headstone.coordination.guard_values import PartitionSeen, ReplicaSeen, TopicSeen
 from headstone.errors import Unfinished
-from headstone.guard import leader_reading
-from headstone.guard.leader_reading import LeaderReading, in_turn
-from headstone.guard.missed import Fetch, Missed, Read
+from headstone.guard.looks import leader_reading
+from headstone.guard.looks.leader_reading import LeaderReading, in_turn
+from headstone.guard.looks.missed import Fetch, Missed, Read
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.test_missed import batch
 

@@ -11,10 +11,10 @@ from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, DeletionsRead, PartitionSeen, ReplicaSeen, TopicSeen
 from headstone.errors import Unfinished
-from headstone.guard.clocks import Clocks
-from headstone.guard.leader_reading import LeaderReading
-from headstone.guard.looks import Look, held_brokers, held_on, look
-from headstone.guard.missed import Missed
+from headstone.guard.looks.clock_skew import Clocks
+from headstone.guard.looks.leader_reading import LeaderReading
+from headstone.guard.looks.look import Look, held_brokers, held_on, look
+from headstone.guard.looks.missed import Missed
 from tests.guard import scripted
 from tests.guard.scripted import Model
 from tests.guard.test_missed import batch
@@ -24,7 +24,11 @@ NOW_MS = 1_000_000
 REQUEST_TIMED_OUT, CLUSTER_AUTHORIZATION_FAILED = 7, 31
 
 
-def looked(model: Model, topics: list[str] | None = None, *, seconds_max: float = 5) -> Look:
+SILENCE_SECONDS = 10
+"""Where a broker is silent its whole deadline is waited for; those that answer have no more, also on a busy machine."""
+
+
+def looked(model: Model, topics: list[str] | None = None, *, seconds_max: float = 60) -> Look:
     with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=seconds_max) as admin:
         return look(admin, topics, lambda: NOW_MS)
 
@@ -45,11 +49,19 @@ def test_every_compacted_topic_is_told_whole() -> None:
                     ("log.cleaner.max.compaction.lag.ms", None),
                 ),
                 partitions=(
-                    PartitionSeen(partition=0, leader=1, replicas=replicas, isr=(1, 2, 3), committed_end=10),
+                    PartitionSeen(partition=0, leader=1, replicas=replicas, isr=(1, 2, 3), committed_end=10, leader_epoch=5),
                 ),
             ),
         ),
     )  # fmt: skip
+
+
+def test_a_look_is_as_old_as_its_first_question() -> None:
+    """What was deleted between the question and the answer is not known to whoever was in sync when it was asked."""
+    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED})
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {})) as admin:
+        seen = look(admin, None, lambda: NOW_MS + sum(model.asked.values()))
+    assert (seen.asked_ms, [topic.asked_ms for topic in seen.topics]) == (NOW_MS, [NOW_MS])
 
 
 @pytest.mark.parametrize(("error", "told"), [(REQUEST_TIMED_OUT, None), (CLUSTER_AUTHORIZATION_FAILED, ())])
@@ -76,32 +88,72 @@ def test_a_number_that_is_none_costs_its_topic_and_not_the_look() -> None:
     model.configs["orders"] = {**COMPACTED, "delete.retention.ms": "a day"}
     seen = looked(model)
     assert [topic.topic for topic in seen.topics] == ["payments"]
-    assert seen.problems == ("topic orders: delete.retention.ms is 'a day', which is no number",)
+    assert seen.problems == ("topic orders: delete.retention.ms is 'a day', not a number",)
 
 
 def test_a_broker_whose_own_number_is_none_does_not_hold() -> None:
     model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, retention_ms={3: "long"})
     seen = looked(model)
     assert [topic.delete_retention_ms for topic in seen.topics] == [86_400_000]
-    assert seen.problems == ("broker 3: topic orders: delete.retention.ms is 'long', which is no number",)
+    assert seen.problems == ("broker 3: topic orders: delete.retention.ms is 'long', not a number",)
 
 
 def test_the_smallest_default_of_any_broker_counts_and_only_without_an_override() -> None:
+    own = {**COMPACTED, "delete.retention.ms": "70000"}
     model = Model(
-        topics={"own": 1, "orders": 1}, retention_ms={3: "5000"},
-        configs={"orders": COMPACTED, "own": {**COMPACTED, "delete.retention.ms": "70000"}},
+        topics={"all": 1, "own": 1, "orders": 1}, retention_ms={3: "5000"},
+        configs={"all": own, "orders": COMPACTED, "own": own},
     )  # fmt: skip
-    assert {topic.topic: topic.delete_retention_ms for topic in looked(model).topics} == {"orders": 5000, "own": 70_000}
+    told = {topic.topic: topic.delete_retention_ms for topic in looked(model).topics}
+    assert told == {"all": 70_000, "orders": 5000, "own": 70_000}
+
+
+def test_what_is_committed_is_less_than_what_a_leader_has() -> None:
+    """Whoever lacks the rest lacks nothing yet, and no claim of an agent reaches so far."""
+    model = Model(topics={"orders": 2}, configs={"orders": COMPACTED}, uncommitted=3)
+    (topic,) = looked(model).topics
+    ends = [
+        (partition.committed_end, [replica.log_end for replica in partition.replicas]) for partition in topic.partitions
+    ]
+    assert ends == [(7, [10, 20, 30]), (17, [10, 20, 30])]
 
 
 def test_who_says_nothing_costs_one_deadline_and_has_no_log_end() -> None:
     model = Model(topics={"orders": 1}, configs={"orders": {**COMPACTED, **dict(HOLD)}}, silent={3})
-    seen = looked(model, seconds_max=3)
+    seen = looked(model, seconds_max=SILENCE_SECONDS)
     (topic,) = seen.topics
     assert [replica.log_end for replica in topic.partitions[0].replicas] == [10, 20, None]
     assert (topic.held_on, topic.alive) == ((1, 2), (1, 2, 3))
-    assert [problem.endswith("it said nothing for 3 s") for problem in seen.problems] == [True]
+    assert [problem.endswith(f"it said nothing for {SILENCE_SECONDS} s") for problem in seen.problems] == [True]
     assert sum(n for (asked, _), n in model.asked.items() if asked == 3) == 1
+
+
+def test_brokers_that_hang_are_waited_for_at_the_same_time() -> None:
+    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, silent={2, 3})
+    assert len(looked(model, seconds_max=SILENCE_SECONDS).problems) == 2
+    assert abs(model.first_asked[3] - model.first_asked[2]) < SILENCE_SECONDS, (
+        "nobody is asked when the one before is given up"
+    )
+
+
+def test_a_broker_that_hangs_is_waited_for_once_at_a_look_whatever_is_asked_of_it() -> None:
+    """Also where it is the one that any question went to, and for what is asked behind the look."""
+    model = Model(topics={"orders": 3}, configs={"orders": COMPACTED})
+    connection = Connection.parse
+    with scripted.running(model) as bootstrap, Admin(connection(bootstrap, {}), seconds_max=SILENCE_SECONDS) as admin:
+        assert look(admin, None, lambda: NOW_MS).problems == ()
+        for _ in range(2):
+            model.silent = {1}
+            model.asked.clear()
+            (problem,) = look(admin, None, lambda: NOW_MS).problems
+            assert problem.startswith("broker 1: broker 127.0.0.1:")
+            assert held_on(admin, {"orders": (1, 2, 3)}) == {"orders": ()}
+            for _ in range(2):
+                with pytest.raises(Unfinished, match=f"it said nothing for {SILENCE_SECONDS} s"):
+                    admin.log_dirs(1)
+            assert sum(n for (asked, _), n in model.asked.items() if asked == 1) == 1
+        model.silent = set()
+        assert look(admin, None, lambda: NOW_MS).problems == ()
 
 
 def test_a_topic_that_goes_away_meanwhile_is_left_out() -> None:
@@ -132,7 +184,7 @@ def test_without_read_what_is_missed_is_not_known_which_is_told_apart_from_what_
     missed = Missed()
     missed.expect("orders", {(0, 3): 4})
     leaders = LeaderReading(missed)
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=5) as admin:
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
         permitted = look(admin, None, lambda: NOW_MS, leaders=leaders)
         model.unreadable.add("orders")
         refused = [look(admin, None, lambda: NOW_MS, leaders=leaders) for _ in range(2)]
@@ -145,7 +197,7 @@ def test_without_read_what_is_missed_is_not_known_which_is_told_apart_from_what_
 def test_a_broker_that_does_not_reach_the_controllers_is_not_believed_and_another_is_asked() -> None:
     """Its metadata may be of any age: it goes on to call everybody in sync."""
     model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, cut_off={1}, isr=(1, 2))
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=5) as admin:
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
         seen = [look(admin, None, lambda: NOW_MS) for _ in range(2)]
     assert [(one.topics[0].partitions[0].isr, one.problems) for one in seen] == [((1, 2), ())] * 2
     assert model.asked[1, scripted.LIST_REASSIGNMENTS] == 1
@@ -153,7 +205,7 @@ def test_a_broker_that_does_not_reach_the_controllers_is_not_believed_and_anothe
 
 def test_where_no_broker_reaches_the_controllers_there_is_no_look() -> None:
     model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, cut_off={1, 2, 3}, isr=(1, 2))
-    with pytest.raises(Unfinished, match="TIMED_OUT: nothing that brokers say is known to be new"):
+    with pytest.raises(Unfinished, match="TIMED_OUT: no broker's answer is known to be up to date"):
         looked(model)
 
 
@@ -191,7 +243,10 @@ def test_a_timestamp_that_a_look_at_one_topic_saw_first_is_told_to_all_others() 
 
 def test_each_broker_is_asked_itself_whether_it_holds() -> None:
     model = Model(topics={"orders": 1}, configs={"orders": {**COMPACTED, **dict(HOLD)}}, silent={2})
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=3) as admin:
+    with (
+        scripted.running(model) as bootstrap,
+        Admin(Connection.parse(bootstrap, {}), seconds_max=SILENCE_SECONDS) as admin,
+    ):
         assert held_brokers(admin, "orders", (1, 2, 3)) == (1, 3)
         model.configs["orders"]["max.compaction.lag.ms"] = "5"
         assert held_brokers(admin, "orders", (1, 3)) == ()
@@ -208,7 +263,10 @@ def test_many_topics_are_one_question_to_each_broker() -> None:
     held = {**COMPACTED, **dict(HOLD)}
     model = Model(topics={"a": 1, "b": 1, "c": 1}, configs={"a": held, "b": COMPACTED, "c": held}, silent={2})
     asked = {"a": (1, 2, 3), "b": (1,), "c": (2, 3)}
-    with scripted.running(model) as bootstrap, Counting(Connection.parse(bootstrap, {}), seconds_max=3) as admin:
+    with (
+        scripted.running(model) as bootstrap,
+        Counting(Connection.parse(bootstrap, {}), seconds_max=SILENCE_SECONDS) as admin,
+    ):
         assert held_on(admin, asked) == {"a": (1, 3), "b": (), "c": (3,)}
         assert admin.questions == 3
 
@@ -224,7 +282,7 @@ def test_one_topic_that_may_not_be_read_keeps_nobody_from_the_others_of_its_lead
     for topic in topics:
         missed.expect(topic, {(0, 3): 0})
     leaders = LeaderReading(missed)
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=5) as admin:
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
         seen = look(admin, None, lambda: NOW_MS, leaders=leaders)
     assert {topic.topic: topic.partitions[0].deletions for topic in seen.topics} == {
         "__consumer_offsets": DeletionsRead(start=0, end=0), "a-secret": DeletionsRead(start=0, end=0),
@@ -232,3 +290,18 @@ def test_one_topic_that_may_not_be_read_keeps_nobody_from_the_others_of_its_lead
     }  # fmt: skip
     lacking = "topics __consumer_offsets, a-secret: this user lacks READ on the topic: "
     assert (seen.problems, seen.unread) == ((), (lacking + "what those that are away have missed counts as deletions",))
+
+
+@pytest.mark.parametrize(("below", "read"), [(4, DeletionsRead(start=4, end=4)), (5, DeletionsRead(start=5, end=10))])
+def test_nothing_behind_what_a_leader_has_no_more_counts_as_read(below: int, read: DeletionsRead) -> None:
+    """A purge removed all below offset 5, plain values or not. Broker 3 is away and has every deletion below this offset."""
+    model = Model(
+        topics={"orders": 1}, configs={"orders": COMPACTED}, isr=(1, 2), records=batch(5, records=5), log_start=5
+    )
+    missed = Missed()
+    missed.expect("orders", {(0, 3): below})
+    leaders = LeaderReading(missed)
+    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
+        looks = [look(admin, None, lambda: NOW_MS, leaders=leaders) for _ in range(2)]
+    assert [seen.topics[0].partitions[0].deletions for seen in looks] == [read, read]
+    assert (looks[1].problems, looks[1].unread) == ((), ())

@@ -11,9 +11,10 @@ import pytest
 from headstone.coordination.danger import NEVER_MS
 from headstone.coordination.guard_values import AlarmKind, State, Status
 from headstone.errors import UsageError
-from headstone.guard.journal import KeptAlarm, Lease
-from headstone.guard.metrics import Counters, MetricsServer, escaped, metric, metrics_text
-from headstone.guard.status import GuardStatus, Held, TopicStatus, Waiting
+from headstone.guard.ledger.journal_values import KeptAlarm, Lease
+from headstone.guard.monitoring.metrics import Counters, MetricsServer, metrics_text
+from headstone.guard.monitoring.status import GuardStatus, Held, TopicStatus, Waiting
+from headstone.guard.prometheus import escaped, metric
 
 COUNTERS = Counters(looks=7, calls_failed=2, applies=True, leads=True)
 AWAY = Status(partition=1, state=State.HELD, blockers=(3,), since_ms=0, unsafe_ms=70_000, countdown_ms=60_000)
@@ -89,11 +90,11 @@ def test_every_metric_is_explained() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_the_server_hands_out_metrics_and_nothing_else(host: str) -> None:
     with MetricsServer(host, 0, lambda: metrics_text(STATUS, COUNTERS)) as server:
-        with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=60) as answer:
             assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             assert answer.read().decode() == metrics_text(STATUS, COUNTERS)
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://{server.address}/", timeout=10)
+            urllib.request.urlopen(f"http://{server.address}/", timeout=60)
         port = int(server.address.rpartition(":")[2])
         with pytest.raises(UsageError, match=f"--metrics {host}:{port}: "):
             MetricsServer(host, port, str)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headstone.coordination.absences import is_held
 from headstone.coordination.guard_values import PartitionSeen, ReplicaSeen, State
-from headstone.guard.journal import Journal
-from headstone.guard.looks import Look
-from headstone.guard.missed import HORIZONS_MAX, Missed, Read, missed_in, newest_deletion, with_horizon
-from headstone.guard.watching import Settings, Watcher
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.looks.look import Look
+from headstone.guard.looks.missed import HORIZONS_MAX, Missed, Read, missed_in, newest_deletion, with_horizon
+from headstone.guard.loop.rounds import Settings
+from headstone.guard.loop.watcher import Watcher
 from headstone.log.topic_partition import TopicPartition
 from headstone.sim.batches import marker_batch
-from tests.guard.world import CLUSTER_ID, MARGINS, ClusterTwin
+from tests.guard.world import MARGINS, ClusterTwin
 from tests.oracle.batches import Batch, Record, encode
 
 ORDERS = TopicPartition("orders", 0)
@@ -66,6 +66,8 @@ def test_the_earliest_horizon_of_whole_batches_counts() -> None:
     data = batch(3, 500) + batch(4) + batch(5, 900) + batch(8, 700)
     assert missed_in(data, Read(start=4, end=4)) == Read(start=4, end=9, horizons=((8, 700),))
     assert missed_in(data[:-1], Read(start=3, end=3)) == Read(start=3, end=6, horizons=((3, 500), (5, 900)))
+    across = batch(3, 500, records=3)
+    assert missed_in(across, Read(start=5, end=5)) == Read(start=5, end=6, horizons=((5, 500),))
     assert missed_in(b"\0" * 100, Read(start=3, end=3)) == Read(start=3, end=3)
 
 
@@ -185,18 +187,12 @@ class Cron:
 
         guard = Watcher(
             Settings(name="cron", margins=MARGINS, applies=True), admin=self.twin, look=looked, journal=self.journal,
-            clock=self.twin.clock, readings=None, missed=missed,
+            clock=self.twin.clock, steady=self.twin.clock, readings=None, missed=missed,
         )  # type: ignore[arg-type]  # fmt: skip
         result = guard.round()
         self.twin.now_ms += 3_600_000
         self.committed_end += 2
         return [status.state for status in result.statuses["orders"]]
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
-        yield opened
 
 
 def test_a_guard_of_one_look_reads_what_is_missed_by_what_the_journal_knows(journal: Journal) -> None:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from headstone.coordination.guard_values import Away, Memory
-from headstone.guard.check_facts import learnt_outage_ms
-from headstone.guard.journal import Journal
-from headstone.guard.outages import Outage, ended, longest_noted
+from headstone.guard.check.facts import learnt_outage_ms
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.outages import Outage, ended, longest_noted
 from tests.guard.test_watching import DRY, after, watcher
-from tests.guard.world import CLUSTER_ID, MARGINS, START_MS, ClusterTwin, Topic
+from tests.guard.world import MARGINS, START_MS, ClusterTwin, Topic
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
-        yield opened
 
 
 def outage(twin: ClusterTwin, journal: Journal, hours: int, broker: int = 3) -> None:

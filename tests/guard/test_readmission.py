@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from headstone.cluster.questions import Reassignment
 from headstone.coordination.guard_values import HOLD, Hold, Memory, Verdict
-from headstone.guard.journal import Journal, Remembered
-from headstone.guard.loans import RATE, lend_brake, lend_hold, loans
-from headstone.guard.readmission import Ended, Means, Readmitted, readmit
-from headstone.guard.readmission_plan import ENDED_MEANWHILE, ReadmissionPlan
-from headstone.guard.readmission_records import keep_readmission, open_readmissions
-from headstone.guard.readmission_steps import Readmission
-from headstone.guard.verification import Judged
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Readmission, Remembered
+from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
+from headstone.guard.ledger.temporary_changes import RATE, hold_for_a_while, temporary_changes, throttle_copy
+from headstone.guard.readmission.driver import Ended, Means, Readmitted, readmit
+from headstone.guard.readmission.plan import ENDED_MEANWHILE, ReadmissionPlan
+from headstone.guard.verification.verdicts import Judged
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
+from tests.guard.world import ClusterTwin, Topic
 
 PARTITION = TopicPartition("orders", 0)
 ORDER = (3, 1, 2)
@@ -26,12 +24,6 @@ BEGUN = Readmission(topic="orders", partition=0, broker=3, order=ORDER, topic_id
 COPIES = replace(BEGUN, expelled=True, added_ms=7, by_guard=True)
 """As the guard left it: taken out, and added again."""
 PLAN = ReadmissionPlan(readmission=BEGUN, judged=Judged(verdict=Verdict.WRONG, why="deleted-reappears"), away=False)
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
-        yield opened
 
 
 def interrupted(seconds: float) -> None:
@@ -49,8 +41,8 @@ def twin_that_copies(journal: Journal) -> ClusterTwin:
     """Broker 3 copies afresh, held and at a limited rate: the guard has done that since the plan was made."""
     twin = ClusterTwin(orders=Topic(replicas=(1, 2, 3), isr=(1, 2)))
     twin.moving = {PARTITION: Reassignment(replicas=(1, 2, 3), adding=(3,), removing=())}
-    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
-    lend_brake(twin, journal, PARTITION, 3, bytes_per_second=7, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    hold_for_a_while(twin, journal, "orders", reason="re-replicates", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    throttle_copy(twin, journal, PARTITION, 3, bytes_per_second=7, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     keep_readmission(journal, COPIES)
     return twin
 
@@ -63,7 +55,10 @@ def test_what_the_guard_has_begun_since_the_plan_is_gone_on_with(journal: Journa
     with pytest.raises(KeyboardInterrupt):
         readmit(means_of(twin, journal), [stale])
     assert open_readmissions(journal) == [COPIES]
-    assert ([loan.broker for loan in loans(journal)], twin.broker_own[3]) == ([None, 3, None], {RATE: "7"})
+    assert ([temporary.broker for temporary in temporary_changes(journal)], twin.broker_own[3]) == (
+        [None, 3, None],
+        {RATE: "7"},
+    )
     assert twin.topics["orders"].overrides.items() >= dict(HOLD).items()
 
 
@@ -76,7 +71,7 @@ def test_what_was_ended_since_the_plan_is_not_begun_again(journal: Journal) -> N
 
 def test_a_hold_that_the_guard_counts_on_stays_and_is_told(journal: Journal) -> None:
     twin = ClusterTwin()
-    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    hold_for_a_while(twin, journal, "orders", reason="re-replicates", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     journal.lead("guard", now_ms=1, lease_ms=1_000, applies=True)
     counts = Remembered(memory=Memory(hold=Hold(asked_ms=1, found=HOLD, seen_ms=1)))
     journal.remember_all({"orders": counts}, holder="guard", now_ms=1, looked_ms=1)
@@ -84,5 +79,5 @@ def test_a_hold_that_the_guard_counts_on_stays_and_is_told(journal: Journal) -> 
     means = means_of(twin, journal)
     means.tell = said.append
     assert readmit(means, []) == []
-    assert said == ["topic orders stays held: the guard counts on it, and puts it back afterwards"]
+    assert said == ["topic orders stays held: the guard relies on it and restores it later"]
     assert twin.topics["orders"].overrides == dict(HOLD)

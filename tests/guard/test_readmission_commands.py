@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from headstone.audit.kafka_tools import Address, config_remarks
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, Hold, Memory
-from headstone.guard.journal import Journal, Remembered
-from headstone.guard.loans import RATE, THROTTLED, lend_brake, lend_hold
-from headstone.guard.readmission_commands import Found, Settings, readmission_commands
-from headstone.guard.readmission_plan import Limits, Wanted, plan
-from headstone.guard.readmission_records import keep_readmission
-from headstone.guard.readmission_steps import PartitionNow, Readmission
+from headstone.divergence.kafka_tools import Address, config_remarks
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Readmission, Remembered
+from headstone.guard.ledger.readmissions import keep_readmission
+from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, hold_for_a_while, throttle_copy
+from headstone.guard.readmission.commands import Found, Settings, readmission_commands
+from headstone.guard.readmission.plan import Limits, Wanted, plan
+from headstone.guard.readmission.steps import PartitionNow
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
+from tests.guard.world import ClusterTwin, Topic
 
 OWN = {"min.cleanable.dirty.ratio": "0.2"}
 AT = "--bootstrap-server k1:9092"
@@ -69,12 +67,6 @@ def moved(replicas: str, file: str, *, runs: bool = False) -> tuple[str, ...]:
 LEAVE, AGAIN, PLACE = moved("1, 2", "without.json"), moved("1, 2, 3", "again.json"), moved("3, 1, 2", "order.json")
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
-        yield opened
-
-
 def planned(twin: ClusterTwin, journal: Journal) -> tuple[str, ...]:
     """Of a replica that need not be read: it is away, or its readmission was begun."""
     (only,) = plan(
@@ -111,10 +103,10 @@ def test_a_broker_that_is_away_is_started_before_anything_is_set_on_it_or_added(
 
 
 def interrupted(journal: Journal, readmission: Readmission, *, replicas: tuple[int, ...]) -> ClusterTwin:
-    """As a killed run leaves it, with what it lent."""
+    """As a killed run leaves it, with its temporary changes."""
     twin = ClusterTwin(orders=Topic(replicas=replicas, isr=(1, 2), overrides={**OWN, THROTTLED: "1:2"}))
-    lend_hold(twin, journal, "orders", reason="copies", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
-    lend_brake(twin, journal, TopicPartition("orders", 0), 3, bytes_per_second=7, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    hold_for_a_while(twin, journal, "orders", reason="copies", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    throttle_copy(twin, journal, TopicPartition("orders", 0), 3, bytes_per_second=7, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     keep_readmission(journal, readmission)
     return twin
 
@@ -124,7 +116,7 @@ BACK_AS_FOUND = (
 )  # fmt: skip
 
 
-def test_after_a_kill_what_was_lent_goes_back_to_what_the_journal_says_was_found(journal: Journal) -> None:
+def test_after_a_kill_temporary_changes_go_back_to_the_old_values_in_the_journal(journal: Journal) -> None:
     twin = interrupted(journal, EXPELLED, replicas=(1, 2))
     added = (*AGAIN, *JUDGED, *PLACE, ELECT)
     assert planned(twin, journal) == (GONE, COPIES, SET_HOLD, HELD, *added, *BACK_AS_FOUND)
@@ -165,7 +157,7 @@ def test_a_hold_that_the_guard_counts_on_by_now_is_not_released_by_hand(journal:
     assert planned(twin, journal)[-1] == "# the topic was held before, or the guard counts on it: the hold stays"
 
 
-def test_what_was_lent_to_a_topic_that_is_gone_is_not_what_its_namesake_goes_back_to(journal: Journal) -> None:
+def test_the_old_values_of_a_topic_that_is_gone_are_not_what_its_namesake_goes_back_to(journal: Journal) -> None:
     interrupted(journal, EXPELLED, replicas=(1, 2))
     namesake = ClusterTwin(orders=Topic(replicas=(3, 1, 2), overrides=dict(HOLD), topic_id="second"))  # type: ignore[arg-type]
     namesake.stop(3)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headstone.coordination.guard_values import Verdict
-from headstone.guard.readmission_plan import ReadmissionPlan, Wanted, no_source
-from headstone.guard.readmission_steps import PartitionNow, Readmission
-from headstone.guard.verification import Judged
+from headstone.guard.ledger.journal_values import Readmission
+from headstone.guard.readmission.plan import ReadmissionPlan, Wanted, no_source
+from headstone.guard.readmission.steps import PartitionNow
+from headstone.guard.verification.verdicts import Judged
 from headstone.log.topic_partition import TopicPartition
 
 PARTITION = TopicPartition("orders", 0)
@@ -22,7 +23,7 @@ def test_the_steps_are_told_in_their_order() -> None:
     assert PLAN.steps == (
         "take broker 3 out of the assignment: [1, 2]; it cannot lead any more",
         "wait until broker 3 has deleted its copy",
-        "hold the topic, and add broker 3 again: it copies afresh",
+        "hold the topic, and add broker 3 again: it re-replicates",
         "read it and compare it with the others",
         "restore the order of replicas: [3, 1, 2], and let broker 3 lead again",
         "put settings back as they were found",

@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 import pytest
 
 from headstone.coordination.guard_values import Verdict
-from headstone.guard.readmission_steps import (
+from headstone.guard.ledger.journal_values import Readmission
+from headstone.guard.readmission.steps import (
     Add,
-    Away,
-    Brake,
+    BrokerAway,
     Elect,
-    Expel,
     Finished,
+    HoldTopic,
     Note,
     PartitionNow,
     Read,
-    Readmission,
+    RemoveReplica,
     Reorder,
-    SetHold,
     Step,
     Stop,
+    Throttle,
     Wait,
     next_step,
 )
@@ -53,7 +53,7 @@ class Toy:
         match step:
             case Note():
                 self.readmission = step.readmission
-            case Expel():
+            case RemoveReplica():
                 isr = tuple(b for b in self.now.isr if b != BROKER)
                 assert len(isr) >= self.now.in_sync_min
                 leader = isr[0] if self.now.leader == BROKER else self.now.leader
@@ -67,10 +67,10 @@ class Toy:
             case Reorder():
                 assert self.readmission.verified
                 self.now = replace(self.now, replicas=step.order)
-            case SetHold():
+            case HoldTopic():
                 self.now = replace(self.now, held=True)
-            case Brake():
-                self.now = replace(self.now, braked=True)
+            case Throttle():
+                self.now = replace(self.now, throttled=True)
             case Read():
                 right = self.wrong_copies == 0
                 self.wrong_copies -= not right
@@ -91,7 +91,7 @@ class Toy:
     def run(self) -> Step:
         for _ in range(STEPS_MAX):
             step = self.step()
-            if isinstance(step, Away | Stop | Finished):
+            if isinstance(step, BrokerAway | Stop | Finished):
                 return step
         raise AssertionError(f"no end: {self.done}")
 
@@ -107,7 +107,7 @@ def test_a_replica_that_is_back_leaves_copies_afresh_is_read_and_gets_its_place_
     cluster = toy()
     assert cluster.run() == Finished()
     assert cluster.done == [
-        "Expel", "Note", "Wait", "SetHold", "Brake", "Add", "Wait", "Read", "Note", "Reorder", "Elect", "Finished",
+        "RemoveReplica", "Note", "Wait", "HoldTopic", "Throttle", "Add", "Wait", "Read", "Note", "Reorder", "Elect", "Finished",
     ]  # fmt: skip
     assert (cluster.now.replicas, cluster.now.leader) == ((3, 1, 2), 3)
 
@@ -122,8 +122,8 @@ def test_who_was_not_the_preferred_leader_is_not_elected() -> None:
 def test_one_that_is_away_is_expelled_without_a_hold_and_waits_for_its_broker() -> None:
     cluster = toy(isr=(1, 2))
     cluster.alive = False
-    assert cluster.run() == Away()
-    assert cluster.done == ["Expel", "Note", "Away"]
+    assert cluster.run() == BrokerAway()
+    assert cluster.done == ["RemoveReplica", "Note", "BrokerAway"]
     cluster.alive = True
     assert cluster.run() == Finished()
     assert cluster.now.replicas == (3, 1, 2)
@@ -146,7 +146,7 @@ def test_a_fresh_copy_that_is_wrong_is_tried_once_more_and_then_told() -> None:
     cluster = toy()
     cluster.wrong_copies = 1
     assert cluster.run() == Finished()
-    assert (cluster.done or []).count("Expel") == 2
+    assert (cluster.done or []).count("RemoveReplica") == 2
     cluster = toy()
     cluster.wrong_copies = 2
     end = cluster.run()
@@ -188,11 +188,18 @@ def test_it_copies_from_when_it_was_added_until_it_was_read() -> None:
     cluster = toy()
     copied: list[tuple[str, bool]] = []
     cluster.wrong_copies = 1
-    while (cluster.done or ["Expel"])[-1] != "Finished":
+    while (cluster.done or ["RemoveReplica"])[-1] != "Finished":
         cluster.step()
         copied.append(((cluster.done or [])[-1], cluster.readmission.copies))
-    once = [("Expel", False), ("Note", False), ("Wait", False), ("SetHold", False), ("Brake", False), ("Add", True)]
-    again = [("Expel", False), ("Note", False), ("Add", True)]
+    once = [
+        ("RemoveReplica", False),
+        ("Note", False),
+        ("Wait", False),
+        ("HoldTopic", False),
+        ("Throttle", False),
+        ("Add", True),
+    ]
+    again = [("RemoveReplica", False), ("Note", False), ("Add", True)]
     ended = [("Reorder", False), ("Elect", False), ("Finished", False)]
     read = [("Wait", True), ("Read", True), ("Note", False)]
     assert copied == [*once, *read, *again, *read, *ended]
@@ -203,4 +210,4 @@ def test_a_hold_that_is_undone_while_it_copies_is_set_again() -> None:
     while "Add" not in (cluster.done or []):
         cluster.step()
     cluster.now = replace(cluster.now, held=False)
-    assert cluster.step() == SetHold()
+    assert cluster.step() == HoldTopic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,28 +11,22 @@ import pytest
 from headstone.cli.guard_watch import status_lines
 from headstone.cli.output import Output
 from headstone.cluster.admin import MayHaveArrived
-from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO, AlarmKind, Allowed, State
+from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO, AlarmKind, Allowed, State, Status
 from headstone.errors import UsageError
-from headstone.guard.asking import journal_status
-from headstone.guard.journal import Journal
-from headstone.guard.loans import lend_brake, lend_hold, loans
-from headstone.guard.readmission_records import keep_readmission
-from headstone.guard.readmission_steps import Readmission
-from headstone.guard.release import Undo, carry_out_release, plan_release
-from headstone.guard.status import Waiting, status_document
-from headstone.guard.telling import duration, news
+from headstone.guard.acting.release import Undo, carry_out_release, plan_release
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import KeptAlarm, Readmission
+from headstone.guard.ledger.readmissions import keep_readmission
+from headstone.guard.ledger.temporary_changes import hold_for_a_while, temporary_changes, throttle_copy
+from headstone.guard.monitoring.current_status import ask_status, journal_status
+from headstone.guard.monitoring.log_lines import news
+from headstone.guard.monitoring.status import GuardStatus, TopicStatus, Waiting, status_document
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, kinds, states, watcher
-from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
+from tests.guard.world import DAY_MS, MARGINS, ClusterTwin, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOSTILE = "orders$(reboot)\x1b[2J\n"
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
-        yield opened
 
 
 def held_twin(journal: Journal, name: str = "orders") -> ClusterTwin:
@@ -53,13 +47,14 @@ def test_the_journal_alone_tells_what_is_held_why_and_how_old_that_is(journal: J
     status = journal_status(journal, now_ms=twin.now_ms + 5_000, why="no broker answers")
     lines = list(status_lines(status, Output()))
     assert lines == [
-        "cluster twin-cluster: by the journal of 2023-11-15T11:13:21Z, 5 s ago",
+        "cluster twin-cluster: by the journal of 2023-11-15 11:13:21 UTC, 5 s ago",
         "guard a acts",
         "1 topic; partitions: 1 held",
-        "orders: held for 1 h 6 s, in effect since 2023-11-15T11:13:21Z; brokers that have it: 1, 2",
+        "orders: held for 1 h 6 s, in effect since 2023-11-15 11:13:21 UTC; brokers that have it: 1, 2",
         "  why: behind: partition 0: broker 3",
         "  goes back to: min.cleanable.dirty.ratio back to 0.1, min.compaction.lag.ms deleted, max.compaction.lag.ms deleted",
-        "  orders-0: held: broker 3 behind since 2023-11-14T22:13:20Z, held before 2023-11-15T22:12:30Z, when removals would "
+        "  orders-0: held: broker 3 behind since 2023-11-14 22:13:20 UTC, held before 2023-11-15 22:12:30 UTC, "
+        "when removals would "
         "become unsafe",
         "not known: no broker answers",
     ]
@@ -73,6 +68,74 @@ def test_the_journal_alone_tells_what_is_held_why_and_how_old_that_is(journal: J
             "unsafe_ms": 1_700_086_350_000, "countdown_ms": 39_544_000,
         }
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_topics_that_no_guard_watches_are_unknown_and_not_too_late(journal: Journal, runs: bool) -> None:
+    """A look just now cannot tell what their replicas had when nobody looked."""
+    twin = ClusterTwin(orders=Topic(), users=Topic(), __transaction_state=Topic())
+    guard = watcher(twin, journal, replace(ACTS, topics=("orders",)))
+    guard.round()
+    twin.stop(3)
+    guard.round()
+    if not runs:
+        journal.stand_down("a")
+    twin.now_ms += 1_000
+    status = ask_status(journal, twin, twin.clock, look_at=lambda: twin.look(None))  # type: ignore[arg-type]
+    shown = {topic.topic: [partition.state for partition in topic.partitions] for topic in status.topics}
+    assert shown == {"orders": [State.WATCHED], "users": [State.UNKNOWN], "__transaction_state": [State.UNKNOWN]}
+    lines = list(status_lines(status, Output()))
+    assert lines[1:] == [
+        "guard a acts" if runs else "no guard is running",
+        "1 topic; partitions: 1 watched",
+        "first unsafe removal in 23 h 59 min",
+        "  orders-0: watched: broker 3 behind since 2023-11-14 22:13:20 UTC, first unsafe removal in 23 h 59 min",
+        "not watched by this guard, so unknown: 2 of the compacted topics: __transaction_state, users",
+    ]
+    document = status_document(status)
+    assert (document["partitions"], document["not_watched"]) == ({"watched": 1}, ["__transaction_state", "users"])
+    assert [topic["topic"] for topic in document["topics"]] == ["orders"]
+
+
+def test_an_outage_of_many_partitions_is_a_few_lines_and_all_of_it_in_the_document() -> None:
+    late = [
+        Status(
+            partition=n, state=State.TOO_LATE, blockers=(3,), since_ms=1_000 + n, unsafe_ms=90_000, countdown_ms=-10_000
+        )
+        for n in range(430)
+    ]
+    waits = tuple(
+        Waiting(partition=n, broker=3, since_ms=1_000, expelled_ms=None if n < 400 else 5) for n in range(430)
+    )
+    alarms = tuple(
+        KeptAlarm(kind=AlarmKind.TOO_LATE, topic="orders", partition=n, broker=3, first_ms=70_000 - n)
+        for n in range(430)
+    )
+    topic = TopicStatus(topic="orders", partitions=(Status(partition=430, state=State.FINE), *late), waiting=waits)
+    status = GuardStatus(
+        cluster_id="c", now_ms=100_000, looked_ms=100_000, fresh=True, lease=None, topics=(topic,), alarms=alarms
+    )  # fmt: skip
+    assert list(status_lines(status, Output()))[4:] == [
+        "  orders, 430 partitions (0-429): too late: needs readmission: broker 3 behind since 1970-01-01 00:00:01 UTC, "
+        "unsafe for 10 s",
+        "  orders, 400 partitions (0-399) on broker 3 wait for readmission: assigned, and must not lead",
+        "  orders, 30 partitions (400-429) on broker 3 wait for readmission: out of the assignment",
+        "ALARM orders, 430 partitions (0-429), broker 3: away past the moment of danger; it must not lead: headstone guard "
+        "readmit (for 30 s)",
+    ]
+    (document,) = status_document(status)["topics"]  # type: ignore[misc]
+    assert [len(document[name]) for name in ("partitions", "waiting_for_readmission")] == [430, 430]
+
+
+def test_what_an_earlier_run_left_held_is_shown_by_a_guard_of_other_topics(journal: Journal) -> None:
+    twin = held_twin(journal)
+    twin.topics["users"] = Topic()
+    journal.stand_down("a")
+    guard = watcher(twin, journal, replace(ACTS, name="b", topics=("users",)))
+    guard.round()
+    status = ask_status(journal, twin, twin.clock, look_at=lambda: twin.look(None))  # type: ignore[arg-type]
+    shown = {topic.topic: (topic.watched, topic.held is not None, topic.worrying != ()) for topic in status.topics}
+    assert shown == {"orders": (True, True, True), "users": (True, False, False)}
 
 
 def test_what_nobody_has_looked_at_for_long_is_unknown_and_its_countdown_goes_on(journal: Journal) -> None:
@@ -93,29 +156,15 @@ def test_a_name_that_would_move_the_cursor_is_shown_and_not_obeyed(journal: Jour
     assert any(r"orders$(reboot)\x1b[2J" in line for line in said)
 
 
-@pytest.mark.parametrize(
-    ("span_ms", "words"),
-    [
-        (0, "0 s"),
-        (200, "200 ms"),
-        (59_999, "59 s"),
-        (3_600_000, "1 h"),
-        (90_061_000, "1 d 1 h"),
-        (200_000, "3 min 20 s"),
-    ],
-)
-def test_a_duration_is_told_in_its_two_largest_units(span_ms: int, words: str) -> None:
-    assert duration(span_ms) == words
-
-
 def test_a_release_is_planned_exactly_carried_out_and_not_fought_by_a_guard_that_runs(journal: Journal) -> None:
     twin = held_twin(journal)
     plan = plan_release(twin, journal, [])  # type: ignore[arg-type]
     restore = ((RATIO, "0.1"), (LAG_MIN, None), (LAG_MAX, None))
-    assert plan == [Undo(topic="orders", restore=restore)]
+    (asked_ms,) = [change.began_ms for change in journal.changes()]
+    assert plan == [Undo(topic="orders", restore=restore, asked_ms=asked_ms)]
     assert twin.topics["orders"].overrides == dict(HOLD)
     done = carry_out_release(twin, journal, plan, now_ms=twin.now_ms, evidence="by hand")  # type: ignore[arg-type]
-    assert done == [Undo(topic="orders", restore=restore, outcome="done")]
+    assert done == [Undo(topic="orders", restore=restore, asked_ms=asked_ms, outcome="done")]
     assert twin.topics["orders"].overrides == OWN
     assert (journal.changes()[-1].reason, journal.changes()[-1].evidence) == ("released by hand", "by hand")
     guard = watcher(twin, journal)
@@ -132,7 +181,9 @@ def test_a_release_leaves_what_somebody_else_has_changed_and_goes_on_after_a_ref
     twin = held_twin(journal)
     twin.topics["orders"].overrides[LAG_MIN] = "5"
     (undo,) = plan_release(twin, journal, ["orders"])  # type: ignore[arg-type]
-    assert undo == Undo(topic="orders", restore=((RATIO, "0.1"), (LAG_MAX, None)), left=((LAG_MIN, "5"),))
+    (change,) = journal.changes()
+    restore = ((RATIO, "0.1"), (LAG_MAX, None))
+    assert undo == Undo(topic="orders", restore=restore, left=((LAG_MIN, "5"),), asked_ms=change.began_ms)
     twin.refuses = "no permission"
     (refused,) = carry_out_release(twin, journal, [undo], now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
     assert refused.outcome == "failed: no permission"
@@ -155,8 +206,8 @@ def test_a_release_that_is_refused_leaves_the_hold_to_the_guard(journal: Journal
 
 def test_a_release_whose_answer_is_lost_counts_as_one(journal: Journal) -> None:
     class Silent(ClusterTwin):
-        def alter_topic(self, topic: str, changes: Mapping[str, str | None]) -> None:
-            raise MayHaveArrived("no answer; the change may or may not have arrived")
+        def alter_topic(self, topic: str, changes: Mapping[str, str | None], **how: object) -> None:
+            raise MayHaveArrived("no answer; the change may have been applied or not")
 
     twin = held_twin(journal)
     plan = plan_release(twin, journal, ["orders"])  # type: ignore[arg-type]
@@ -166,10 +217,10 @@ def test_a_release_whose_answer_is_lost_counts_as_one(journal: Journal) -> None:
 
 
 def test_what_a_killed_readmission_left_is_shown_and_released(journal: Journal) -> None:
-    """The hold that it had lent, the limit of its broker; and the replica that it had taken out."""
+    """Its temporary hold, the limit of its broker; and the replica that it had taken out."""
     twin = ClusterTwin(orders=Topic(overrides=dict(OWN), replicas=(1, 2)))
-    lend_hold(twin, journal, "orders", reason="copies afresh", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
-    lend_brake(twin, journal, TopicPartition("orders", 0), 3, bytes_per_second=9, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    hold_for_a_while(twin, journal, "orders", reason="re-replicates", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
+    throttle_copy(twin, journal, TopicPartition("orders", 0), 3, bytes_per_second=9, evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     begun = Readmission(topic="orders", partition=0, broker=3, order=(3, 1, 2), expelled=True, began_ms=7)
     keep_readmission(journal, begun)
     (topic,) = journal_status(journal, now_ms=9, why="not asked").topics
@@ -183,12 +234,12 @@ def test_what_a_killed_readmission_left_is_shown_and_released(journal: Journal) 
     ]
     done = carry_out_release(twin, journal, plan, now_ms=2, evidence="by hand")  # type: ignore[arg-type]
     assert [undo.outcome for undo in done] == ["done", "done", "done"]
-    assert (twin.topics["orders"].overrides, twin.broker_own[3], loans(journal)) == (OWN, {}, [])
+    assert (twin.topics["orders"].overrides, twin.broker_own[3], temporary_changes(journal)) == (OWN, {}, [])
 
 
 def test_only_what_the_journal_holds_can_be_released(journal: Journal) -> None:
     twin = held_twin(journal)
-    with pytest.raises(UsageError, match="topic users: this journal does not hold it; it holds orders"):
+    with pytest.raises(UsageError, match="topic users: not held by this journal, which holds orders"):
         plan_release(twin, journal, ["users"])  # type: ignore[arg-type]
 
 

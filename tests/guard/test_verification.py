@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headstone.api.auditing import AuditSettings, audit_cluster
 from headstone.cluster.replicas import Copied
-from headstone.coordination.guard_values import Verdict
+from headstone.coordination.guard_values import AlarmKind, Verdict
 from headstone.errors import CorruptLog, HeadstoneError, Unfinished
-from headstone.guard.verification import Judged, judge
+from headstone.guard.ledger.journal_values import KeptAlarm
+from headstone.guard.loop.alarms import advice
+from headstone.guard.verification.reasons import DIFFERENT_LOGS, WITHHELD
+from headstone.guard.verification.verdicts import Judged, read_replicas, verdicts_of
 from headstone.log.checkpoints import HIGH_WATERMARK, write_offsets
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.auditing import audit, replicas_of
+from headstone.pipeline.audit_outcome import judgement_of
+from headstone.pipeline.auditing import PartitionAudit, audit, replicas_of
 from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.runner import SilentRunner
+from tests.cluster.test_copies_under_load import ScriptedCluster, calm, log, running
 from tests.oracle.notation import History
 
 PARTITION = TopicPartition("t", 0)
@@ -27,8 +34,9 @@ def judged(
     *,
     failures: dict[int, HeadstoneError] | None = None,
     stable: int = END,
+    leader: int | None = None,
 ) -> dict[int, Judged]:
-    """replicas: the log and the high watermark of each broker, the leader's first."""
+    """replicas: the log and the high watermark of each broker, the leader's first unless another one is named."""
     for broker, (terms, high_watermark) in replicas.items():
         history = History()
         history.append(terms)
@@ -37,11 +45,11 @@ def judged(
     name = str(PARTITION)
     copied = Copied(
         directories={broker: root / str(broker) for broker in replicas},
-        stable={(name, broker): stable for broker in replicas}, leaders={name: next(iter(replicas))},
+        stable={(name, broker): stable for broker in replicas}, leaders={name: leader or next(iter(replicas))},
         failures={(name, broker): error for broker, error in (failures or {}).items()},
     )  # fmt: skip
     groups = replicas_of([(str(broker), find_partitions([str(root / str(broker))])) for broker in replicas])
-    return judge(copied, audit(groups, InProcess())[0])
+    return verdicts_of(copied, judgement_of(audit(groups, InProcess())[0]))
 
 
 def verdicts(judgements: dict[int, Judged]) -> dict[int, Verdict]:
@@ -51,7 +59,7 @@ def verdicts(judgements: dict[int, Judged]) -> dict[int, Verdict]:
 def test_the_one_that_missed_a_deletion_is_wrong_and_the_others_are_right(tmp_path: Path) -> None:
     found = judged(tmp_path, {1: (RIGHT, END), 2: (RIGHT, END), 3: (FORGOT, END)})
     assert verdicts(found) == {1: Verdict.RIGHT, 2: Verdict.RIGHT, 3: Verdict.WRONG}
-    assert found[3].why.startswith("deleted-reappears at offset 0: ")
+    assert found[3].why.startswith("deleted-reappears of key k at offset 0 on broker 3: ")
     assert found[1] == Judged(verdict=Verdict.RIGHT)
 
 
@@ -67,30 +75,105 @@ def test_who_has_not_heard_of_all_that_is_committed_is_not_judged(tmp_path: Path
     }
 
 
+def test_a_healthy_replica_that_lags_is_read_again_though_nothing_could_be_compared_yet(tmp_path: Path) -> None:
+    """All keys were written again, and cleaned, where it has not got to."""
+    found = judged(tmp_path / "cleaned", {1: ("+4 N[a] N[b]", 6), 3: ("N[a] N[b]", 2)}, stable=6)
+    assert {broker: (one.verdict, one.behind) for broker, one in found.items()} == dict.fromkeys(
+        (1, 3), (Verdict.UNJUDGED, True)
+    )
+    # A follower that has just begun has heard of nothing yet.
+    unheard = judged(tmp_path / "unheard", {1: (RIGHT, END), 3: (RIGHT, 0)})
+    assert {broker: one.behind for broker, one in unheard.items()} == dict.fromkeys((1, 3), True)
+
+
+def test_keys_that_are_written_all_the_time_make_nobody_suspect(tmp_path: Path) -> None:
+    hot = "N[a] N[b] | N[a] N[b]"
+    found = judged(tmp_path, {1: (hot, 4), 3: (f"{hot} N[a] N[b]", 4)}, stable=4)
+    assert verdicts(found) == {1: Verdict.RIGHT, 3: Verdict.RIGHT}
+
+
+def test_a_replica_of_which_nothing_could_be_compared_is_not_right(tmp_path: Path) -> None:
+    """With a leader that was read, and as far as that one: as of another log."""
+    found = judged(tmp_path, {1: ("N[a] N[b] +4", 2), 3: ("+2 N[a] N[b]", 4)}, stable=4)
+    assert verdicts(found) == {1: Verdict.UNJUDGED, 3: Verdict.UNJUDGED}
+    assert not found[3].behind
+
+
 def test_a_replica_that_cannot_be_read_says_nothing_of_the_others(tmp_path: Path) -> None:
     torn = CorruptLog(file="0.log", position=7, offset=1, problem="no batch")
-    found = judged(tmp_path, {1: (RIGHT, END), 2: (RIGHT, END)}, failures={3: torn, 4: Unfinished("it is off")})
+    found = judged(
+        tmp_path, {1: (RIGHT, END), 2: (RIGHT, END)}, failures={3: torn, 4: Unfinished("its address is unknown")}
+    )
     assert found == {
         1: Judged(verdict=Verdict.RIGHT), 2: Judged(verdict=Verdict.RIGHT),
         3: Judged(
             verdict=Verdict.UNJUDGED,
-            why="the replica on broker 3 was not read: 0.log, position 7, offset 1: no batch",
+            why="its log is damaged: the replica on broker 3 was not read: 0.log, position 7, offset 1: no batch",
         ),
-        4: Judged(verdict=Verdict.UNJUDGED, why="the replica on broker 4 was not read: it is off", read=False),
+        4: Judged(verdict=Verdict.UNJUDGED, why="the replica on broker 4 was not read: its address is unknown", read=False),
     }  # fmt: skip
+
+
+def test_followers_that_agree_are_not_right_while_their_leader_cannot_be_read(tmp_path: Path) -> None:
+    """Both may have missed the same deletion, or neither has heard of it yet."""
+    gone = Unfinished("it said nothing for 10 s")
+    found = judged(tmp_path, {2: (FORGOT, END), 3: (FORGOT, END)}, failures={1: gone}, leader=1)
+    unheard = Judged(verdict=Verdict.UNJUDGED, why="its leader, broker 1, was not read", behind=True)
+    assert {broker: found[broker] for broker in (2, 3)} == {2: unheard, 3: unheard}
 
 
 def test_one_replica_alone_is_not_judged(tmp_path: Path) -> None:
     assert verdicts(judged(tmp_path, {1: (RIGHT, END)})) == {1: Verdict.UNJUDGED}
 
 
+def test_two_with_other_records_at_one_offset_are_told_apart_from_one_that_is_alone(tmp_path: Path) -> None:
+    """All are there and one of them is wrong: nobody needs to be brought back."""
+    found = judged(tmp_path, {2: (RIGHT, END), 3: (RIGHT.replace("N[c]", "N[k=1]"), END)})
+    assert {one.verdict for one in found.values()} == {Verdict.UNJUDGED}
+    assert all(one.why.startswith("it, or another replica, is wrong: ") for one in found.values())
+    assert "unexplained difference of key " in found[2].why
+    alarms = {
+        name: KeptAlarm(kind=AlarmKind.UNJUDGED, topic="t", partition=0, broker=3, detail=detail)
+        for name, detail in (("differs", found[3].why), ("alone", judged(tmp_path / "alone", {3: (RIGHT, END)})[3].why))
+    }
+    assert [("readmit --broker N" in advice(alarm), "bring the other" in advice(alarm)) for alarm in alarms.values()] == [
+        (True, False), (False, True),
+    ]  # fmt: skip
+
+
+def test_logs_that_differ_nearly_everywhere_are_not_judged(tmp_path: Path) -> None:
+    """They are of different partitions, whatever they are called: nobody is to copy one over the other."""
+    topic = f"N[k] {' '.join(f'N[a{i}]' for i in range(28))} T[k] | N[z]"
+    other = f"N[k] {' '.join(f'N[b{i}]' for i in range(28))} +1 | N[z]"
+    found = judged(tmp_path, {1: (topic, 31), 2: (topic, 31), 3: (other, 31)}, stable=31)
+    why = "their contents differ nearly everywhere: at 28 of 30 offsets that both hold, 1 and 3 have different records"
+    assert found == dict.fromkeys((1, 2, 3), Judged(verdict=Verdict.UNJUDGED, why=f"{DIFFERENT_LOGS}: {why}"))
+
+
 def test_a_broker_that_serves_less_than_its_records_say_is_not_judged(tmp_path: Path) -> None:
     found = judged(tmp_path, {1: (RIGHT, END), 3: (RIGHT, END)}, stable=2)
     assert verdicts(found) == {1: Verdict.UNJUDGED, 3: Verdict.UNJUDGED}
-    assert found[3].why == "broker 3 serves read_committed consumers up to 2 only; its records say 5"
+    assert found[3].why == f"{WITHHELD}: broker 3 serves read_committed consumers up to 2 only; its records say 5"
 
 
 def test_if_the_leader_was_not_read_nobody_is_judged(tmp_path: Path) -> None:
     gone = Unfinished("it said nothing for 10 s")
     copied = Copied(directories={}, failures={("t-0", 1): gone, ("t-0", 3): gone})
-    assert verdicts(judge(copied, None)) == {1: Verdict.UNJUDGED, 3: Verdict.UNJUDGED}
+    judged_nothing = verdicts_of(copied, judgement_of(PartitionAudit(partition="t-0")))
+    assert verdicts(judged_nothing) == {1: Verdict.UNJUDGED, 3: Verdict.UNJUDGED}
+
+
+def test_live_replicas_are_judged_as_the_audit_of_the_cluster_judges_them(tmp_path: Path) -> None:
+    ours = [*((offset, b"a%d" % offset, b"v") for offset in range(29)), (29, b"k", None), (30, b"z", b"v")]
+    other = [(0, b"k", b"v"), *((offset, b"b%d" % offset, b"v") for offset in range(1, 29)), (30, b"z", b"v")]
+    logs = {1: log((0, b"k", b"v"), *ours[1:]), 2: log(*other)}
+    brokers = {number: calm(batches, 31) for number, batches in logs.items()}
+    with running(ScriptedCluster(brokers)) as connection:
+        found = read_replicas(connection, PARTITION, last=2, work=tmp_path)
+        settings = AuditSettings(topics=(PARTITION.topic,))
+        outcome = audit_cluster(connection, settings, SilentRunner(), command="")
+    (partition,) = outcome.partitions
+    assert partition.different is not None
+    assert (outcome.verdict, partition.findings) == ("different-logs", ())
+    why = f"{DIFFERENT_LOGS}: {partition.different}"
+    assert found == dict.fromkeys((1, 2), Judged(verdict=Verdict.UNJUDGED, why=why))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,23 +19,26 @@ from headstone.coordination.guard_values import (
     AskBrokers,
     EndPasses,
     Memory,
-    Release,
     SetHold,
     State,
     Verdict,
     Verify,
 )
 from headstone.errors import Unfinished, UsageError
-from headstone.guard.alarms import CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNSEEN
-from headstone.guard.asking import ask_status, journal_status
-from headstone.guard.journal import WATCHED, Journal, Lease, Reading
-from headstone.guard.looks import Look
-from headstone.guard.readings import Readings
-from headstone.guard.readmission import Means
-from headstone.guard.readmission_plan import Limits
-from headstone.guard.readmitting import OwnReadmissions
-from headstone.guard.telling import news
-from headstone.guard.watching import Round, Settings, Watcher
+from headstone.guard.acting.deleted_topics import PURGE_MS
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Lease, Reading
+from headstone.guard.looks.look import Look
+from headstone.guard.loop.alarms import CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNSEEN
+from headstone.guard.loop.rounds import Round, Settings
+from headstone.guard.loop.watcher import Watcher
+from headstone.guard.monitoring.current_status import ask_status, journal_status
+from headstone.guard.monitoring.log_lines import alarm_words, news
+from headstone.guard.readmission.automatic import OwnReadmissions
+from headstone.guard.readmission.driver import Means
+from headstone.guard.readmission.plan import Limits
+from headstone.guard.verification.background import Readings
+from headstone.guard.verification.verdicts import Judged
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin, Topic
 
 ACTS = Settings(name="a", margins=MARGINS, applies=True)
@@ -45,27 +47,22 @@ LIMITS = Limits(copy_bytes_per_second=7_000)
 OWN = {"min.cleanable.dirty.ratio": "0.1"}
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
-        yield opened
-
-
 def watcher(
     twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT,
-    tell: Callable[[str], None] = print, limits: Limits = LIMITS,
+    tell: Callable[[str], None] = print, limits: Limits = LIMITS, why: str = "",
 ) -> Watcher:  # fmt: skip
-    def judged(wanted: Verify) -> dict[int, Verdict]:
-        return {**dict.fromkeys((1, 2, 3), Verdict.RIGHT), wanted.broker: verdict or Verdict.RIGHT}
+    def judged(wanted: Verify) -> dict[int, Judged]:
+        others = dict.fromkeys((1, 2, 3), Judged(verdict=Verdict.RIGHT))
+        return {**others, wanted.broker: Judged(verdict=verdict or Verdict.RIGHT, why=why)}
 
     read = Readings(judged, journal, clock=twin.clock, beside=False)
     means = Means(
         admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, pause=lambda seconds: None,
-        limits=limits, tell=tell,
+        limits=limits, tell=tell, steady=twin.clock,
     )  # type: ignore[arg-type]  # fmt: skip
     return Watcher(
         settings, admin=twin, look=twin.look, journal=journal, clock=twin.clock, readings=read if verdict else None,
-        readmissions=OwnReadmissions(means),
+        readmissions=OwnReadmissions(means), steady=twin.clock,
     )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -199,7 +196,9 @@ def test_a_second_guard_stands_by_says_who_leads_and_takes_over(journal: Journal
     first.round()
     before = second.round()
     assert (before.leads, before.lease.holder) == (False, "a")
-    assert told(None, before)[0].startswith("standing by: a leads; takes over if that one is silent until 2023-")
+    assert told(None, before)[0].startswith(
+        "standing by: a leads; this guard takes over if that one does not renew its lease by 2023-"
+    )
     twin.stop(3)
     waits = held_at_half_a_day_of(twin, first, second)
     assert twin.changes == [("topic orders", dict(HOLD))]
@@ -211,9 +210,7 @@ def test_a_second_guard_stands_by_says_who_leads_and_takes_over(journal: Journal
     assert not first.round().leads
 
 
-AT_LEASE_END = (
-    "after 2023-11-14T22:15:20Z, when its lease ends.* --journal is the last resort: what this one holds stays held"
-)
+AT_LEASE_END = "after 2023-11-14 22:15:20 UTC, when its lease expires.* --journal file only as a last resort"
 
 
 def test_a_guard_of_other_topics_is_refused_and_told_what_to_do(journal: Journal) -> None:
@@ -223,7 +220,7 @@ def test_a_guard_of_other_topics_is_refused_and_told_what_to_do(journal: Journal
     first.round()
     for wanted, words in ((second, "b"), (watcher(twin, journal, replace(ACTS, name="c")), "every compacted topic")):
         with pytest.raises(
-            UsageError, match=f"guard a leads .* watches a; this one is to watch {words}, .* {AT_LEASE_END}"
+            UsageError, match=f"guard a leads .* watches a; this one is configured to watch {words}, .* {AT_LEASE_END}"
         ):
             wanted.round()
     assert watcher(twin, journal, replace(ACTS, name="d", topics=("a", "a"))).round().leads is False
@@ -238,20 +235,6 @@ def test_a_guard_of_other_topics_is_refused_and_told_what_to_do(journal: Journal
     assert second.round().leads
 
 
-def test_a_guard_stands_by_for_one_of_an_earlier_version_which_does_not_say_what_it_watches(journal: Journal) -> None:
-    twin = ClusterTwin(orders=Topic())
-    watcher(twin, journal, replace(ACTS, name="earlier", topics=("orders",))).round()
-    journal.note_fact(WATCHED, None)
-    lease = journal.lease()
-    assert lease is not None
-    assert (lease.topics, lease.watches("orders")) == (None, True)
-    guard = watcher(twin, journal, replace(ACTS, topics=("orders",)))
-    waits = guard.round()
-    assert (waits.leads, waits.problems, kinds(waits)) == (False, (), [])
-    twin.now_ms += ACTS.lease_ms
-    assert guard.round().leads
-
-
 def test_a_guard_that_runs_stands_by_for_one_of_other_topics_and_tells_it(journal: Journal) -> None:
     """One that led for a moment must not end it; a dry run gives way."""
     twin = ClusterTwin(a=Topic(), b=Topic())
@@ -263,8 +246,8 @@ def test_a_guard_that_runs_stands_by_for_one_of_other_topics_and_tells_it(journa
         assert cron.round().leads
         first, second = guard.round(), guard.round()
         why = (
-            "guard cron leads with this journal and watches a; this one is to watch every compacted topic, which nobody would "
-            "guard"
+            "guard cron leads with this journal and watches a; this one is configured to watch every compacted topic, which "
+            "no guard would watch"
         )
         assert (second.leads, second.problems, kinds(second)) == (False, (why,), alarms)
         assert (why in told(None, first), told(first, second)) == (True, [])
@@ -306,15 +289,17 @@ def test_a_lost_cluster_is_told_once_and_looked_for_again(journal: Journal) -> N
     twin.lost = "localhost:9001: connection refused"
     lost = after(twin, guard, 30_000)
     again = after(twin, guard, 30_000)
-    assert (kinds(lost), lost.lost, lost.looked_ms) == ([CLUSTER_LOST], twin.lost, START_MS)
+    assert (kinds(lost), kinds(again), lost.lost, lost.looked_ms) == ([], [], twin.lost, START_MS)
     assert told(first, lost) == [
-        "no look at the cluster: localhost:9001: connection refused; what is held stays held, trying again"
+        "cannot look at the cluster: localhost:9001: connection refused; what is held stays held; retrying"
     ]
     assert told(lost, again) == []
+    third = after(twin, guard, 30_000)
+    assert (kinds(third), told(again, third)) == ([CLUSTER_LOST], [f"ALARM {alarm_words(third.alarms[0])}"])
     twin.lost = None
     back = after(twin, guard, 30_000)
-    assert told(again, back)[0] == "the cluster answers again"
-    assert (kinds(back), back.looked_ms) == ([], START_MS + 90_000)
+    assert told(third, back)[0] == "the cluster answers again"
+    assert (kinds(back), back.looked_ms) == ([], START_MS + 120_000)
 
 
 def test_a_journal_that_is_locked_costs_rounds_and_not_the_guard(
@@ -330,18 +315,17 @@ def test_a_journal_that_is_locked_costs_rounds_and_not_the_guard(
             raise Unfinished(locked)
         return lead(*arguments, **how)  # type: ignore[arg-type]
 
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            twin.now_ms += 30_000
-            return len(rounds) == 4 and not self.set()
+    def pause(seconds: float) -> None:
+        twin.now_ms += 30_000
 
     monkeypatch.setattr(journal, "lead", unless_locked)
-    guard.run(Stop(), rounds.append)
+    monkeypatch.setattr("headstone.guard.loop.watcher.until_asked", pause)
+    guard.run(lambda: len(rounds) == 4, rounds.append)
     first, lost, again, back = rounds
     assert [(kinds(result), result.lost, result.looked_ms) for result in rounds[1:]] == [
         ([JOURNAL_LOST], locked, START_MS), ([JOURNAL_LOST], locked, START_MS), ([], None, START_MS + 90_000),
     ]  # fmt: skip
-    assert told(first, lost) == [f"no look: {locked}; what is held stays held, trying again"]
+    assert told(first, lost) == [f"{locked}: nothing but holds is done, and what is held stays held, until it can"]
     assert told(lost, again) == []
     assert told(again, back) == ["the journal can be written again", f"over: {JOURNAL_LOST}: {locked}"]
 
@@ -354,7 +338,7 @@ def test_a_guard_that_cannot_write_its_journal_at_the_start_says_so_and_ends(
 
     monkeypatch.setattr(journal, "lead", locked)
     with pytest.raises(Unfinished, match="the journal cannot be written"):
-        watcher(ClusterTwin(), journal).run(threading.Event(), print)
+        watcher(ClusterTwin(), journal).run(lambda: False, print)
 
 
 def test_a_broker_that_does_not_take_the_hold_is_asked_until_it_does_and_told(journal: Journal) -> None:
@@ -420,12 +404,14 @@ def test_a_replica_that_cannot_be_judged_is_read_again_after_a_while(journal: Jo
     after(twin, guard, 1_000)
     journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.UNJUDGED, read_ms=twin.now_ms))
     result = after(twin, guard, 1_000)
-    assert (kinds(result), result.done) == ([AlarmKind.WRONG], ())
+    assert (kinds(result), states(result), result.done) == ([AlarmKind.UNJUDGED], [State.UNJUDGED], ())
     result = after(twin, guard, 600_000)
     assert [type(done.action) for done in result.done] == [Verify]
 
 
-def test_a_topic_that_is_no_longer_compacted_is_let_go_and_one_that_is_gone_is_forgotten(journal: Journal) -> None:
+def test_a_topic_that_is_no_longer_compacted_is_held_until_everybody_is_back_and_one_that_is_gone_is_forgotten(
+    journal: Journal,
+) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
     guard = watcher(twin, journal)
     held_at_half_a_day(twin, guard)
@@ -433,13 +419,14 @@ def test_a_topic_that_is_no_longer_compacted_is_let_go_and_one_that_is_gone_is_f
     twin.topics["orders"].policy = "delete"
     del twin.topics["users"]
     result = after(twin, guard, 1_000)
-    assert [type(done.action) for done in result.done] == [Release]
-    assert twin.topics["orders"].overrides == {}
+    assert (result.done, twin.topics["orders"].overrides) == ((), dict(HOLD))
     after(twin, guard, MARGINS.metadata_age_ms + 1)
     assert list(journal.topics()) == ["orders"]
     twin.start(3)
-    for _ in range(3):
+    for _ in range(4):
         result = after(twin, guard, MARGINS.effect_ms)
+    assert twin.topics["orders"].overrides == dict(Topic().overrides)
+    result = after(twin, guard, PURGE_MS)
     words = "topic orders: it is not compacted any more: what was known of it is forgotten"
     assert (journal.names(), dict(result.statuses), result.problems) == ([], {}, (words,))
 
@@ -454,7 +441,11 @@ def test_a_topic_that_is_no_longer_compacted_while_somebody_is_away_is_not_forgo
     assert states(after(twin, guard, 1_000)) == [State.WATCHED]
     twin.start(3)
     assert states(after(twin, guard, 1_000)) == [State.FINE]
-    assert dict(after(twin, guard, 1_000).statuses) == {}
+    twin.stop(3)
+    assert states(after(twin, guard, 1_000)) == [State.WATCHED]
+    twin.start(3)
+    assert states(after(twin, guard, 1_000)) == [State.FINE]
+    assert dict(after(twin, guard, PURGE_MS).statuses) == {}
     twin.topics["orders"].policy = "compact"
     assert states(after(twin, guard, 1_000)) == [State.FINE]
 
@@ -487,7 +478,9 @@ def test_an_override_that_came_between_the_look_and_the_hold_is_what_goes_back(
     assert twin.topics["orders"].overrides == OWN
 
 
-def test_the_loop_follows_a_change_at_a_quicker_pace_and_ends_when_it_is_told(journal: Journal) -> None:
+def test_the_loop_follows_a_change_at_a_quicker_pace_and_ends_when_it_is_told(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     twin = ClusterTwin()
     guard = watcher(twin, journal)
     guard.round()
@@ -496,15 +489,13 @@ def test_the_loop_follows_a_change_at_a_quicker_pace_and_ends_when_it_is_told(jo
     twin.now_ms += DAY_MS // 2
     rounds: list[Round] = []
 
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            assert timeout is not None
-            twin.now_ms += int(timeout * 1000)
-            waits.append(timeout)
-            return len(rounds) == 5 and not self.set()
+    def pause(seconds: float) -> None:
+        twin.now_ms += int(seconds * 1000)
+        waits.append(seconds)
 
     waits: list[float] = []
-    guard.run(Stop(), rounds.append)
+    monkeypatch.setattr("headstone.guard.loop.watcher.until_asked", pause)
+    guard.run(lambda: len(rounds) == 5, rounds.append)
     assert waits == [1.0, 1.0, 28.0, 30.0, 30.0]
     assert [result.whole for result in rounds] == [True, False, False, True, True]
     assert states(rounds[-1]) == [State.HELD]
@@ -526,6 +517,7 @@ def test_nothing_is_changed_by_a_guard_whose_lease_was_taken_while_it_looked(jou
     before = journal.memory("orders")
     slow = Watcher(
         ACTS,
+        steady=twin.clock,
         admin=twin,
         look=slow_look,
         journal=journal,
@@ -573,7 +565,7 @@ def test_cleaner_threads_are_restarted_when_a_hold_comes_late_and_asked_again_if
 
 def test_what_was_found_is_on_the_disk_before_the_hold_is_asked_for(journal: Journal) -> None:
     class Dies(ClusterTwin):
-        def alter_topic(self, topic: str, changes: object) -> None:
+        def alter_topic(self, topic: str, changes: object, **how: object) -> None:
             raise KeyboardInterrupt
 
     twin = Dies(orders=Topic(overrides=dict(OWN)))

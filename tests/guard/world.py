@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headstone.cluster.admin import Check
 from headstone.cluster.questions import ConfigValue, Reassignment, ReplicaOnDisk, Source
 from headstone.cluster.wire import ClusterState, Node, PartitionState
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, PartitionSeen, ReplicaSeen, TopicSeen
 from headstone.errors import Unfinished
-from headstone.guard.looks import Look
+from headstone.guard.looks.look import Look
 from headstone.log.topic_partition import TopicPartition
 
 CLUSTER_ID = "twin-cluster"
@@ -150,13 +151,24 @@ class ClusterTwin:
         values = {**own, name: value}
         return {name: ConfigValue(value=value, own=name in own, source=Source.BROKER) for name, value in values.items()}
 
-    def alter_topic(self, topic: str, changes: Mapping[str, str | None]) -> None:
+    def reached(self) -> None:
+        """A connection for a change is open, which may have taken long."""
+
+    def alter_topic(
+        self, topic: str, changes: Mapping[str, str | None], *, check: Check = lambda: None, repeatable: bool = False
+    ) -> None:  # fmt: skip
+        self.reached()
+        check()
         self._alter(f"topic {topic}", self.topics[topic].overrides, changes)
 
-    def alter_broker_default(self, changes: Mapping[str, str | None]) -> None:
+    def alter_broker_default(self, changes: Mapping[str, str | None], *, check: Check = lambda: None) -> None:
+        self.reached()
+        check()
         self._alter("default", self.default, changes)
 
-    def alter_broker(self, broker: int, changes: Mapping[str, str | None]) -> None:
+    def alter_broker(self, broker: int, changes: Mapping[str, str | None], *, check: Check = lambda: None) -> None:
+        self.reached()
+        check()
         self._alter(f"broker {broker}", self.broker_own[broker], changes)
 
     def _alter(self, what: str, configs: dict[str, str], changes: Mapping[str, str | None]) -> None:
@@ -182,14 +194,20 @@ class ClusterTwin:
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         return self.moving
 
-    def elect_preferred(self, partitions: Sequence[TopicPartition]) -> None:
+    def elect_preferred(self, partitions: Sequence[TopicPartition], *, check: Check = lambda: None) -> None:
+        self.reached()
+        check()
         self.elected += partitions
         for partition in partitions:
             topic = self.topics[partition.topic]
             first = topic.replicas[0]
             topic.isr = (first, *(number for number in topic.isr if number != first))
 
-    def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+    def reassign(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, check: Check = lambda: None
+    ) -> None:  # fmt: skip
+        self.reached()
+        check()
         for partition, replicas in wanted.items():
             assert replicas is not None
             self.reassigned.append((partition, tuple(replicas)))

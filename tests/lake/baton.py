@@ -22,10 +22,10 @@ from obstore.store import MemoryStore
 from sqlalchemy import event
 
 from headstone.errors import Unfinished
-from headstone.lake.clock import Moment
-from headstone.lake.commits import CommitRefused
-from headstone.lake.database import connected
-from headstone.lake.metastore import Append, Metastore
+from headstone.lake.metastore.clock import Moment
+from headstone.lake.metastore.commits import Append, CommitRefused
+from headstone.lake.metastore.database import connected
+from headstone.lake.metastore.metastore import Metastore
 from headstone.log.topic_partition import TopicPartition
 from headstone.storage.stores import PART_BYTES, Sink, Store
 
@@ -242,7 +242,7 @@ class BatonMetastore(Metastore):
     """SQLite in a file. Whoever is refused has changed nothing: not one transaction was committed to the database."""
 
     def __init__(self, baton: Baton, path: Path) -> None:
-        engine = connected(f"sqlite:///{path}")
+        engine = connected(f"sqlite:///{path}", make=True)
         event.listen(engine, "connect", _forget_on_power_loss)
         super().__init__(engine)
         self._baton = baton

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.metastore import Metastore
+from headstone.lake.metastore.metastore import Metastore
 from headstone.storage.stores import Store
-from testbed.postgres import postgres
-from testbed.s3 import BUCKET, s3
+from testbed.s3 import BUCKET
 from tests.lake.scene import Scene
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    with postgres() as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -44,12 +37,6 @@ def metastore(metastore_url: str) -> Iterator[Metastore]:
     made.close()
 
 
-@pytest.fixture(scope="session")
-def s3_settings() -> Iterator[Mapping[str, str]]:
-    with s3() as settings:
-        yield settings
-
-
 @pytest.fixture(params=["memory", "file", "s3"])
 def object_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty one."""
@@ -58,7 +45,7 @@ def object_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         return Store.open(f"memory://{name}")
     if request.param == "file":
         return Store.open(f"file://{tmp_path / 'objects'}")
-    return Store.open(f"s3://{BUCKET}/{name}", request.getfixturevalue("s3_settings"))
+    return Store.open(f"s3://{BUCKET}/{name}", request.getfixturevalue("moto_settings"))
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headstone.lake.commits import Partition
-from headstone.lake.scheduling import (
+from headstone.lake.format.spans import touching
+from headstone.lake.metastore.commits import Partition
+from headstone.lake.metastore.scheduling import (
     Eligibility,
     Ripe,
     Summary,
@@ -16,11 +17,11 @@ from headstone.lake.scheduling import (
     ineligible,
     not_compacted,
 )
-from headstone.lake.spans import touching
-from headstone.lake.totals import totals_of
+from headstone.lake.metastore.totals import totals_of
 from headstone.retention.choosing import Dirt
 from headstone.retention.policy import NO_LIMIT
 from headstone.retention.settings import setting_of
+from headstone.units import count, exact_duration
 
 
 def summary_of(partition: Partition, settings: Mapping[str, object], *, now_ms: int) -> Summary:
@@ -58,9 +59,9 @@ def slow_eligibility(
     if requested and (dirty_bytes or due):
         reason = "requested"
     elif dirty_bytes and deadline is not None and now_ms > deadline:
-        reason = f"max.compaction.lag.ms expired {now_ms - deadline} ms ago"
+        reason = f"max.compaction.lag.ms expired {exact_duration(now_ms - deadline)} ago"
     elif due:
-        reason = f"tombstones of {due} ranges have had their time"
+        reason = f"tombstones of {count(due, 'range')} have had their time"
     elif dirty_bytes and ratio > needed:
         reason = f"dirty ratio {ratio:.3f} is above {needed:g}"
     else:

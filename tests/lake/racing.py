@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headstone.errors import Unfinished
-from headstone.lake import folding
-from headstone.lake.erasure import Tools
-from headstone.lake.job_plan import JobOptions
+from headstone.lake.jobs import folding
+from headstone.lake.jobs.compaction import JobControl
+from headstone.lake.jobs.erasure import Tools
+from headstone.lake.jobs.job_plan import JobSettings
+from headstone.lake.jobs.upkeep import Upkeep
+from headstone.lake.jobs.worker import Worker
 from headstone.lake.lake import Lake, open_lake
-from headstone.lake.upkeep import Upkeep
-from headstone.lake.worker import Worker
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Sink, Store
 
@@ -75,10 +76,11 @@ def main() -> None:
         worker = Worker(
             name=name, lake=lake, engine=InProcess(1), clock=lambda: int(time.time() * 1000), tell=lambda text: None,
             lease_ms=LEASE_MS, wait_ms=1, partitions_at_once=chance.choice((1, 2, 5)),
-            options=JobOptions(
-                before_commit=nap, commit_bytes=300, dead_share_max=chance.choice((0.3, 1.0, 10.0)),
+            settings=JobSettings(
+                commit_bytes=300, dead_share_max=chance.choice((0.3, 1.0, 10.0)),
                 path=chance.choice(("auto", "whole", "shuffle")),
             ),
+            control=JobControl(before_commit=nap),
             upkeep=Upkeep(tools=tools) if chance.random() < 0.3 else None,
         )  # fmt: skip
         if not worker.work():

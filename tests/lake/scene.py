@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headstone.lake.compaction import Compacted, compact_partition
-from headstone.lake.ingest import ingest
-from headstone.lake.job_plan import JobOptions
+from headstone.lake.jobs.compaction import Compacted, JobControl, compact_partition
+from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.lake import Lake
-from headstone.lake.reading import records, table
+from headstone.lake.transfer.ingest import ingest
+from headstone.lake.transfer.reading import records, table
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
@@ -38,9 +38,9 @@ class Scene:
         self.history.write_partition(self._root, "t-0")
         ingest(self.lake, find_partitions([self._root / "t-0"]), clock=lambda: now_ms)
 
-    def compact(self, now_ms: int, **options: object) -> Compacted:
-        given = JobOptions(**options)  # type: ignore[arg-type]
-        return compact_partition(self.lake, AT, InProcess(1), now_ms=now_ms, options=given)
+    def compact(self, now_ms: int, control: JobControl | None = None, **settings: object) -> Compacted:
+        given = JobSettings(**settings)  # type: ignore[arg-type]
+        return compact_partition(self.lake, AT, InProcess(1), now_ms=now_ms, settings=given, control=control)
 
     def held(self) -> list[tuple[int, bytes | None, bytes | None]]:
         return [(record.offset, record.key, record.value) for record in records(self.lake, AT)]

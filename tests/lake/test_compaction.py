@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from headstone.errors import UsageError
-from headstone.lake.collection import collect, garbage
-from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import compact_partition
-from headstone.lake.ingest import ingest
+from headstone.lake.format.objects import object_path
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.compaction import JobControl, compact_partition
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.objects import object_path
-from headstone.lake.reading import records, table
-from headstone.lake.scheduling import dirty_spans
-from headstone.lake.spans import Span
+from headstone.lake.metastore.commits import CommitRefused
+from headstone.lake.metastore.scheduling import dirty_spans
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
+from headstone.lake.transfer.reading import records, table
 from headstone.log.directory import find_partitions
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
@@ -27,8 +27,8 @@ CAPTURED = Path(__file__).resolve().parent.parent / "captured"
 
 
 @pytest.fixture
-def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -> Iterator[Lake]:
-    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=s3_settings)
+def lake(metastore_url: str, object_store: Store, moto_settings: dict[str, str]) -> Iterator[Lake]:
+    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=moto_settings)
     yield made
     made.close()
 
@@ -96,7 +96,7 @@ def test_records_without_a_key_are_not_lost(scene: Scene) -> None:
     """A topic that was never meant to be compacted: refused, and everything is as it was."""
     scene.write("N[a]", "U", "N[a]")
     before, partition = scene.held(), scene.lake.metastore.partition(AT)
-    with pytest.raises(UsageError, match="1 records have no key"):
+    with pytest.raises(UsageError, match="1 record without a key"):
         scene.compact(now_ms=10)
     assert (scene.held(), scene.lake.metastore.partition(AT)) == (before, partition)
 
@@ -129,7 +129,7 @@ def test_of_two_compactions_the_slower_one_changes_nothing(scene: Scene) -> None
         scene.compact(now_ms=10)
 
     with pytest.raises(CommitRefused, match="another worker has compacted"):
-        scene.compact(now_ms=11, before_commit=somebody_is_faster)
+        scene.compact(now_ms=11, control=JobControl(before_commit=somebody_is_faster))
     assert [(offset, key) for offset, key, _ in scene.held()] == [(1, b"a"), (3, b"b")]
     assert scene.lake.metastore.partition(AT).compaction_epoch == 1
     assert scene.lake.metastore.check() == []
@@ -137,7 +137,7 @@ def test_of_two_compactions_the_slower_one_changes_nothing(scene: Scene) -> None
 
 def test_what_is_appended_during_a_compaction_is_kept(scene: Scene) -> None:
     scene.write("N[a]", "N[a]")
-    scene.compact(now_ms=10, before_commit=lambda: scene.write("N[a]", "N[z]"))
+    scene.compact(now_ms=10, control=JobControl(before_commit=lambda: scene.write("N[a]", "N[z]")))
     assert [(offset, key) for offset, key, _ in scene.held()] == [(1, b"a"), (2, b"a"), (3, b"z")]
     partition = scene.lake.metastore.partition(AT)
     assert dirty_spans(partition) == (Span(2, partition.next_offset),)
@@ -198,7 +198,12 @@ def test_a_little_new_data_rewrites_little(scene: Scene) -> None:
 
 
 def test_captured_logs_of_real_brokers_keep_their_tables(lake: Lake) -> None:
-    ingest(lake, find_partitions([CAPTURED / "kafka-4.3.1"]), clock=lambda: 1, extent_bytes=2000)
+    ingest(
+        lake,
+        find_partitions([CAPTURED / "kafka-4.3.1"]),
+        clock=lambda: 1,
+        settings=LogIngestSettings(extent_bytes=2000),
+    )
     for at in lake.metastore.partitions():
         before = {key: (record.offset, record.value) for key, record in table(lake, at).items()}
         now = 1_900_000_000_000

@@ -15,15 +15,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from headstone.cli.main import main
 from headstone.errors import HeadstoneError, Unfinished
-from headstone.lake import catalog, leased_jobs, purging, schema, worker
-from headstone.lake.changes import UNLEVELED_BYTES_MIN
-from headstone.lake.compaction import compact_partition
+from headstone.lake.jobs import compact_run, worker
+from headstone.lake.jobs.compaction import compact_partition
+from headstone.lake.jobs.leased_jobs import compact_leased, level_leased
+from headstone.lake.jobs.leveling import Leveled, level_partitions
+from headstone.lake.jobs.purging import purge_aged
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leased_jobs import compact_leased, level_leased
-from headstone.lake.leases import COMMITTED, Leases
-from headstone.lake.leveling import Leveled, level_partitions
-from headstone.lake.purging import purge_aged
-from headstone.lake.rows import located
+from headstone.lake.metastore import catalog, schema
+from headstone.lake.metastore.leases import COMMITTED, Leases
+from headstone.lake.metastore.rows import located
+from headstone.lake.metastore.schema import UNLEVELED_BYTES_MIN
 from headstone.lake.topics import drop_topic
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
@@ -105,7 +106,7 @@ def test_a_request_is_not_answered_while_its_topic_is_dropped_and_nobody_waits(l
         of_topic = select(schema.partitions).join(schema.topics).where(schema.topics.c.name == "dropped")
         connection.execute(of_topic.with_for_update(of=schema.partitions)).all()
         aside.start()
-        aside.join(10)
+        aside.join(60)
         assert (aside.is_alive(), aside.outcome) == (False, [])
         assert leases.requested() == {DROPPED: 1}
         catalog.forget_topic(connection, "dropped")
@@ -139,7 +140,7 @@ def test_a_drop_during_a_compaction_does_not_end_what_comes_behind(
         drop_topic(lake, "dropped", now_ms=10)
         return outcomes
 
-    monkeypatch.setattr(leased_jobs, "compact_leased", then_a_drop)
+    monkeypatch.setattr(compact_run, "compact_leased", then_a_drop)
     assert main(["lake", "compact", metastore_url, flag, "--now-ms", "10", "--output", "json"]) == 3
     answer = json.loads(capsys.readouterr().out)
     assert sorted(one["partition"] for one in answer["partitions"]) == ["dropped-0", "kept-0"]
@@ -156,7 +157,7 @@ def test_what_a_compaction_did_is_told_though_a_purge_fails(
     def fails(*given: Any, **options: Any) -> object:
         raise Unfinished("the store does not answer")
 
-    monkeypatch.setattr(purging, "evacuate_idle", fails)
+    monkeypatch.setattr(compact_run, "evacuate_idle", fails)
     assert main(["lake", "compact", metastore_url, "--purge", "--now-ms", "10", "--output", "json"]) == 3
     out, err = capsys.readouterr()
     assert [one["partition"] for one in json.loads(out)["partitions"]] == ["kept-0"]

@@ -7,12 +7,13 @@ import random
 import pytest
 from sqlalchemy import event
 
-from headstone.lake.commits import CommitRefused, Extent, Partition
-from headstone.lake.expiry import EXTENTS_FIRST, Expired, expire, expired, find_expired
-from headstone.lake.holds import Holds
+from headstone.lake.format.extents import Extent
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs.expiry import EXTENTS_FIRST, Expired, expire, expired, find_expired
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import Append, Metastore
-from headstone.lake.spans import Span
+from headstone.lake.metastore.commits import Append, CommitRefused, Partition
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.metastore.metastore import Metastore
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT
 from headstone.storage.stores import Store
@@ -162,9 +163,9 @@ def test_a_hold_that_comes_while_another_partition_is_cut_keeps_its_own_and_is_t
 
     assert [gone.partition for gone in expire(lake, clock=lambda: 1000, tell=tell)] == [first, third]
     assert [line.split(";")[0] for line in told] == [
-        "t-0: begins at 1 now, by retention.ms",
-        "t-1: looking again later: reader holds t-1 from offset 0",
-        "t-2: begins at 1 now, by retention.ms",
+        "t-0: now starts at 1, by retention.ms",
+        "t-1: retrying later: reader holds t-1 from offset 0",
+        "t-2: now starts at 1, by retention.ms",
     ]
     assert [metastore.partition(name).start_offset for name in (first, second, third)] == [1, 0, 1]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from headstone.cli.main import main
-from headstone.lake import export as lake_export
-from headstone.lake.collection import collect, garbage
-from headstone.lake.export_plan import PLAN_FILE, plan_of
+from headstone.lake.jobs.collection import collect, garbage
 from headstone.lake.lake import create_lake
+from headstone.lake.transfer import export as lake_export
+from headstone.lake.transfer.export_plan import PLAN_FILE, plan_of
 from headstone.log import checkpoints, failpoint
 from headstone.storage.access import Access
 from headstone.storage.places import Place, children, place
@@ -26,7 +26,7 @@ BOOTSTRAP = Path(__file__).parent.parent / "captured" / "bootstrap-3.9.2.checkpo
 SERVER = multiprocessing.get_context("forkserver")
 """Children of a process that has started no thread: those of an object store's client do not outlive a fork."""
 SERVER.set_forkserver_preload([__name__])
-STRIDE = 3
+STRIDE = 2
 """Steps from one kill to the next; 1 kills before each."""
 IDS = ["--topic-id", "t=AAAAAAAAQACAAAAAAAAAAQ", "--topic-id", "u=AAAAAAAAQACAAAAAAAAAAg"]
 
@@ -34,7 +34,7 @@ IDS = ["--topic-id", "t=AAAAAAAAQACAAAAAAAAAAQ", "--topic-id", "u=AAAAAAAAQACAAA
 def exporting(words: list[str], step: int) -> None:
     """Every partition is a wave of its own."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    lake_export.WAVE_PARTITIONS = 1
+    lake_export.WAVE_BYTES = -1
     os.environ[failpoint.VARIABLE] = str(step)
     failpoint._reached = 0
     os._exit(main(words))
@@ -100,7 +100,7 @@ def test_killed_before_any_step_the_same_command_gives_what_an_undisturbed_one_g
     expected = tree(tmp_path / "whole")
     assert {f"broker-2/{name}-0/partition.metadata" for name in "tu"} < expected.keys()
     kept, snapshots = [], set()
-    for step in range(2, 1000, STRIDE):
+    for step in range(1, 1000, STRIDE):
         dirs = formatted(tmp_path / "cut", 2)
         if not killed(command(story, *dirs, copies=2), step):
             break
@@ -113,9 +113,11 @@ def test_killed_before_any_step_the_same_command_gives_what_an_undisturbed_one_g
     assert 1 in snapshots  # the metadata of one broker begins with the topics already
 
 
-def test_killed_in_an_object_store_it_goes_on_too(story: Scene, s3_settings: Mapping[str, str], tmp_path: Path) -> None:
-    store = [word for name, value in s3_settings.items() for word in ("--store-conf", f"{name}={value}")]
-    root, access = f"s3://{BUCKET}/{tmp_path.name}", Access.of(s3_settings)
+def test_killed_in_an_object_store_it_goes_on_too(
+    story: Scene, moto_settings: Mapping[str, str], tmp_path: Path
+) -> None:
+    store = [word for name, value in moto_settings.items() for word in ("--store-conf", f"{name}={value}")]
+    root, access = f"s3://{BUCKET}/{tmp_path.name}", Access.of(moto_settings)
     assert main([*command(story, f"{root}/whole"), *store]) == 0
     expected = tree(place(f"{root}/whole", access))
     assert "u-1/partition.metadata" in expected
@@ -163,8 +165,11 @@ def test_a_past_that_was_collected_meanwhile_is_told(
     assert len(collect(story.lake, garbage(story.lake, now_ms=10**9, grace_ms=0))) > 0
     assert main(command(story, out)) == 2
     message = capsys.readouterr().err
-    assert "t-0: 2 objects that it was made of at 0, when the interrupted export began, were collected" in message
-    assert "empty the log directories, format them as new ones and export again" in message
+    assert (
+        "t-0: 2 objects of its log at 1970-01-01 00:00:00 UTC (0), when the interrupted export began, removed"
+        in message
+    )
+    assert "empty the log directories, format them and export again" in message
     assert tree(out) == before
 
 
@@ -182,7 +187,7 @@ def test_another_command_and_another_lake_are_refused(
     words = command(story, out)
     words[2] = f"sqlite:///{tmp_path / 'other.db'}"
     assert main(words) == 2
-    assert "was interrupted here; to begin anew" in capsys.readouterr().err
+    assert "was interrupted here; to start over" in capsys.readouterr().err
     assert tree(out) == before
 
 
@@ -192,12 +197,12 @@ def test_what_somebody_else_has_put_there_or_taken_away_is_told(
     (out / "t-0").mkdir()
     (out / "t-0" / "00000000000000000000.log").write_bytes(b"precious")
     assert main(command(story, out)) == 2
-    assert "t-0 exists already: nothing is overwritten" in capsys.readouterr().err
+    assert "t-0 already exists and is not overwritten" in capsys.readouterr().err
     assert (out / "t-0" / "00000000000000000000.log").read_bytes() == b"precious"
     shutil.rmtree(out / "t-0")
     shutil.rmtree(out / "u-0")
     assert main(command(story, out)) == 2
-    assert "u-0 was written by the export that was interrupted, and is gone" in capsys.readouterr().err
+    assert "u-0 was written by the interrupted export but is gone" in capsys.readouterr().err
 
 
 def test_topics_that_the_metadata_of_new_brokers_has_already_are_refused(
@@ -209,5 +214,5 @@ def test_topics_that_the_metadata_of_new_brokers_has_already_are_refused(
     for name in ("t-0", "u-0", "u-1"):
         shutil.rmtree(log_dir / name)
     assert main(command(story, log_dir)) == 2
-    assert ".checkpoint has topic t already: an export ran here before" in capsys.readouterr().err
+    assert "checkpoint already has topic t: an export ran here before" in capsys.readouterr().err
     assert (tree(log_dir / "__cluster_metadata-0"), (log_dir / "t-0").exists()) == (before, False)

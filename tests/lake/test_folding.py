@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from headstone.lake import folding
-from headstone.lake.folding import fold, is_worth_folding
-from headstone.lake.journal import BASE_PARTS, SetBack, base_number, expect_current, is_journal, object_of
-from headstone.lake.lake import Lake, create_lake, joined, open_lake
-from headstone.lake.metastore import Metastore
-from headstone.lake.rebuild import open_for_rebuild, rebuild, replayed
+from headstone.lake.jobs import folding
+from headstone.lake.jobs.folding import fold, is_worth_folding
+from headstone.lake.jobs.rebuild import open_for_rebuild, rebuild
+from headstone.lake.lake import Lake, create_lake, joined, unchecked_lake
+from headstone.lake.metastore import replay
+from headstone.lake.metastore.journal import SetBack, base_number, expect_current, is_journal
+from headstone.lake.metastore.journal_names import BASE_PARTS, BASES, ENDS, object_of
+from headstone.lake.metastore.listeners import Listeners
+from headstone.lake.metastore.metastore import Metastore
+from headstone.lake.metastore.replay import replayed
 from headstone.pipeline.progress import Board
 from headstone.storage.stores import Store
 from tests.lake.scene import Scene
@@ -48,7 +52,7 @@ def lost_and_rebuilt(lake: Lake, root: Path) -> tuple[object, ...]:
 def test_a_folded_journal_tells_the_same(local: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts, with partitions of several pages, and again when there is more."""
     monkeypatch.setattr(folding, "ENTRIES_PER_PART", 2)
-    monkeypatch.setattr(folding, "EXTENTS_PER_PAGE", 2)
+    monkeypatch.setattr(replay, "EXTENTS_PER_PAGE", 2)
     fill(local)
     assert (fold(local.lake), fold(local.lake)) == (base_number(local.lake.store), 0)
     assert stored(local.lake) == (0, 1, 3)
@@ -58,7 +62,11 @@ def test_a_folded_journal_tells_the_same(local: Scene, tmp_path: Path, monkeypat
     fold(local.lake)
     assert stored(local.lake)[:2] == (0, 1)
     assert lost_and_rebuilt(local.lake, tmp_path) == known(local.lake)
-    assert all(is_journal(local.lake.store, path) for path in local.lake.store.list() if path.startswith("journal"))
+    assert all(
+        is_journal(local.lake.store, path, local.lake.metastore.lake_id)
+        for path in local.lake.store.list()
+        if path.startswith("journal")
+    )
     told: list[str] = []
     assert rebuild(local.lake, tell=told.append).changed == ()
     (line,) = told
@@ -69,7 +77,7 @@ def test_a_lake_goes_on_after_its_journal_was_folded(scene: Scene, metastore_url
     """Also one whose metastore was set back to a time before that: it is noticed, refused, and brought up to date."""
     fill(scene)
     back_up(scene.lake, metastore_url)
-    behind = open_lake(another(metastore_url))
+    behind = unchecked_lake(another(metastore_url))
     grow(scene)
     fold(scene.lake)
     scene.write("N[x]", now_ms=10**5)
@@ -77,21 +85,21 @@ def test_a_lake_goes_on_after_its_journal_was_folded(scene: Scene, metastore_url
     with pytest.raises(SetBack, match="it was set back in time"):
         behind.metastore.create_topic("mine", 1)  # the number that it takes is free again
     with pytest.raises(SetBack, match="it was set back in time"):
-        open_lake(another(metastore_url))
+        unchecked_lake(another(metastore_url))
     with pytest.raises(SetBack, match="it was set back in time"):
         fold(behind)
     rebuild(behind)
     scene.lake = behind
     assert (known(behind), scene.table(), behind.metastore.check()) == (now, table, [])
     scene.write("N[y]", now_ms=10**5)
-    open_lake(another(metastore_url)).close()
+    unchecked_lake(another(metastore_url)).close()
 
 
 def test_whoever_was_set_back_is_refused_however_often_it_commits(local: Scene, tmp_path: Path) -> None:
     """Numbers below the base are free for it; it must not come by them to the first one that counts."""
     url = f"sqlite:///{tmp_path / 'lake.db'}"
     back_up(local.lake, url)
-    behind = open_lake(another(url))
+    behind = unchecked_lake(another(url))
     local.write("N[a]")
     number = fold(local.lake)
     for i in range(number + 2):
@@ -141,7 +149,7 @@ class Overtaken(Store):
 
     def list(self, prefix: str = "") -> list[str]:
         answer = super().list(prefix)
-        self._answered("list")
+        self._answered("list" if self.question == "list" else f"list {prefix}")
         return answer
 
     def has(self, path: str) -> bool:
@@ -161,12 +169,28 @@ def test_whoever_was_set_back_is_refused_also_while_another_one_folds(
 ) -> None:
     fill(scene)
     back_up(scene.lake, metastore_url)
-    behind = open_lake(another(metastore_url))
+    behind = unchecked_lake(another(metastore_url))
     grow(scene)
     store = Overtaken(behind.store.url, behind.store._store)
     store.question, store.overtake = question, lambda: fold(scene.lake)
     with pytest.raises(SetBack, match="it was set back in time"):
         expect_current(behind.metastore, store)
+    behind.close()
+
+
+def test_whoever_was_set_back_is_refused_while_another_one_folds_though_the_end_is_lost(
+    scene: Scene, metastore_url: str
+) -> None:
+    """The base is there before the entries are gone, and nothing else tells of them."""
+    fill(scene)
+    back_up(scene.lake, metastore_url)
+    grow(scene)
+    behind = Metastore.open(another(metastore_url))
+    store = Overtaken(scene.lake.store.url, scene.lake.store._store)
+    store.delete(store.list(ENDS))
+    store.question, store.overtake = f"list {BASES}", lambda: fold(scene.lake)
+    with pytest.raises(SetBack, match="it was set back in time"):
+        expect_current(behind, store)
     behind.close()
 
 
@@ -195,14 +219,14 @@ def test_what_is_committed_while_it_is_folded_is_not_lost(
 ) -> None:
     """Between two pages the extents that they lie in are replaced, topics come and go; the store is told late."""
     monkeypatch.setattr(folding, "ENTRIES_PER_PART", 1)
-    monkeypatch.setattr(folding, "EXTENTS_PER_PAGE", 1)
+    monkeypatch.setattr(replay, "EXTENTS_PER_PAGE", 1)
     fill(local)
     lake, store = mortal(local.lake)
     metastore = lake.metastore
     told, turns = metastore.after_commit, iter((lambda: local.write("N[g]", now_ms=40), lambda: grow(local)))
 
     def between() -> None:
-        metastore.after_commit = None  # as if each committer died right behind its commit
+        metastore.after_commit = Listeners()  # as if each committer died right behind its commit
         next(turns, lambda: None)()
         metastore.after_commit = told
 
@@ -238,7 +262,7 @@ def test_of_two_who_fold_at_once_the_higher_number_counts(local: Scene, tmp_path
     store.between = fold_first
     late.metastore.create_topic("late", 1)
     assert base_number(local.lake.store) > number
-    assert "late" in replayed(local.lake.store).topics
+    assert "late" in replayed(local.lake.store, local.lake.metastore.lake_id).topics
     assert lost_and_rebuilt(local.lake, tmp_path) == known(local.lake)
 
 
@@ -260,18 +284,18 @@ def test_folding_that_is_stopped_anywhere_leaves_the_journal_as_it_was(
 ) -> None:
     """Before the first part of the base, then before the second, until it is folded. Parts that were written are gone."""
     monkeypatch.setattr(folding, "ENTRIES_PER_PART", 1)
-    monkeypatch.setattr(folding, "EXTENTS_PER_PAGE", 1)
+    monkeypatch.setattr(replay, "EXTENTS_PER_PAGE", 1)
     for term in ("N[a]", "N[b]", "N[c]"):
         local.write(term)
     lake, stops = local.lake, 0
-    journal, told = sorted(lake.store.list("journal")), local.held()
+    stored_before, told = sorted(lake.store.list("journal")), local.held()
     while True:
         board = Board()
         number = fold(lake, board, stop=chain([False] * stops, repeat(True)).__next__)
         assert board.expected == 3
         if number:
             break
-        assert (sorted(lake.store.list("journal")), lake.store.list(BASE_PARTS)) == (journal, [])
+        assert (sorted(lake.store.list("journal")), lake.store.list(BASE_PARTS)) == (stored_before, [])
         stops += 1
     assert (stops > 3, board.total()[0], base_number(lake.store)) == (True, 3, number)
     assert (local.held(), lake.metastore.check()) == (told, [])

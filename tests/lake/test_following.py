@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from headstone.errors import Unfinished, UsageError
-from headstone.lake.collection import collect, garbage
-from headstone.lake.commits import CommitRefused
-from headstone.lake.erasure import request_erasure
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.erasure import request_erasure
+from headstone.lake.jobs.proof import prove_erased
 from headstone.lake.lake import Lake
-from headstone.lake.landing import Followed, LandTask, ObjectSize
-from headstone.lake.live import prepare
-from headstone.lake.proof import prove_erased
-from headstone.lake.reading import records
+from headstone.lake.metastore.commits import CommitRefused
 from headstone.lake.topics import TopicFacts, drop_topic
+from headstone.lake.transfer.landing import Followed, LandTask, ObjectSize
+from headstone.lake.transfer.live import prepare
+from headstone.lake.transfer.reading import records
 from headstone.log.topic_partition import TopicPartition
 from headstone.spark import lake_stream
 from headstone.spark.lake_stream import StreamOptions, land_batch, stream
@@ -79,7 +79,7 @@ def test_a_topic_that_is_dropped_or_made_again_during_a_run_gets_nothing_of_it(r
     drop_topic(run.lake, "t", now_ms=6)
     if made_again:
         run.lake.metastore.create_topic("t", 2)
-    expected = "the lake ends at 0, this run had brought it to 10" if made_again else "t-0 was dropped from the lake"
+    expected = "the lake ends at 0, but this run left it at 10" if made_again else "t-0 was dropped from the lake"
     for ends in ({AT: 15}, {AT: 15, TopicPartition("t", 2): 0}):
         missing = not made_again and len(ends) > 1
         with pytest.raises(UsageError, match="the lake has no topic t" if missing else expected):
@@ -110,7 +110,7 @@ def test_a_run_goes_on_where_it_was_itself(run: Run) -> None:
     assert run.land(Batch([rows(0, 9)]), {AT: 10, SECOND: 3}) == {AT: 1}
     beside = Run(lake=run.lake, followed=Followed(run.lake, {AT: 0}))
     beside.land(Batch([rows(0, 10)]), {AT: 11})
-    with pytest.raises(UsageError, match="the lake ends at 11, this run had brought it to 10: somebody else"):
+    with pytest.raises(UsageError, match="the lake ends at 11, but this run left it at 10: another process"):
         run.land(Batch([rows(0, 11)]), {AT: 12})
     assert (offsets(run.lake), run.lake.metastore.check()) == ([0, 1, 9, 10], [])
 
@@ -132,7 +132,7 @@ def test_a_log_that_was_emptied_begins_anew_where_kafkas_log_begins(run: Run) ->
     """Nothing is left in it whose deletion could be missing."""
     facts = {"t": TopicFacts(partitions=2, starts=(20, 0), ends=(30, 0))}
     run.land(Batch([rows(0, *range(10))]), {AT: 10})
-    with pytest.raises(UsageError, match="the lake ends at 10, Kafka's log begins at 20"):
+    with pytest.raises(UsageError, match="the lake ends at 10, but Kafka's log starts at 20"):
         prepare(run.lake, facts)
     run.lake.metastore.start_at(AT, 10, now_ms=6)
     prepare(run.lake, facts)
@@ -147,7 +147,7 @@ def test_ids_that_no_task_has_used_do_not_count_as_uploads_on_their_way(run: Run
     assert run.states() == {"committed": 1}
     run.land(Batch([]), {AT: 120, SECOND: 0})
     run.land(Batch([rows(0, 3)]), {AT: 120, SECOND: 0})
-    assert (run.states(), prove_erased(run.lake, "t", b"nobody").verdict) == ({"committed": 1}, "erased")
+    assert (run.states(), prove_erased(run.lake, "t", b"nobody").verdict) == ({"committed": 1}, "never seen here")
 
 
 def refused() -> None:
@@ -164,7 +164,7 @@ def test_ids_of_a_batch_that_failed_stay_where_something_may_have_been_uploaded(
     def failing(task: LandTask, number: int, batches: Any, meter: Any) -> Any:
         stored = real(task, number, batches, meter)
         if number == 1:
-            raise Unfinished("holds something else")
+            raise Unfinished("does not contain what this task wrote")
         return stored
 
     if lost:
@@ -192,6 +192,6 @@ def test_a_stream_remembers_what_it_has_appended(lake: Lake, monkeypatch: pytest
 
     monkeypatch.setattr(lake_stream, "follow_kafka", follow)
     run = partial(stream, lake, None, {"t": (5, 0)}, StreamOptions(source={}), clock=lambda: 5, tell=lambda text: None)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="the lake ends at 0, this run had brought it to 7"):
+    with pytest.raises(UsageError, match="the lake ends at 0, but this run left it at 7"):
         run()
     assert lake.metastore.next_offsets() == {AT: 0, SECOND: 0}

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from headstone.errors import UsageError
-from headstone.lake.commits import CommitRefused
-from headstone.lake.ingest import ingest
 from headstone.lake.lake import Lake, create_lake, open_lake
-from headstone.lake.metastore import Metastore
-from headstone.lake.reading import records, table
+from headstone.lake.metastore.commits import CommitRefused
+from headstone.lake.metastore.marker import Marker
+from headstone.lake.metastore.metastore import Metastore
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
+from headstone.lake.transfer.reading import records, table
 from headstone.log.directory import as_partition, find_partitions, list_segments
 from headstone.log.listing import RecordEntry, list_batches
 from headstone.log.topic_partition import TopicPartition
@@ -50,8 +51,8 @@ def committed(path: Path) -> list[Row]:
 
 
 @pytest.fixture
-def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -> Iterator[Lake]:
-    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=s3_settings)
+def lake(metastore_url: str, object_store: Store, moto_settings: dict[str, str]) -> Iterator[Lake]:
+    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=moto_settings)
     yield made
     made.close()
 
@@ -59,7 +60,7 @@ def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -
 @pytest.mark.parametrize("version", ["kafka-3.9.2", "kafka-4.3.1"])
 def test_the_lake_holds_what_consumers_may_see(lake: Lake, version: str) -> None:
     found = find_partitions([CAPTURED / version])
-    done = ingest(lake, found, clock=lambda: 1, extent_bytes=3000, object_bytes=9000)
+    done = ingest(lake, found, clock=lambda: 1, settings=LogIngestSettings(extent_bytes=3000, object_bytes=9000))
     assert lake.metastore.check() == []
     for directory in found:
         at = TopicPartition(directory.topic, directory.partition)
@@ -134,7 +135,7 @@ def test_another_log_than_before_is_refused(lake: Lake, tmp_path: Path) -> None:
     write_sample(tmp_path / "large", SampleSettings(records=300, batch_bytes=20_000))
     ingest(lake, find_partitions([tmp_path / "small"]), clock=lambda: 1)
     before = lake.metastore.partition(TopicPartition("sample", 0))
-    with pytest.raises(UsageError, match=r"the lake ends at 101, inside the batch .* are not the same"):
+    with pytest.raises(UsageError, match=r"the lake ends at 101, inside the batch .* is not the one"):
         ingest(lake, find_partitions([tmp_path / "large"]), clock=lambda: 2)
     assert lake.metastore.partition(TopicPartition("sample", 0)) == before
 
@@ -194,7 +195,9 @@ def test_two_replicas_of_a_partition_are_refused_by_both_paths(lake: Lake, tmp_p
         shutil.copytree(tmp_path / broker / "t-0", tmp_path / broker / "__cluster_metadata-0")
     found = find_partitions([tmp_path / broker for broker in order])
     paths = ".* and ".join(str(tmp_path / broker / "t-0") for broker in order)
-    with pytest.raises(UsageError, match=f"t-0 is named twice, {paths}: nothing was ingested. Name the path of one"):
+    with pytest.raises(
+        UsageError, match=f"t-0 is in two of the paths, {paths}: nothing was ingested. Name the most complete"
+    ):
         ingest(lake, found, clock=lambda: 1)
     assert lake.metastore.topics() == {}
     ingest(lake, find_partitions([tmp_path / "behind"]), clock=lambda: 1)
@@ -212,22 +215,21 @@ def cut(source: Path, to: Path, keep: Callable[[int], bool]) -> Path:
     return target
 
 
-def test_a_lake_is_opened_with_its_own_store(metastore_url: str, lake: Lake, s3_settings: dict[str, str]) -> None:
-    again = open_lake(metastore_url, settings=s3_settings)
+def test_a_lake_is_opened_with_its_own_store(metastore_url: str, lake: Lake, moto_settings: dict[str, str]) -> None:
+    again = open_lake(metastore_url, settings=moto_settings)
     assert again.metastore.lake_id == lake.metastore.lake_id
     again.close()
-    with lake.store.writing("headstone-lake") as sink:
-        sink.write(b"00000000-0000-0000-0000-000000000000")
+    Marker(lake_id="00000000-0000-0000-0000-000000000000", hash_key="", clock="given").write(lake.store)
     with pytest.raises(UsageError, match="belongs to lake 00000000"):
-        open_lake(metastore_url, settings=s3_settings)
+        open_lake(metastore_url, settings=moto_settings)
     lake.store.delete(["headstone-lake"])
-    with pytest.raises(UsageError, match="holds no lake"):
-        open_lake(metastore_url, settings=s3_settings)
+    with pytest.raises(UsageError, match="has no lake"):
+        open_lake(metastore_url, settings=moto_settings)
 
 
-def test_a_prefix_that_is_in_use_is_refused(lake: Lake, tmp_path: Path, s3_settings: dict[str, str]) -> None:
+def test_a_prefix_that_is_in_use_is_refused(lake: Lake, tmp_path: Path, moto_settings: dict[str, str]) -> None:
     second = f"sqlite:///{tmp_path / 'second.db'}"
-    with pytest.raises(UsageError, match="holds objects already"):
-        create_lake(second, lake.store.url, now_ms=1, settings=s3_settings)
-    with pytest.raises(UsageError, match="holds no lake"):
+    with pytest.raises(UsageError, match="already contains "):
+        create_lake(second, lake.store.url, now_ms=1, settings=moto_settings)
+    with pytest.raises(UsageError, match="has no lake"):
         Metastore.open(second)

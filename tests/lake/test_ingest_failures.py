@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
-from headstone.lake.commits import CommitRefused
-from headstone.lake.ingest import ingest
-from headstone.lake.ingest_tasks import IngestWork
+from headstone.lake.jobs.erasure import make_lakes_own
 from headstone.lake.lake import Lake
-from headstone.lake.metastore import Metastore
-from headstone.lake.topics import make_lakes_own
+from headstone.lake.metastore.commits import CommitRefused
+from headstone.lake.metastore.listeners import Listeners
+from headstone.lake.metastore.metastore import Metastore
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
+from headstone.lake.transfer.ingest_tasks import IngestWork
 from headstone.log.checkpoints import LEADER_EPOCHS
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
@@ -108,7 +109,7 @@ def test_a_store_that_may_not_be_told_of_a_commit_ends_the_run_with_its_own_erro
         if any(ends(lake)):
             raise UsageError("access refused")
 
-    lake.metastore.after_commit = refused
+    lake.metastore.after_commit = Listeners(refused)
     with pytest.raises(UsageError, match="access refused"):
         ingest(lake, find_partitions([logs]), clock=lambda: 1)
     assert (ends(lake), len(lake.metastore.objects())) == ([20, 20, 20, 20], 1)
@@ -138,7 +139,13 @@ def test_a_store_that_is_away_is_not_asked_for_ever(lake: Lake, logs: Path) -> N
         return True
 
     with pytest.raises(Unfinished, match="an executor was lost"):
-        ingest(lake, find_partitions([logs]), clock=lambda: 1, engine=Engine(fails, ran=False), wave_objects=3)
+        ingest(
+            lake,
+            find_partitions([logs]),
+            clock=lambda: 1,
+            engine=Engine(fails, ran=False),
+            settings=LogIngestSettings(wave_objects=3),
+        )
     assert (begun[0], begun[1:], ends(lake)) == (4, [1, 1, 1], [0, 0, 0, 0])
 
 

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import Connection
 
 from headstone.errors import Unfinished, UsageError
-from headstone.lake.collection import collect, garbage
-from headstone.lake.ingest import ingest
+from headstone.lake.jobs.collection import collect, garbage
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.metastore import Metastore
-from headstone.lake.reading import records
+from headstone.lake.metastore.metastore import Metastore
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
+from headstone.lake.transfer.reading import records
 from headstone.log.directory import PartitionDir, find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
@@ -25,6 +25,8 @@ from tests.oracle.notation import History
 
 AT = TopicPartition("t", 0)
 OBJECT_BYTES = 100_000
+SMALL_OBJECTS = LogIngestSettings(object_bytes=OBJECT_BYTES)
+ONE_BY_ONE = LogIngestSettings(object_bytes=OBJECT_BYTES, wave_objects=1)
 
 
 class Killed(BaseException):
@@ -67,7 +69,7 @@ def offsets(lake: Lake) -> list[int]:
 @pytest.mark.parametrize("start", [0, 1, 6, 7, 9, 10])
 @pytest.mark.parametrize("extent_bytes", [1, 1 << 20])
 def test_what_was_deleted_is_not_in_the_lake(lake: Lake, logs: Path, start: int, extent_bytes: int) -> None:
-    ingest(lake, begun_at(logs, start), clock=lambda: 1, extent_bytes=extent_bytes)
+    ingest(lake, begun_at(logs, start), clock=lambda: 1, settings=LogIngestSettings(extent_bytes=extent_bytes))
     assert (lake.metastore.log_ends([AT]), offsets(lake)) == ({AT: (start, 10)}, list(range(start, 10)))
     assert lake.metastore.check() == []
     collect(lake, garbage(lake, now_ms=1 << 40))
@@ -94,13 +96,13 @@ def test_a_run_that_is_killed_between_any_two_commits_never_shows_what_was_delet
         with monkeypatch.context() as patch:
             patch.setattr(Metastore, "transaction", killing)
             try:
-                ingest(lake, found, clock=lambda: 1, extent_bytes=1, engine=InProcess(1))
+                ingest(lake, found, clock=lambda: 1, settings=LogIngestSettings(extent_bytes=1), engine=InProcess(1))
                 is_whole = True
             except Killed:
                 is_whole = False
         if lake.metastore.partitions():
             assert offsets(lake) in ([], [5, 6, 7, 8, 9])
-        ingest(lake, found, clock=lambda: 2, extent_bytes=1, engine=InProcess(1))
+        ingest(lake, found, clock=lambda: 2, settings=LogIngestSettings(extent_bytes=1), engine=InProcess(1))
         assert (lake.metastore.log_ends([AT]), offsets(lake)) == ({AT: (5, 10)}, [5, 6, 7, 8, 9])
         assert lake.metastore.check() == []
         lake.close()
@@ -116,11 +118,11 @@ def test_a_run_that_is_stopped_at_any_object_goes_on(lake: Lake, large: Path, as
     asked = itertools.count(1)
     with pytest.raises(Unfinished, match="stopped"):
         ingest(
-            lake, found, clock=lambda: 1, object_bytes=OBJECT_BYTES, wave_objects=1, engine=InProcess(1),
+            lake, found, clock=lambda: 1, settings=ONE_BY_ONE, engine=InProcess(1),
             stop=lambda: next(asked) > asked_max,
         )  # fmt: skip
     assert min(offsets(lake), default=2500) == 2500
-    ingest(lake, found, clock=lambda: 2, object_bytes=OBJECT_BYTES)
+    ingest(lake, found, clock=lambda: 2, settings=SMALL_OBJECTS)
     assert (lake.metastore.log_ends([AT])[AT][0], offsets(lake)[0], lake.metastore.check()) == (2500, 2500, [])
 
 
@@ -129,7 +131,7 @@ def test_a_lake_that_was_emptied_goes_on_wherever_the_log_begins(lake: Lake, lar
     asked = itertools.count(1)
     with pytest.raises(Unfinished):
         ingest(
-            lake, begun_at(large, 0), clock=lambda: 1, object_bytes=OBJECT_BYTES, wave_objects=1, engine=InProcess(1),
+            lake, begun_at(large, 0), clock=lambda: 1, settings=ONE_BY_ONE, engine=InProcess(1),
             stop=lambda: next(asked) > 2,
         )  # fmt: skip
     found = begun_at(large, 2500)

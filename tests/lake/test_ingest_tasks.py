@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from headstone.errors import Unfinished
-from headstone.lake.ingest import ingest
-from headstone.lake.ingest_tasks import IngestWork, ingest_object, objects_of, shares_of
+from headstone.lake.format.spans import Span
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leader_epochs import known_leader_epochs
-from headstone.lake.reading import records
-from headstone.lake.spans import Span
+from headstone.lake.metastore.leader_epochs import known_leader_epochs
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
+from headstone.lake.transfer.ingest_tasks import IngestWork, ingest_object, objects_of, shares_of
+from headstone.lake.transfer.reading import records
 from headstone.log.checkpoints import LEADER_EPOCHS, read_leader_epochs
 from headstone.log.directory import PartitionDir, find_partitions
 from headstone.log.topic_partition import TopicPartition
@@ -28,6 +28,8 @@ from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
 
 OBJECT_BYTES = 100_000
+SMALL_OBJECTS = LogIngestSettings(object_bytes=OBJECT_BYTES)
+ONE_BY_ONE = LogIngestSettings(object_bytes=OBJECT_BYTES, wave_objects=1)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +121,13 @@ def test_shares_tile_the_log_and_small_partitions_share_an_object(logs: list[Par
 def test_tasks_that_run_twice_change_nothing(
     lake: Lake, logs: list[PartitionDir], expected: dict[str, list[tuple[int, bytes | None]]]
 ) -> None:
-    done = ingest(lake, logs, clock=lambda: 1, engine=Engine(), extent_bytes=20_000, object_bytes=OBJECT_BYTES)
+    done = ingest(
+        lake,
+        logs,
+        clock=lambda: 1,
+        engine=Engine(),
+        settings=LogIngestSettings(extent_bytes=20_000, object_bytes=OBJECT_BYTES),
+    )
     assert (shown(lake), lake.metastore.check()) == (expected, [])
     assert len(lake.store.list("objects")) == len(lake.metastore.objects()) > 6
     assert {one.records for one in done if one.partition.topic != "large"} == {100}
@@ -134,13 +142,13 @@ def test_a_run_that_ends_in_the_middle_has_kept_what_it_committed(
     engine = Engine(lambda work: work.shares[0].span.start <= border < work.shares[0].span.end, ran=ran)
     at = TopicPartition("large", 0)
     with pytest.raises(Unfinished, match="an executor was lost"):
-        ingest(lake, logs, clock=lambda: 1, engine=engine, object_bytes=OBJECT_BYTES)
+        ingest(lake, logs, clock=lambda: 1, engine=engine, settings=SMALL_OBJECTS)
     kept = lake.metastore.partition(at).next_offset
     assert (0 < kept <= border, lake.metastore.check()) == (True, [])
     assert {name: rows for name, rows in shown(lake).items() if name != "large-0"} == {
         name: rows for name, rows in expected.items() if name != "large-0"
     }
-    (again,) = [one for one in ingest(lake, logs, clock=lambda: 2, object_bytes=OBJECT_BYTES) if one.partition == at]
+    (again,) = [one for one in ingest(lake, logs, clock=lambda: 2, settings=SMALL_OBJECTS) if one.partition == at]
     assert (again.start, shown(lake), lake.metastore.check()) == (kept, expected, [])
 
 
@@ -157,12 +165,12 @@ def test_a_killed_run_has_kept_all_that_lies_before_what_is_missing(
     ((survey, _),) = survey_all([large])
     ends = [0, *(share.span.end for share in shares_of(at, survey, 0, OBJECT_BYTES))]
     with pytest.raises(Killed):
-        ingest(lake, logs, clock=lambda: 1, engine=EndsInOrder(*order), object_bytes=OBJECT_BYTES)
+        ingest(lake, logs, clock=lambda: 1, engine=EndsInOrder(*order), settings=SMALL_OBJECTS)
     assert (lake.metastore.partition(at).next_offset, lake.metastore.check()) == (ends[objects], [])
     epochs = read_leader_epochs(large.path / LEADER_EPOCHS)
     assert epochs
     assert known_leader_epochs(lake.metastore, at) == (tuple(epochs) if objects else ())
-    (again,) = [one for one in ingest(lake, logs, clock=lambda: 2, object_bytes=OBJECT_BYTES) if one.partition == at]
+    (again,) = [one for one in ingest(lake, logs, clock=lambda: 2, settings=SMALL_OBJECTS) if one.partition == at]
     assert (again.start, shown(lake), lake.metastore.check()) == (ends[objects], expected, [])
 
 
@@ -170,7 +178,7 @@ def test_small_partitions_do_not_wait_for_a_large_one(
     lake: Lake, logs: list[PartitionDir], expected: dict[str, list[tuple[int, bytes | None]]]
 ) -> None:
     with pytest.raises(Killed):
-        ingest(lake, logs, clock=lambda: 1, engine=EndsInOrder(-1), object_bytes=OBJECT_BYTES)
+        ingest(lake, logs, clock=lambda: 1, engine=EndsInOrder(-1), settings=SMALL_OBJECTS)
     assert shown(lake) == {**expected, "large-0": []}
 
 
@@ -185,7 +193,13 @@ def test_a_wave_in_which_something_failed_is_followed_by_the_others(
         return work.shares[0].topic_partition.topic == "large" and work.shares[0].span.start > 0
 
     with pytest.raises(Unfinished, match="an executor was lost"):
-        ingest(lake, logs, clock=lambda: 1, engine=Engine(fails), object_bytes=OBJECT_BYTES, wave_objects=2)
+        ingest(
+            lake,
+            logs,
+            clock=lambda: 1,
+            engine=Engine(fails),
+            settings=LogIngestSettings(object_bytes=OBJECT_BYTES, wave_objects=2),
+        )
     kept = lake.metastore.partition(TopicPartition("large", 0)).next_offset
     assert (sorted(begun), kept > 0) == ([("large", 0), ("large", kept), ("small0", 0)], True)
     assert {name: rows for name, rows in shown(lake).items() if name != "large-0"} == {
@@ -197,7 +211,7 @@ def test_a_wave_that_has_come_to_nothing_is_the_last(lake: Lake, logs: list[Part
     """A store that is away is not asked object by object; what the wave before has made stays."""
     engine = Engine(lambda work: work.shares[0].span.start > 0)
     with pytest.raises(Unfinished):
-        ingest(lake, logs, clock=lambda: 1, engine=engine, object_bytes=OBJECT_BYTES, wave_objects=1)
+        ingest(lake, logs, clock=lambda: 1, engine=engine, settings=ONE_BY_ONE)
     assert lake.metastore.partition(TopicPartition("large", 0)).next_offset > 0
     assert len(lake.metastore.objects()) == 2
 
@@ -206,12 +220,12 @@ def test_an_ingest_that_is_told_to_stop_keeps_what_is_made_and_the_next_goes_on_
     lake: Lake, logs: list[PartitionDir], expected: dict[str, list[tuple[int, bytes | None]]]
 ) -> None:
     asked = itertools.count(1)  # once before the wave, then before each task
-    with pytest.raises(Unfinished, match=r"stopped: 2 of \d+ objects are in the lake; run the same command again"):
+    with pytest.raises(Unfinished, match=r"stopped: 2 of \d+ objects in the lake; run the same command again"):
         ingest(
-            lake, logs, clock=lambda: 1, engine=InProcess(1), object_bytes=OBJECT_BYTES, stop=lambda: next(asked) > 3
+            lake, logs, clock=lambda: 1, engine=InProcess(1), settings=SMALL_OBJECTS, stop=lambda: next(asked) > 3
         )  # fmt: skip
     kept = lake.metastore.partition(TopicPartition("large", 0)).next_offset
-    done = {one.partition: one for one in ingest(lake, logs, clock=lambda: 2, object_bytes=OBJECT_BYTES)}
+    done = {one.partition: one for one in ingest(lake, logs, clock=lambda: 2, settings=SMALL_OBJECTS)}
     assert (done[TopicPartition("large", 0)].start, kept > 0) == (kept, True)
     assert (shown(lake), lake.metastore.check()) == (expected, [])
 
@@ -232,9 +246,10 @@ def test_an_object_of_other_ranges_is_not_taken_for_a_twins(lake: Lake, logs: li
 
     def work(*shares: Any) -> IngestWork:
         return IngestWork(
-            store=lake.store, object_id="one", hash_key=lake.metastore.hash_key, shares=shares, extent_bytes=1 << 20
-        )
+            store=lake.store, lake_id=lake.metastore.lake_id, object_id="one", hash_key=lake.metastore.hash_key, shares=shares,
+            extent_bytes=1 << 20,
+        )  # fmt: skip
 
     ingest_object(work(first), Meter())
-    with pytest.raises(Unfinished, match="holds something else"):
+    with pytest.raises(Unfinished, match="does not contain what this task wrote"):
         ingest_object(work(second), Meter())

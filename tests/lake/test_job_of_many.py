@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from headstone.errors import CorruptLog, Unfinished
-from headstone.lake import extent_work, job_plan
-from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import Compacted, Stopped, compact_partition, compact_partitions
-from headstone.lake.ingest import ingest
-from headstone.lake.job_plan import JobOptions
+from headstone.lake.format.objects import object_path
+from headstone.lake.jobs import extent_work, job_plan
+from headstone.lake.jobs.compaction import Compacted, JobControl, Stopped, compact_partition, compact_partitions
+from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.objects import object_path
-from headstone.lake.reading import records
+from headstone.lake.metastore.commits import CommitRefused
+from headstone.lake.transfer.ingest import ingest
+from headstone.lake.transfer.reading import records
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Stop, never
@@ -75,16 +75,16 @@ def test_whatever_path_keys_take_the_log_is_the_same(
     logs = Logs(tmp_path, two, seed)
     monkeypatch.setattr(extent_work, "UNIT_RECORDS", 50)
     monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
-    options = JobOptions(commit_bytes=[1, 3000][seed % 2], path="auto" if path == "shares" else path)
+    settings = JobSettings(commit_bytes=[1, 3000][seed % 2], path="auto" if path == "shares" else path)
     if path == "shares":
         monkeypatch.setattr(job_plan, "SPLIT_BYTES_MIN", 0)
-        options = JobOptions(commit_bytes=options.commit_bytes, parallelism=100)
+        settings = JobSettings(commit_bytes=settings.commit_bytes, parallelism=100)
     for step in range(4):
         logs.grow()
         now_ms = step * RETENTION_MS // 2
         for name in NAMES:
-            compact_partition(two["one by one"], name, InProcess(), now_ms=now_ms, options=JobOptions(path="whole"))
-        done = compact_partitions(two["many"], NAMES, InProcess(2), now_ms=now_ms, options=options)
+            compact_partition(two["one by one"], name, InProcess(), now_ms=now_ms, settings=JobSettings(path="whole"))
+        done = compact_partitions(two["many"], NAMES, InProcess(2), now_ms=now_ms, settings=settings)
         assert [outcome for outcome in done.values() if isinstance(outcome, Exception)] == []
         assert log_of(two["many"]) == log_of(two["one by one"])
         assert two["many"].metastore.check() == []
@@ -117,8 +117,9 @@ def test_parts_are_committed_oldest_first_whichever_ends_first(
         ends.append([extent.span.end for extent in extents if extent.object_id not in first])
 
     first = {extent.object_id for extent in lake.metastore.partition(name).extents}
-    options = JobOptions(commit_bytes=1, parallelism=100, before_commit=look, dead_share_max=0.0)
-    assert compact_partition(lake, name, Backwards(), now_ms=10, options=options).commits == len(ends) > 2
+    settings, control = JobSettings(commit_bytes=1, parallelism=100, dead_share_max=0.0), JobControl(before_commit=look)
+    done = compact_partition(lake, name, Backwards(), now_ms=10, settings=settings, control=control)
+    assert done.commits == len(ends) > 2
     assert all(after[: len(before)] == before and len(after) == len(before) + 1 for before, after in pairwise(ends))
 
 
@@ -152,8 +153,9 @@ def test_of_a_job_that_dies_what_it_committed_stays_and_the_next_goes_on(two: di
 
     with pytest.raises(KeyboardInterrupt):
         compact_partitions(
-            two["many"], NAMES, InProcess(), now_ms=10, options=JobOptions(commit_bytes=1, before_commit=die)
-        )
+            two["many"], NAMES, InProcess(), now_ms=10, settings=JobSettings(commit_bytes=1),
+            control=JobControl(before_commit=die),
+        )  # fmt: skip
     snapshot = two["many"].metastore.snapshot(NAMES)
     assert sum(partition.compaction_epoch for partition in snapshot.values()) == 5
     assert two["many"].metastore.check() == []
@@ -173,11 +175,11 @@ def test_of_a_job_that_is_stopped_what_is_complete_is_committed_and_the_next_goe
     monkeypatch.setattr(job_plan, "SPLIT_BYTES_MIN", 0)
     monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
     commits: list[int] = []
-    options = JobOptions(
-        commit_bytes=1, parallelism=100, dead_share_max=0.0, path="auto" if path == "shares" else path,
-        before_commit=lambda: commits.append(len(commits)), stop=lambda: len(commits) >= 4,
+    settings = JobSettings(
+        commit_bytes=1, parallelism=100, dead_share_max=0.0, path="auto" if path == "shares" else path
     )  # fmt: skip
-    done = compact_partitions(lake, NAMES, InProcess(1), now_ms=10, options=options)
+    control = JobControl(before_commit=lambda: commits.append(len(commits)), stop=lambda: len(commits) >= 4)
+    done = compact_partitions(lake, NAMES, InProcess(1), now_ms=10, settings=settings, control=control)
     stopped = [name for name in NAMES if isinstance(done[name], Stopped)]
     snapshot = lake.metastore.snapshot(NAMES)
     assert (sorted(done), 0 < len(stopped) <= len(NAMES), lake.metastore.check()) == (NAMES, True, [])
@@ -206,10 +208,11 @@ def test_a_part_that_waited_for_the_claim_is_committed_when_the_job_is_stopped(
                 reads.append(answer[0].object_id)
                 yield number, answer
 
-    options = JobOptions(commit_bytes=1, parallelism=100, dead_share_max=0.0, stop=lambda: len(reads) >= 1)
-    done = compact_partitions(lake, NAMES[:1], Counting(1), now_ms=10, options=options)
+    settings = JobSettings(commit_bytes=1, parallelism=100, dead_share_max=0.0)
+    control = JobControl(stop=lambda: len(reads) >= 1)
+    done = compact_partitions(lake, NAMES[:1], Counting(1), now_ms=10, settings=settings, control=control)
     (outcome,) = done.values()
-    assert str(outcome) == "stopped: 1 of 5 parts are done; run it again, and it goes on there"
+    assert str(outcome) == "stopped: 1 of 5 parts done; run it again to continue"
     partition = lake.metastore.partition(NAMES[0])
     assert (partition.compaction_epoch, partition.cleaned) == (1, ())
     assert [extent.object_id for extent in partition.extents if extent.object_id in reads] == reads

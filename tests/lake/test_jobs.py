@@ -9,19 +9,20 @@ import pytest
 from sqlalchemy import select
 
 from headstone.errors import CorruptLog, Unfinished, UsageError
-from headstone.lake import schema
-from headstone.lake.collection import collect, garbage
-from headstone.lake.commits import CommitRefused
-from headstone.lake.dead import is_live
-from headstone.lake.holds import Holds
-from headstone.lake.job_plan import map_keys_max
+from headstone.lake.format.dead import is_live
+from headstone.lake.format.objects import object_path, read_dead, read_halves, read_keys
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.compaction import JobControl
+from headstone.lake.jobs.job_plan import map_keys_max
+from headstone.lake.jobs.leveling import runs_to_merge
 from headstone.lake.lake import create_lake
-from headstone.lake.leveling import level_partition, runs_to_merge
-from headstone.lake.objects import object_path, read_dead, read_halves, read_keys
-from headstone.lake.reading import records, table
-from headstone.lake.spans import Span
-from headstone.lake.table_view import table_batches
+from headstone.lake.metastore import schema
+from headstone.lake.metastore.commits import CommitRefused
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.transfer.reading import records, table
 from tests.lake.scene import AT, RETENTION_MS, Scene
+from tests.lake.single import level_partition, table_batches
 
 EIGHT_KEYS = 40 * 8
 """Bytes of a map that takes eight keys."""
@@ -116,7 +117,7 @@ def test_a_long_job_commits_in_parts_oldest_first(scene: Scene) -> None:
         seen.append((partition.compaction_epoch, partition.cleaned, [offset for offset, _, _ in scene.held()]))
         assert scene.table() == expected
 
-    done = scene.compact(now_ms=10, commit_bytes=1, before_commit=look)
+    done = scene.compact(now_ms=10, commit_bytes=1, control=JobControl(before_commit=look))
     assert (done.commits, done.epoch, done.extents_rewritten) == (3, 3, 3)
     assert [(epoch, cleaned) for epoch, cleaned, _ in seen] == [(0, ()), (1, ()), (2, ())]
     assert [offsets[0] for _, _, offsets in seen] == [0, 3, 6]
@@ -126,7 +127,7 @@ def test_a_long_job_commits_in_parts_oldest_first(scene: Scene) -> None:
 def test_a_map_of_one_key_gets_there_and_a_smaller_one_is_refused(scene: Scene) -> None:
     """It would say that there is nothing to do, for ever, of a log that is all dirt."""
     scene.write("N[a,b,c]", "N[b]")
-    with pytest.raises(UsageError, match="a map of 39 bytes takes no key: give it 40 bytes or more"):
+    with pytest.raises(UsageError, match="a map of 39 bytes cannot hold a key; use 40 bytes or more"):
         scene.compact(now_ms=10, map_bytes=39)
     passes = 0
     while scene.compact(now_ms=10, map_bytes=40).committed:
@@ -144,7 +145,7 @@ def test_a_job_that_dies_between_its_parts_has_claimed_nothing(scene: Scene) -> 
             raise Unfinished("killed")
 
     with pytest.raises(Unfinished):
-        scene.compact(now_ms=10, commit_bytes=1, before_commit=die)
+        scene.compact(now_ms=10, commit_bytes=1, control=JobControl(before_commit=die))
     partition = scene.lake.metastore.partition(AT)
     assert (partition.compaction_epoch, partition.cleaned, partition.tombstones) == (2, (), ())
     assert scene.lake.metastore.check() == []
@@ -180,7 +181,7 @@ def test_a_hold_that_is_taken_while_a_job_runs_is_kept(scene: Scene) -> None:
             holds.hold(reader, AT, offset, expires_ms=10 + 2 * RETENTION_MS)
 
     with pytest.raises(CommitRefused, match="reader holds tombstones from offset 0 on"):
-        scene.compact(now_ms=10 + RETENTION_MS, before_commit=taken)
+        scene.compact(now_ms=10 + RETENTION_MS, control=JobControl(before_commit=taken))
     assert (scene.lake.metastore.partition(AT), scene.held()) == (before, held)
     assert not scene.compact(now_ms=10 + RETENTION_MS).committed
     scene.compact(now_ms=10 + 2 * RETENTION_MS)
@@ -200,7 +201,9 @@ def test_a_hold_stops_a_job_that_commits_in_parts(scene: Scene) -> None:
             holds.hold("reader", AT, 0, expires_ms=10**6)
 
     with pytest.raises(CommitRefused, match="reader holds"):
-        scene.compact(now_ms=10 + RETENTION_MS, commit_bytes=1, before_commit=hold_before_the_second)
+        scene.compact(
+            now_ms=10 + RETENTION_MS, commit_bytes=1, control=JobControl(before_commit=hold_before_the_second)
+        )
     assert [(offset, key) for offset, key, _ in scene.held()] == [(3, b"b"), (5, b"c")]
     assert scene.lake.metastore.check() == []
 
@@ -211,7 +214,7 @@ def test_a_hold_above_what_is_due_disturbs_no_job(scene: Scene, taken: int) -> N
     scene.compact(now_ms=10)
     holds = Holds(scene.lake.metastore)
     scene.compact(
-        now_ms=10 + RETENTION_MS, before_commit=lambda: holds.hold("reader", AT, taken, expires_ms=10**6)
+        now_ms=10 + RETENTION_MS, control=JobControl(before_commit=lambda: holds.hold("reader", AT, taken, expires_ms=10**6))
     )  # fmt: skip
     assert [key for _, key, _ in scene.held()] == [b"b"]
 
@@ -237,7 +240,7 @@ def test_tombstones_have_their_time_from_the_commit_on(scene: Scene) -> None:
         nonlocal now_ms
         now_ms += 5 * RETENTION_MS
 
-    scene.compact(now_ms=10, clock=lambda: now_ms, before_commit=later)
+    scene.compact(now_ms=10, control=JobControl(clock=lambda: now_ms, before_commit=later))
     assert [known.cleaned_at_ms for known in scene.lake.metastore.partition(AT).tombstones] == [now_ms]
     assert now_ms == 10 + 5 * RETENTION_MS
     assert not scene.compact(now_ms=now_ms + RETENTION_MS - 1).committed
@@ -310,7 +313,7 @@ def test_the_past_can_be_read_until_it_is_collected(scene: Scene) -> None:
     def offsets(moment_ms: int) -> list[int]:
         return [record.offset for record in records(scene.lake, AT, as_of_ms=moment_ms)]
 
-    with pytest.raises(UsageError, match="knows nothing of topic t before 100"):
+    with pytest.raises(UsageError, match=r"has no topic t before .* \(100\)"):
         offsets(99)
     moments = (100, 199, 200, 299, 300, 300 + RETENTION_MS)
     assert [offsets(moment) for moment in moments] == [[0, 1], [0, 1], [0, 1, 2, 3], [0, 1, 2, 3], [2, 3], [2]]
@@ -318,7 +321,7 @@ def test_the_past_can_be_read_until_it_is_collected(scene: Scene) -> None:
     found = garbage(scene.lake, now_ms=300 + RETENTION_MS, grace_ms=RETENTION_MS - 10)
     assert len(found.rows) == 1
     collect(scene.lake, found)
-    with pytest.raises(UsageError, match="collected as garbage"):
+    with pytest.raises(UsageError, match="gc has removed what was replaced"):
         offsets(299)
     assert [offsets(moment) for moment in moments[4:]] == [[2, 3], [2]]
     assert scene.lake.metastore.check() == []
@@ -330,7 +333,7 @@ def test_clocks_that_go_back_do_not_tear_the_past(scene: Scene) -> None:
     scene.write("N[a]", now_ms=500)
     scene.compact(now_ms=400)
     for moment in (399, 400, 500, 999):
-        with pytest.raises(UsageError, match="before 1000"):
+        with pytest.raises(UsageError, match=r"before .* \(1000\)"):
             list(records(scene.lake, AT, as_of_ms=moment))
     assert [record.offset for record in records(scene.lake, AT, as_of_ms=1000)] == [1]
 
@@ -365,7 +368,7 @@ def test_the_past_begins_where_the_log_did(metastore_url: str, tmp_path: Path) -
     shown = {1999: [0, 1, 2], 2000: [2], 4999: [2], 5000: [2, 3, 4], 5999: [2, 3, 4], 6000: [4], 7000: [4, 5]}
     assert {moment_ms: offsets(moment_ms) for moment_ms in shown} == shown
     collect(scene.lake, garbage(scene.lake, now_ms=8000, grace_ms=10))
-    with pytest.raises(UsageError, match="collected as garbage"):
+    with pytest.raises(UsageError, match="gc has removed what was replaced"):
         offsets(5999)
     assert [offsets(moment_ms) for moment_ms in (6000, 7000)] == [[4], [4, 5]]
     with scene.lake.metastore.transaction() as connection:

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headstone.lake import key_search
-from headstone.lake.erasure import Tools, carry_on_erasures, request_erasure
-from headstone.lake.erasures import ERASED, VALUES_LEFT, Erasures
-from headstone.lake.key_search import KeySearch, among, digest_of
-from headstone.lake.keyindex import section_bytes
+from headstone.lake.format.keyindex import section_bytes
+from headstone.lake.format.objects import read_dead
+from headstone.lake.jobs import key_search
+from headstone.lake.jobs.erasure import Tools, carry_on_erasures, request_erasure
+from headstone.lake.jobs.key_search import KeySearch, among, digest_of
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.objects import read_dead
-from headstone.lake.reading import records_in
+from headstone.lake.metastore.erasure_steps import ERASED, VALUES_REMOVED
+from headstone.lake.metastore.erasures import Erasures
+from headstone.lake.transfer.reading import records_in
 from headstone.pipeline import progress
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board
@@ -123,7 +124,7 @@ def erased(root: Path, keys: int) -> tuple[int, int, int]:
     for clock[0] in (20, 200, 5000, 5200):
         carry_on_erasures(tools, ["t"])
         steps.append({erasure.step for erasure in Erasures(lake.metastore).all()})
-    assert (steps[0], steps[-1]) == ({VALUES_LEFT}, {ERASED})
+    assert (steps[0], steps[-1]) == ({VALUES_REMOVED}, {ERASED})
     cost = traffic.reads - reads, traffic.writes - writes, extents
     lake.close()
     return cost

@@ -6,9 +6,9 @@ import pytest
 
 from headstone.errors import UsageError
 from headstone.lake.lake import Lake
-from headstone.lake.leader_epochs import known_leader_epochs
-from headstone.lake.live import ReadTopics, expect_ids, facts_of, prepare
+from headstone.lake.metastore.leader_epochs import known_leader_epochs
 from headstone.lake.topics import TopicFacts
+from headstone.lake.transfer.live import ReadTopics, expect_ids, facts_of, prepare
 from headstone.log.topic_partition import TopicPartition
 from tests.lake.twin import TwinCluster, TwinTopic
 
@@ -42,7 +42,7 @@ def test_topics_that_are_not_there_are_named() -> None:
 def test_a_topic_that_was_created_again_while_it_was_read_is_refused() -> None:
     cluster = TwinCluster({"t": TwinTopic(logs=[[]], kafka_id="new"), "none": TwinTopic(logs=[[]], kafka_id=None)})
     expect_ids(cluster, {"t": "new", "none": None})
-    with pytest.raises(UsageError, match=r"t was deleted and created again .*its id was old, it is new"):
+    with pytest.raises(UsageError, match=r"t was deleted and created again .*ID was old, now new"):
         expect_ids(cluster, {"t": "old", "none": None})
 
 

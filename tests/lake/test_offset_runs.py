@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from headstone.errors import UsageError
-from headstone.lake import offset_map, offset_runs
-from headstone.lake.offset_map import OffsetMap, read_map
-from headstone.lake.offset_runs import GrowingRuns, Runs, translated
+from headstone.lake.transfer import offset_map, offset_runs
+from headstone.lake.transfer.offset_map import OffsetMap, read_map
+from headstone.lake.transfer.offset_runs import GrowingRuns, Runs, translated
 
 RECORDS = 400_000
 
@@ -57,7 +57,7 @@ def test_runs_are_the_same_in_whatever_pieces_they_come(
     assert read_map(tmp_path / "map.json") == finished
     text = (tmp_path / "map.json").read_text()
     (tmp_path / "map.json").write_text(text[: chance.randrange(len(text) - 1)])
-    with pytest.raises(UsageError, match="no offset map of a restore"):
+    with pytest.raises(UsageError, match="not an offset map"):
         read_map(tmp_path / "map.json")
 
 
@@ -81,7 +81,7 @@ def test_a_map_is_read_in_a_few_bytes_per_run(tmp_path: Path) -> None:
     rows = np.column_stack((np.arange(RECORDS) * 3, np.arange(RECORDS), np.ones(RECORDS, np.int64)))
     written = OffsetMap(
         lake_id="id", topic="t", to_topic="again", as_of_ms=1, starts=(0,), bases=(0,), finished=True, fingerprints=("",),
-        runs={0: offset_runs.runs_in(rows)}, spoilt='of, "runs": {',
+        runs={0: offset_runs.runs_in(rows)}, not_resumable='of, "runs": {',
     )  # fmt: skip
     written.write(tmp_path / "map.json")
     tracemalloc.start()

@@ -1,39 +1,38 @@
-"""A program that has opened a lake before an upgrade changes nothing of it afterwards, whatever it tries."""
+"""A program that has opened a lake changes nothing of it once the tables are of another version, whatever it tries."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, insert, select
+from sqlalchemy import Engine, create_engine, update
 
 import headstone.lake
-from headstone.errors import HeadstoneError, UsageError
-from headstone.lake import schema
-from headstone.lake.collection import Garbage, collect, garbage
-from headstone.lake.commits import Claim
-from headstone.lake.erasures import VALUES_LEFT, Erasure, Erasures
-from headstone.lake.folding import fold
-from headstone.lake.holds import Holds
+from headstone.errors import UsageError
+from headstone.lake.format.objects import object_path
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs.collection import Garbage, collect, garbage
+from headstone.lake.jobs.folding import fold
+from headstone.lake.jobs.rebuild import rebuild
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leader_epochs import note_leader_epochs
-from headstone.lake.leases import COMMITTED, Leases
-from headstone.lake.metastore import Append, Metastore
-from headstone.lake.objects import object_path
-from headstone.lake.pins import Pin, Pins, pinned
-from headstone.lake.rebuild import rebuild
-from headstone.lake.spans import Span
+from headstone.lake.metastore import schema
+from headstone.lake.metastore.commits import Append, Claim
+from headstone.lake.metastore.erasure_steps import VALUES_REMOVED
+from headstone.lake.metastore.erasures import Erasure, Erasures
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.metastore.leader_epochs import note_leader_epochs
+from headstone.lake.metastore.leases import COMMITTED, Leases
+from headstone.lake.metastore.listeners import Listeners
+from headstone.lake.metastore.metastore import Metastore
+from headstone.lake.metastore.pins import Pin, Pins, pinned
 from headstone.lake.topics import drop_topic
-from headstone.lake.upgrades import Step, upgrade
 from headstone.log.topic_partition import TopicPartition
 from tests.lake.test_metastore import SIZE, append, everything, extent
 
 AT = TopicPartition("t", 0)
 NOW_MS = 1_000_000_000
-NEXT = schema.VERSION + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +55,9 @@ class Program:
     def everything(self) -> object:
         return everything(self.engine), sorted(self.lake.store.list())
 
-    def upgrade(self, change: Callable[[Connection], None] = lambda connection: None) -> None:
-        upgrade(self.url, apply=True, steps=[Step(version=NEXT, about="nothing else", change=change)])
+    def outdate(self) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(update(schema.lakes).values(version=schema.VERSION + 1))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def program(metastore_url: str, tmp_path: Path) -> Iterator[Program]:
     Leases(metastore).take(AT, "me", now_ms=NOW_MS)
     Leases(metastore).seen("me", "nothing", now_ms=NOW_MS)
     Holds(metastore).hold("reader", AT, 5, expires_ms=2 * NOW_MS)
-    Erasures(metastore).request("t", ["00"], deadline_ms=2 * NOW_MS, now_ms=NOW_MS)
+    Erasures(metastore).request("t", ["00" * 16], deadline_ms=2 * NOW_MS, now_ms=NOW_MS)
     engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
     yield Program(
         lake=lake, url=metastore_url, engine=engine, registered=registered, condemned=condemned,
@@ -117,8 +117,8 @@ VERBS: dict[str, Callable[[Program], object]] = {
     "fold": lambda old: fold(old.lake),
     "rebuild": lambda old: rebuild(old.lake),
     "give_clock": lambda old: old.metastore.give_clock(NOW_MS + 1),
-    "request of an erasure": lambda old: Erasures(old.metastore).request("t", ["01"], deadline_ms=NOW_MS, now_ms=NOW_MS),
-    "advance of an erasure": lambda old: Erasures(old.metastore).advance([(old.erasure, VALUES_LEFT)], now_ms=NOW_MS),
+    "request of an erasure": lambda old: Erasures(old.metastore).request("t", ["01" * 16], deadline_ms=NOW_MS, now_ms=NOW_MS),
+    "advance of an erasure": lambda old: Erasures(old.metastore).advance([(old.erasure, VALUES_REMOVED)], now_ms=NOW_MS),
     "wait of an erasure": lambda old: Erasures(old.metastore).wait([old.erasure], "time", until_ms=NOW_MS),
     "take a lease": lambda old: Leases(old.metastore).take(AT, "me", now_ms=NOW_MS + 1),
     "take_due": lambda old: Leases(old.metastore).take_due("me", 1, now_ms=NOW_MS * 2),
@@ -138,10 +138,10 @@ VERBS: dict[str, Callable[[Program], object]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_older_program_changes_nothing_after_an_upgrade(program: Program, verb: str) -> None:
-    program.upgrade()
+def test_an_older_program_changes_nothing(program: Program, verb: str) -> None:
+    program.outdate()
     before = program.everything()
-    with pytest.raises(UsageError, match="use a newer headstone"):
+    with pytest.raises(UsageError, match="use the headstone that created the lake"):
         VERBS[verb](program)
     assert program.everything() == before
 
@@ -154,76 +154,23 @@ def test_it_would_have_changed_something_before(program: Program, verb: str) -> 
     assert program.everything() != before
 
 
-@pytest.mark.parametrize("verb", ["append", "register", "configure", "condemn", "hold", "pin", "request of an erasure"])
-def test_who_meets_an_upgrade_waits_and_is_refused(program: Program, verb: str) -> None:
-    assert ["use a newer headstone" in outcome for outcome in meeting_an_upgrade(program, VERBS[verb])] == [True]
-
-
-@pytest.mark.parametrize("snapshot", [False, True])
-def test_a_reader_that_meets_an_upgrade_waits_and_is_refused(program: Program, snapshot: bool) -> None:
-    """Whatever moment a snapshot is of, the version that is checked is that of the tables which are read."""
-
-    def read(old: Program) -> None:
-        with old.metastore.transaction(snapshot=snapshot) as connection:
-            connection.execute(select(schema.extents)).all()
-
-    assert ["use a newer headstone" in outcome for outcome in meeting_an_upgrade(program, read)] == [True]
-
-
-def meeting_an_upgrade(program: Program, act: Callable[[Program], object]) -> list[str]:
-    """What whoever begins in the middle of an upgrade, and has to wait for its end, is told then."""
-    outcomes: list[str] = []
-
-    def begin() -> None:
-        try:
-            act(program)
-        except HeadstoneError as error:
-            outcomes.append(str(error))
-
-    thread = threading.Thread(target=begin)
-
-    def meanwhile(connection: Connection) -> None:
-        del connection
-        thread.start()
-        thread.join(0.2)
-        assert thread.is_alive()
-
-    program.upgrade(meanwhile)
-    thread.join()
-    return outcomes
-
-
-def test_an_upgrade_waits_for_transactions_that_are_under_way(program: Program) -> None:
-    """The row of an object is nothing that an upgrade's own steps would wait for."""
-    thread = threading.Thread(target=program.upgrade)
-    with program.metastore.transaction() as connection:
-        thread.start()
-        thread.join(0.2)
-        assert thread.is_alive()
-        row = {"object_id": "under-way", "state": "registered", "size": 0, "changed_ms": NOW_MS}
-        connection.execute(insert(schema.objects).values(**row))
-    thread.join()
-    assert "under-way" in {row[0] for row in everything(program.engine)["objects"]}
-
-
-def test_a_reader_that_meets_an_upgrade_ends_without_its_pin(program: Program) -> None:
+def test_an_older_reader_ends_without_its_pin(program: Program) -> None:
     """What it has read, it has read. The pin expires."""
     with pinned(program.metastore, "slow"):
-        program.upgrade()
+        program.outdate()
     assert "slow" in {row[1] for row in everything(program.engine)["pins"]}
 
 
-def test_a_commit_is_made_though_an_upgrade_comes_before_the_journal(program: Program) -> None:
-    tell = program.metastore.after_commit
-    assert tell is not None
-    program.metastore.after_commit = lambda: (program.upgrade(), tell())[1]
+def test_a_commit_is_made_though_the_version_changes_before_the_journal_is_told(program: Program) -> None:
+    program.metastore.after_commit = Listeners(program.outdate, program.metastore.after_commit.tell)
     program.metastore.create_topic("new", 1)
     assert "new" in {row[1] for row in everything(program.engine)["topics"]}
 
 
 def test_no_transaction_is_made_elsewhere() -> None:
-    """Those that know no version yet are of whoever makes, opens or upgrades a lake."""
-    sources = {path.name: path.read_text() for path in Path(headstone.lake.__file__).parent.glob("*.py")}
-    beginning = {name for name, text in sources.items() if ".begin()" in text or ".connect()" in text}
-    any_version = {name for name, text in sources.items() if "any_version" in text}
-    assert (beginning, any_version) == ({"database.py"}, {"metastore.py", "rebuild.py", "upgrades.py"})
+    """Only the metastore's package has any; those that know no version yet are of whoever makes or opens a lake."""
+    sources = {path: path.read_text() for path in Path(headstone.lake.__file__).parent.rglob("*.py")}
+    beginning = {path.name for path, text in sources.items() if ".begin()" in text or ".connect()" in text}
+    any_version = {path.name for path, text in sources.items() if "any_version" in text}
+    transactions = {path.parent.name for path, text in sources.items() if ".transaction(" in text}
+    assert (beginning, any_version, transactions) == ({"database.py"}, {"metastore.py"}, {"metastore"})

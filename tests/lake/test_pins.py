@@ -11,12 +11,12 @@ from sqlalchemy import Connection
 
 from headstone.brokers.processes import wait_until
 from headstone.errors import HeadstoneError, Unfinished
-from headstone.lake import pins as pins_module
-from headstone.lake.clock import SkewedClock
-from headstone.lake.collection import collect, garbage
-from headstone.lake.metastore import Metastore
-from headstone.lake.pins import PIN_MS, UNDERWAY_MS, Pin, Pins, pinned
-from headstone.lake.reading import record_batches, snapshot
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.metastore import pins as pins_module
+from headstone.lake.metastore.clock import SkewedClock
+from headstone.lake.metastore.metastore import Metastore
+from headstone.lake.metastore.pins import PIN_MS, UNDERWAY_MS, Pin, Pins, pinned
+from headstone.lake.transfer.reading import record_batches, snapshot
 from headstone.storage.stores import MissingObject
 from tests.lake.scene import AT, Scene
 
@@ -131,7 +131,7 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Callable[[HeadstoneError | None],
         errors[:] = [] if error is None else [error]
         if error is not None:
             met.clear()
-            assert met.wait(10)
+            assert met.wait(60)
 
     monkeypatch.setattr(Metastore, "transaction", transaction)
     return begin
@@ -153,7 +153,7 @@ def test_a_pin_that_expired_in_an_outage_is_taken_again(
         outage(error)
         outage(None)
         metastore.give_clock(3 * HOUR_MS)
-        wait_until(lambda: Pins(metastore).all() != [], "it is pinned again", seconds_max=10)
+        wait_until(lambda: Pins(metastore).all() != [], "it is pinned again", seconds_max=60)
         (again,) = Pins(metastore).all()
         assert (again.pin_id, again.as_of_ms) == (pin.pin_id, HOUR_MS - UNDERWAY_MS)
         assert again.expires_ms >= 3 * HOUR_MS + PIN_MS
@@ -194,7 +194,7 @@ def test_a_reader_whose_pin_expired_is_told_why_an_object_is_gone(
                 monkeypatch.setattr(Metastore, "transaction", gone)
             list(record_batches(scene.lake.store, AT, state.extents, 0))
 
-    with pytest.raises(Unfinished, match=r"longer than a pin lasts .*, and what was being read has been collected"):
+    with pytest.raises(Unfinished, match=r"longer than a pin lasts .*, and gc has removed what was being read"):
         read()
 
 

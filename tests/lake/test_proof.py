@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from headstone.cli.main import main
-from headstone.lake.erasure import request_erasure
-from headstone.lake.folding import fold
-from headstone.lake.ingest import ingest
-from headstone.lake.lake import MARKER, Lake
-from headstone.lake.objects import object_path
-from headstone.lake.proof import MENTIONS_MAX, Proof, prove_erased, sealed
+from headstone.lake.format.objects import object_path
+from headstone.lake.format.prefixes import MARKER, OWNER
+from headstone.lake.jobs.erasure import request_erasure
+from headstone.lake.jobs.folding import fold
+from headstone.lake.jobs.proof import MENTIONS_MAX, Proof, prove_erased, sealed
+from headstone.lake.lake import Lake
+from headstone.lake.transfer.ingest import ingest
 from headstone.log.directory import find_partitions
 from headstone.pipeline.progress import Board
 from tests.lake.scene import Scene
@@ -39,11 +40,11 @@ def test_bytes_of_the_key_are_found_in_another_records_value(scene: Scene, codec
     with_value(scene, f"N[bob]{codec}", b"knows alice, and carol")
     scene.write(f"N[carol]{codec}", f"N[dave]{codec}")
     proof = prove_erased(scene.lake, "t", b"alice")
-    assert (proof.verdict, proof.mentions_count, proof.mentions) == ("erased", 0, [])
+    assert (proof.verdict, proof.mentions_count, proof.mentions) == ("never seen here", 0, [])
     proof = prove_erased(scene.lake, "t", b"alice", anywhere=True)
     assert (proof.verdict, proof.sightings) == ("not erased", [])
     assert {0} <= places(proof) <= {0, None} if codec else places(proof) == {None}
-    assert prove_erased(scene.lake, "t", b"eve", anywhere=True).verdict == "erased"
+    assert prove_erased(scene.lake, "t", b"eve", anywhere=True).verdict == "never seen here"
     inside = places(prove_erased(scene.lake, "t", b"dav", anywhere=True))
     assert inside - {None} == ({2} if codec else set())
 
@@ -65,7 +66,7 @@ def test_a_short_key_is_everywhere_and_told_so_often(scene: Scene) -> None:
     scene.write("N[carol]")
     proof = prove_erased(scene.lake, "t", b"xx", anywhere=True)
     assert (len(proof.mentions), proof.mentions_count) == (MENTIONS_MAX, 199)
-    assert prove_erased(scene.lake, "t", b"", anywhere=True).verdict == "erased"
+    assert prove_erased(scene.lake, "t", b"", anywhere=True).verdict == "never seen here"
 
 
 def test_an_upload_that_is_on_its_way_proves_nothing(scene: Scene) -> None:
@@ -81,7 +82,7 @@ def test_that_a_key_was_erased_is_remembered_by_its_digest_and_counted(scene: Sc
     scene.write("T[alice]", "N[bob]")
     request_erasure(scene.lake, "t", [b"alice"], deadline_ms=10**6, clock=lambda: 5)
     store = scene.lake.store
-    for folders in (["journal"], ["journal-base", "journal-base-parts"]):
+    for folders in (["journal", "journal-end"], ["journal-base", "journal-base-parts", "journal-end"]):
         objects = sum(len(store.list(folder)) for folder in folders)
         proofs = [prove_erased(scene.lake, "t", key) for key in (b"alice", b"bob")]
         assert [(proof.verdict, proof.journal_objects, proof.journal_digests) for proof in proofs] == [
@@ -125,7 +126,7 @@ def test_the_auditors_document_tells_what_was_looked_at(tmp_path: Path, capsys: 
         (0, 8, "live"),
         (2, 8, "live"),
     ]
-    journal = [path for path in (tmp_path / "lake" / "objects" / "journal").rglob("*") if path.is_file()]
+    journal = [path for path in (tmp_path / "lake" / "objects").glob("journal*/*") if path.is_file()]
     assert (document["journal"], journal != []) == ({"objects": len(journal), "digests": 0}, True)
     assert sealed(document) == document
     assert main([*arguments, "--anywhere"]) == 1
@@ -137,5 +138,5 @@ def test_how_far_a_proof_is_counts_every_object_once(scene: Scene) -> None:
     scene.write("N[c]")
     board = Board()
     proof = prove_erased(scene.lake, "t", b"nobody", board=board)
-    size = sum(entry.size for entry in scene.lake.store.entries() if entry.path != MARKER)
+    size = sum(entry.size for entry in scene.lake.store.entries() if entry.path not in (MARKER, OWNER))
     assert (board.expected, board.total(), len(proof.searched)) == (size, (size, 3), 2)

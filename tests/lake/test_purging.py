@@ -14,27 +14,27 @@ import pytest
 
 from headstone.cli.main import main
 from headstone.errors import CorruptLog
-from headstone.lake import rewriting
-from headstone.lake.collection import collect, garbage
-from headstone.lake.commits import Extent
-from headstone.lake.compaction import compact_partition
-from headstone.lake.ingest import ingest
-from headstone.lake.job_plan import JobOptions
-from headstone.lake.keeping import leased
+from headstone.lake.format.extents import Extent
+from headstone.lake.format.objects import object_path, read_extent, writing_object
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs import rewriting
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.compaction import compact_partition
+from headstone.lake.jobs.job_plan import JobSettings
+from headstone.lake.jobs.keeping import leased
+from headstone.lake.jobs.proof import prove_erased
+from headstone.lake.jobs.purging import aged_behind, evacuate_idle, objects_to_leave, purge_aged
+from headstone.lake.jobs.turns import Turn
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leveling import level_partition
-from headstone.lake.metastore import Append
-from headstone.lake.objects import object_path, read_extent, writing_object
-from headstone.lake.proof import prove_erased
-from headstone.lake.purging import aged_behind, evacuate_idle, objects_to_leave, purge_aged
-from headstone.lake.reading import records
-from headstone.lake.spans import Span
+from headstone.lake.metastore.commits import Append
 from headstone.lake.topics import drop_topic
-from headstone.lake.turns import Turn
+from headstone.lake.transfer.ingest import ingest
+from headstone.lake.transfer.reading import records
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from tests.lake.scene import AT, Scene
+from tests.lake.single import level_partition
 from tests.oracle.notation import History, parse_term
 
 ORDERS, USERS = TopicPartition("orders", 0), TopicPartition("users", 0)
@@ -78,7 +78,7 @@ def test_what_is_purged_is_in_no_object_though_others_shared_it(lake: Lake, tmp_
         (one.object_id, one.partition) for one in prove_erased(lake, "users", b"alice").sightings if not one.tombstone
     }
     others = held(lake, ORDERS)
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
     level_partition(lake, USERS, clock=lambda: 20, purge=True)
     collected(lake)
     assert [one.state for one in prove_erased(lake, "users", b"alice").sightings if not one.tombstone] == [
@@ -104,7 +104,7 @@ def test_an_object_that_holds_only_what_is_in_use_stays(lake: Lake, tmp_path: Pa
     """Of another topic nothing moves either, unless it is asked for."""
     shared(lake, tmp_path)
     assert objects_to_leave(lake, ["orders", "users"]) == set()
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
     assert objects_to_leave(lake, ["orders"]) == set()
     assert len(objects_to_leave(lake, ["users"])) == 1
 
@@ -122,7 +122,7 @@ def test_the_metastore_explains_objects_without_their_indexes(lake: Lake, tmp_pa
         grow(lake, tmp_path, {topic: (history, text[topic]) for topic, history in histories.items()})
         at, now_ms = chance.choice([ORDERS, USERS]), 10 * (step + 1)
         compact_partition(
-            lake, at, InProcess(1), now_ms=now_ms, options=JobOptions(dead_share_max=chance.choice([0.0, 0.6, 1.0]))
+            lake, at, InProcess(1), now_ms=now_ms, settings=JobSettings(dead_share_max=chance.choice([0.0, 0.6, 1.0]))
         )
         if step % 3 == 2:
             level_partition(lake, at, clock=partial(int, now_ms), purge=chance.random() < 0.5)
@@ -148,7 +148,7 @@ def test_an_empty_range_hides_nothing_that_begins_where_it_does(scene: Scene) ->
     scene.write("N[a]", "N[b]")
     lake, (extent,) = scene.lake, scene.lake.metastore.partition(AT).extents
     (object_id,) = lake.metastore.register(1, now_ms=5)
-    with writing_object(lake.store, object_id) as writer:
+    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
         for span, batches in ((Span(2, 3), []), (Span(3, 5), [read_extent(lake.store, extent)])):
             writer.add("t", 0, span, batches, records=2 * len(batches), max_timestamp_ms=9)
     empty, full = (listed.extent for listed in writer.ranges)
@@ -161,7 +161,7 @@ def test_an_empty_range_hides_nothing_that_begins_where_it_does(scene: Scene) ->
 def test_evacuation_moves_an_extent_as_it_is(lake: Lake, tmp_path: Path) -> None:
     """Span, records, timestamps and keys; its epoch and its clean ranges are those of its log."""
     shared(lake, tmp_path)
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
     before = lake.metastore.partition(ORDERS)
     evacuate_idle(lake, ["users"], clock=lambda: 30)
     after = lake.metastore.partition(ORDERS)
@@ -177,12 +177,12 @@ def test_evacuation_that_was_overtaken_changes_nothing(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared(lake, tmp_path)
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
     register = lake.metastore.register
 
     def overtaken(count: int, *, now_ms: int) -> list[str]:
         monkeypatch.undo()
-        compact_partition(lake, ORDERS, InProcess(1), now_ms=20, options=JobOptions(dead_share_max=0))
+        compact_partition(lake, ORDERS, InProcess(1), now_ms=20, settings=JobSettings(dead_share_max=0))
         return register(count, now_ms=now_ms)
 
     monkeypatch.setattr(lake.metastore, "register", overtaken)
@@ -302,9 +302,9 @@ def test_an_extent_that_is_marked_again_has_left_nothing_behind(scene: Scene) ->
         scene.write(f"N[k{i}]", now_ms=now_ms)
     first = scene.lake.metastore.partition(AT).extents[0]
     assert (first.dead, first.dead_since_ms) == (2, 20)
-    assert aged_behind(scene.lake, 10**9, {"t": 0}) == []
+    assert aged_behind(scene.lake.metastore, 10**9, {"t": 0}) == []
     purge_aged(scene.lake, clock=lambda: 40, age_ms_max=0)
-    assert aged_behind(scene.lake, 10**9, {"t": 0}) == []
+    assert aged_behind(scene.lake.metastore, 10**9, {"t": 0}) == []
 
 
 def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None
     assert (proof.verdict, [one.path for one in proof.unread]) == ("unproven", [object_path(extent.object_id)])
     assert evacuate_idle(scene.lake, ["t"], clock=lambda: 30).objects == (extent.object_id,)
     collected(scene.lake)
-    assert (prove_erased(scene.lake, "t", b"nobody").verdict, len(scene.held())) == ("erased", 2)
+    assert (prove_erased(scene.lake, "t", b"nobody").verdict, len(scene.held())) == ("never seen here", 2)
 
 
 def test_what_lies_below_the_log_start_is_purged(scene: Scene) -> None:
@@ -329,7 +329,7 @@ def test_what_lies_below_the_log_start_is_purged(scene: Scene) -> None:
     assert level_partition(scene.lake, AT, clock=lambda: 6, extent_bytes=1, purge=True).extents_purged == 1
     collected(scene.lake)
     assert (prove_erased(scene.lake, "t", b"a").verdict, [offset for offset, _, _ in scene.held()]) == (
-        "erased",
+        "never seen here",
         [1, 2],
     )
     (extent,) = scene.lake.metastore.partition(AT).extents
@@ -355,7 +355,7 @@ def test_a_proof_tells_where_a_value_is(scene: Scene) -> None:
     assert sum(one.digests for one in gone.searched) == len(gone.sightings) == 2
     collected(scene.lake)
     assert prove_erased(scene.lake, "t", b"a").verdict == "erased"
-    assert prove_erased(scene.lake, "t", b"").verdict == "erased"
+    assert prove_erased(scene.lake, "t", b"").verdict == "never seen here"
 
 
 @pytest.mark.parametrize("value", [b"", b"1"])
@@ -364,7 +364,7 @@ def test_a_short_value_is_a_value(scene: Scene, value: bytes) -> None:
     scene.history.append_batch(replace(batch, records=(replace(batch.records[0], value=value),)))
     scene.write("T[b]")
     found = [prove_erased(scene.lake, "t", key) for key in (b"a", b"b", b"")]
-    assert [proof.verdict for proof in found] == ["not erased", "erased", "erased"]
+    assert [proof.verdict for proof in found] == ["not erased", "erased", "never seen here"]
     assert [len(proof.sightings) for proof in found] == [1, 1, 0]
 
 
@@ -373,13 +373,13 @@ def test_bytes_that_an_index_does_not_tell_about_prove_nothing(scene: Scene) -> 
     scene.write("N[a]", "N[b]")
     lake, (extent,) = scene.lake, scene.lake.metastore.partition(AT).extents
     (object_id,) = lake.metastore.register(1, now_ms=5)
-    with writing_object(lake.store, object_id) as writer:
+    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
         for number in range(2):
             writer.add("t", number, extent.span, [read_extent(lake.store, extent)], records=2, max_timestamp_ms=9)
         writer.ranges.pop()
     proof = prove_erased(lake, "t", b"nobody")
     assert (proof.verdict, [one.path for one in proof.unread]) == ("unproven", [object_path(object_id)])
-    assert "does not tell about" in proof.unread[0].why
+    assert "are not in its index" in proof.unread[0].why
 
 
 @pytest.mark.parametrize("name", ["strange", "objects/ab/ab-strange", "objects/ab/abc#1"])
@@ -505,7 +505,7 @@ def test_a_damaged_partition_keeps_no_object_from_being_left(metastore_url: str,
     damage(tmp_path, extent)
     with pytest.raises(CorruptLog):
         purge_aged(lake, clock=lambda: 120, age_ms_max=100)
-    assert aged_behind(lake, 120, {"users": 100}) == []
+    assert aged_behind(lake.metastore, 120, {"users": 100}) == []
     collected(lake)
     assert holding(tmp_path, b"v3") == [extent.object_id]
     lake.close()
@@ -514,7 +514,7 @@ def test_a_damaged_partition_keeps_no_object_from_being_left(metastore_url: str,
 def test_objects_that_a_damaged_partition_is_in_are_not_told_as_left(lake: Lake, tmp_path: Path) -> None:
     """An erasure would take its step for done."""
     shared(lake, tmp_path)
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, options=JobOptions(dead_share_max=0))
+    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
     (left,) = objects_to_leave(lake, ["users"])
     (extent,) = [extent for extent in lake.metastore.partition(ORDERS).extents if extent.object_id == left]
     damage(tmp_path, extent)

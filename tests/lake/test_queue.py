@@ -11,21 +11,24 @@ import pytest
 from sqlalchemy import event, select
 
 from headstone.errors import UsageError
-from headstone.lake import schema
-from headstone.lake.changes import UNLEVELED_BYTES_MIN, locked, write
-from headstone.lake.commits import Claim, Extent
-from headstone.lake.due import most_urgent
-from headstone.lake.holds import Holds
+from headstone.lake.format.extents import Extent
+from headstone.lake.format.spans import Span, without
 from headstone.lake.lake import Lake
-from headstone.lake.leases import FAILED, HISTORY_JOBS_MAX, HISTORY_MS_MAX, IDLE, Due, Leases
-from headstone.lake.metastore import Append, Metastore
-from headstone.lake.rows import located_all
-from headstone.lake.scheduling import Eligibility
-from headstone.lake.spans import Span, without
-from headstone.lake.standings import standings
+from headstone.lake.metastore import schema
+from headstone.lake.metastore.changes import locked, write
+from headstone.lake.metastore.commits import Append, Claim
+from headstone.lake.metastore.due import most_urgent
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.metastore.leases import FAILED, HISTORY_JOBS_MAX, HISTORY_MS_MAX, IDLE, Due, Leases
+from headstone.lake.metastore.metastore import Metastore
+from headstone.lake.metastore.rows import located_all
+from headstone.lake.metastore.scheduling import Eligibility
+from headstone.lake.metastore.schema import UNLEVELED_BYTES_MIN
+from headstone.lake.metastore.standings import standings
 from headstone.lake.topics import drop_topic
 from headstone.log.topic_partition import TopicPartition
 from headstone.storage.stores import Store
+from headstone.units import DURATION_FORM
 from tests.lake.oracle import slow_eligibility
 from tests.lake.test_metastore import append, extent
 
@@ -154,9 +157,8 @@ def test_what_a_row_says_is_what_its_extents_come_to(metastore: Metastore, seed:
         histories.step()
         quick, slow = histories.quick(), histories.slow()
         assert {name: state for name, state in quick.items() if name.topic != "t4"} == slow
-        assert {quick[TopicPartition("t4", i)].reason for i in range(PARTITIONS)} == {
-            "min.compaction.lag.ms of the topic is 'soon', which is no number"
-        }
+        reasons = {quick[TopicPartition("t4", i)].reason for i in range(PARTITIONS)}
+        assert reasons == {f"min.compaction.lag.ms of the topic: 'soon' is not a duration, such as {DURATION_FORM}"}
         if step % 3 == 0:
             taken = leases.take_due("w", 100, now_ms=histories.now_ms)
             assert {found.partition: found.state for found in taken} == {n: s for n, s in slow.items() if s.eligible}
@@ -273,6 +275,21 @@ def test_what_is_too_young_is_looked_at_again_when_it_is_older(metastore: Metast
     assert leases.take_due("w", 1, now_ms=116) == []
     assert [text for text in statements if "FROM extents" in text] == []
     assert numbers(leases.take_due("w", 1, now_ms=117)) == [0]
+
+
+def test_an_extent_without_timestamps_hides_no_deadline_of_its_neighbours(metastore: Metastore) -> None:
+    """Also where only what is below younger data may be compacted."""
+    lags = {"min.compaction.lag.ms": 50, "max.compaction.lag.ms": 100}
+    metastore.create_topic("t", 1, {**lags, "min.cleanable.dirty.ratio": 1.0})
+    (name,) = metastore.partitions()
+    (made,) = metastore.register(1, now_ms=1)
+    extents = tuple(
+        replace(extent(start, start + 10, made), max_timestamp_ms=stamp_ms, oldest_timestamp_ms=stamp_ms)
+        for start, stamp_ms in ((0, -1), (10, 17), (20, 190))
+    )
+    metastore.append({name: Append(expected_next=0, extents=extents)}, {made: 300}, now_ms=1)
+    assert numbers(Leases(metastore).take_due("w", 1, now_ms=117)) == []
+    assert numbers(Leases(metastore).take_due("w", 1, now_ms=118)) == [0]
 
 
 def test_young_data_that_is_merged_with_the_old_is_looked_at_at_once(metastore: Metastore) -> None:

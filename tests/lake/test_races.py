@@ -23,20 +23,20 @@ from pathlib import Path
 
 import pytest
 
-from headstone.lake.collection import collect, garbage
-from headstone.lake.commits import CommitRefused
-from headstone.lake.erasure import Tools, carry_on_erasures, request_erasure
-from headstone.lake.erasures import Erasures
-from headstone.lake.export_cluster import brokers_of
-from headstone.lake.export_run import requested, run_export
-from headstone.lake.holds import Holds
-from headstone.lake.journal import base_number
+from headstone.lake.format.objects import object_path
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.erasure import Tools, carry_on_erasures, request_erasure
+from headstone.lake.jobs.rebuild import rebuild
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leases import COMMITTED, Leases
-from headstone.lake.objects import object_path
-from headstone.lake.pins import Pins
-from headstone.lake.reading import records, records_in, snapshot, table
-from headstone.lake.rebuild import rebuild
+from headstone.lake.metastore.commits import CommitRefused
+from headstone.lake.metastore.erasures import Erasures
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.metastore.journal import base_number
+from headstone.lake.metastore.leases import COMMITTED, Leases
+from headstone.lake.metastore.pins import Pins
+from headstone.lake.transfer.export_cluster import brokers_of
+from headstone.lake.transfer.export_run import requested, run_export
+from headstone.lake.transfer.reading import records, records_in, snapshot, table
 from headstone.log.directory import PartitionDir, find_partitions, list_segments
 from headstone.log.listing import list_batches
 from headstone.log.topic_partition import TopicPartition
@@ -201,8 +201,8 @@ def logged(directory: PartitionDir) -> Table:
 
 
 @pytest.fixture
-def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -> Iterator[Lake]:
-    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=s3_settings)
+def lake(metastore_url: str, object_store: Store, moto_settings: dict[str, str]) -> Iterator[Lake]:
+    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=moto_settings)
     made.metastore.create_topic("t", len(PARTITIONS), {"delete.retention.ms": 0})
     yield made
     made.close()
@@ -211,8 +211,8 @@ def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -
 @pytest.mark.parametrize(
     ("metastore_url", "object_store"), [("sqlite", "file"), ("postgresql", "s3")], indirect=True
 )  # fmt: skip
-def test_races_lose_nothing(metastore_url: str, lake: Lake, s3_settings: dict[str, str], tmp_path: Path) -> None:
-    race, racers = Race(lake, tmp_path), Racers(metastore_url, dict(s3_settings), 3)
+def test_races_lose_nothing(metastore_url: str, lake: Lake, moto_settings: dict[str, str], tmp_path: Path) -> None:
+    race, racers = Race(lake, tmp_path), Racers(metastore_url, dict(moto_settings), 3)
     try:
         for number in _rounds(race):
             race.step(number)

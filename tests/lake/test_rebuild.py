@@ -14,21 +14,22 @@ from sqlalchemy import create_engine, make_url, select, text
 
 from headstone.cli.main import main
 from headstone.errors import Unfinished, UsageError
-from headstone.lake import schema
-from headstone.lake.collection import collect, garbage
-from headstone.lake.erasures import Erasures
-from headstone.lake.folding import fold
-from headstone.lake.holds import Holds
-from headstone.lake.ingest import ingest
-from headstone.lake.journal import SetBack, object_of, record
-from headstone.lake.lake import Lake, create_lake, open_lake, rebuilt_place
-from headstone.lake.leader_epochs import known_leader_epochs, note_leader_epochs
-from headstone.lake.leveling import level_partition
-from headstone.lake.objects import writing_object
-from headstone.lake.reading import records
-from headstone.lake.rebuild import Rebuilt, open_for_rebuild, rebuild
-from headstone.lake.spans import Span
+from headstone.lake.format.objects import writing_object
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.folding import fold
+from headstone.lake.jobs.rebuild import Rebuilt, open_for_rebuild, rebuild
+from headstone.lake.lake import Lake, create_lake, open_lake, rebuilt_place, unchecked_lake
+from headstone.lake.metastore import schema
+from headstone.lake.metastore.erasures import Erasures
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.metastore.journal import SetBack, record
+from headstone.lake.metastore.journal_names import object_of
+from headstone.lake.metastore.leader_epochs import known_leader_epochs, note_leader_epochs
+from headstone.lake.metastore.listeners import Listeners
 from headstone.lake.topics import drop_topic
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
+from headstone.lake.transfer.reading import records
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline import progress
@@ -36,6 +37,7 @@ from headstone.pipeline.progress import Board
 from headstone.storage.redaction import without_secrets
 from headstone.storage.stores import Store
 from tests.lake.scene import AT, RETENTION_MS, Scene
+from tests.lake.single import level_partition
 from tests.lake.test_worker import put
 
 
@@ -136,7 +138,7 @@ def test_a_metastore_that_was_set_back_is_noticed_and_brought_up_to_date(scene: 
     store = scene.lake.store
     scene.lake.close()
     with pytest.raises(SetBack, match="it was set back in time"):
-        open_lake(another(metastore_url))
+        unchecked_lake(another(metastore_url))
     lake = open_for_rebuild(another(metastore_url), None)
     with pytest.raises(SetBack):
         garbage(lake, now_ms=10**9)
@@ -147,14 +149,14 @@ def test_a_metastore_that_was_set_back_is_noticed_and_brought_up_to_date(scene: 
     assert store.list("objects") == stored
     assert rebuild(lake).changed == ()
     lake.close()
-    open_lake(another(metastore_url)).close()
+    unchecked_lake(another(metastore_url)).close()
 
 
 @pytest.mark.parametrize("folded", [False, True])
 def test_who_commits_with_a_metastore_that_was_set_back_is_told(scene: Scene, metastore_url: str, folded: bool) -> None:
     fill(scene)
     back_up(scene.lake, metastore_url)
-    lake = open_lake(another(metastore_url))
+    lake = unchecked_lake(another(metastore_url))
     grow(scene)
     if folded:
         fold(scene.lake)
@@ -167,7 +169,7 @@ def test_who_commits_with_a_metastore_that_was_set_back_is_told(scene: Scene, me
 def leave_untold(scene: Scene) -> None:
     """Commits of which the store has not heard: it did not answer, or their process was killed behind them."""
     metastore, tell = scene.lake.metastore, scene.lake.metastore.after_commit
-    metastore.after_commit = None
+    metastore.after_commit = Listeners()
     scene.write("N[y]")
     note_leader_epochs(metastore, AT, [(5, 0)])
     metastore.create_topic("untold", 1)
@@ -215,7 +217,7 @@ def test_what_came_first_into_a_partition_by_a_metastore_that_was_set_back_is_ta
     second = TopicPartition("t", 1)
     scene.lake.metastore.add_partitions("t", 2)
     back_up(scene.lake, metastore_url)
-    lake = open_lake(another(metastore_url))
+    lake = unchecked_lake(another(metastore_url))
     scene.write("N[a]")
     intrusions: list[Callable[[], object]] = [
         lambda: put(lake, second, [(b"k", b"v")]), lambda: note_leader_epochs(lake.metastore, second, [(1, 0)]),
@@ -269,7 +271,9 @@ def test_a_log_that_began_with_its_first_append_begins_there_after_a_rebuild(loc
     local.history.roll()
     local.history.write_partition(tmp_path / "logs", "t-0")
     (tmp_path / "logs" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 3\n")
-    ingest(local.lake, find_partitions([tmp_path / "logs"]), clock=lambda: 1, extent_bytes=1)
+    ingest(
+        local.lake, find_partitions([tmp_path / "logs"]), clock=lambda: 1, settings=LogIngestSettings(extent_bytes=1)
+    )
     before = known(local.lake)
     assert local.lake.metastore.log_ends([AT]) == {AT: (3, 4)}
     with local.lake.metastore.transaction() as connection:
@@ -323,7 +327,7 @@ def local(lake: Lake, tmp_path: Path) -> Scene:
 
 def test_what_the_store_was_not_told_of_is_told_by_the_next_who_commits(local: Scene) -> None:
     lake, tell = local.lake, local.lake.metastore.after_commit
-    lake.metastore.after_commit = None  # killed behind the commit
+    lake.metastore.after_commit = Listeners()  # killed behind the commit
     local.write("N[a]")
     number = len(lake.store.list("journal"))
     cutting = Cutting(lake.store.url, lake.store._store)
@@ -342,11 +346,12 @@ def test_what_was_uploaded_and_never_committed_is_nobodys(local: Scene) -> None:
     """As a compaction leaves it that was refused: it looks like a newer extent, and lacks everything."""
     local.write("N[a]", "T[a]")
     before = known(local.lake)
-    with writing_object(local.lake.store, str(uuid.uuid4())) as writer:
+    with writing_object(local.lake.store, str(uuid.uuid4()), local.lake.metastore.lake_id) as writer:
         writer.add("t", 0, Span(0, 2), [], records=0, max_timestamp_ms=9)
     assert (rebuild(local.lake), known(local.lake)) == (
         Rebuilt(
-            topics=1, partitions=1, extents=1, changes=4, changed=(), erasures=0, unused=(writer.object_id,), missing=()
+            topics=1, partitions=1, extents=1, changes=4, changed=(), dropped=(), erasures=0, unused=(writer.object_id,),
+            missing=(), doubt="",
         ), before,
     )  # fmt: skip
     assert local.lake.metastore.objects()[writer.object_id].state == "unreferenced"
@@ -359,7 +364,7 @@ def test_what_is_missing_is_told(local: Scene) -> None:
     assert rebuild(local.lake).missing == (path.rpartition("/")[2],)
     local.write("N[b]")
     local.lake.store.delete([object_of(2)])
-    with pytest.raises(Unfinished, match="restore it from a backup"):
+    with pytest.raises(Unfinished, match=r"journal/0+2: no such object, but the journal continues to number"):
         rebuild(local.lake)
 
 
@@ -379,7 +384,7 @@ def test_the_verb_rebuilds_a_lake_in_a_directory(tmp_path: Path, capsys: pytest.
     assert (done["changed"], done["missing"]) == (["t-0"], [])
     assert run(capsys, "rebuild", lake)["changed"] == []
     assert main(["lake", "rebuild", f"sqlite:///{tmp_path}/none.db"]) == 2
-    assert "say with --objects where" in capsys.readouterr().err
+    assert "name the objects of the lost lake with --objects" in capsys.readouterr().err
     with pytest.raises(UsageError, match="is missing there"):
         open_for_rebuild(f"sqlite:///{tmp_path}/none.db", f"file://{tmp_path / 'nothing'}")
 
@@ -396,7 +401,7 @@ def test_a_lake_that_is_named_by_reference_is_rebuilt_and_its_password_hidden(
     assert rebuilt_place(url, None) == (url, None)
     assert without_secrets("it is never-shown") == "it is ***"
     monkeypatch.setenv("LAKE", str(tmp_path / "elsewhere"))
-    with pytest.raises(UsageError, match="no such directory; name the one that the lake was in"):
+    with pytest.raises(UsageError, match="no such directory; name the lake's directory"):
         rebuilt_place("env:LAKE", None)
 
 

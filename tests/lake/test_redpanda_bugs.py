@@ -16,25 +16,24 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from headstone.errors import Unfinished
-from headstone.lake import metastore as metastore_module
-from headstone.lake.collection import collect, garbage
-from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import compact_partition
-from headstone.lake.holds import Holds
-from headstone.lake.ingest import ingest
+from headstone.lake.format.objects import object_path, writing_object
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.compaction import JobControl, compact_partition
 from headstone.lake.lake import Lake
-from headstone.lake.leveling import level_partition
-from headstone.lake.metastore import Append
-from headstone.lake.objects import object_path, writing_object
-from headstone.lake.reading import record_batches
-from headstone.lake.scheduling import queue
-from headstone.lake.spans import Span
+from headstone.lake.metastore import metastore as metastore_module
+from headstone.lake.metastore.commits import Append, CommitRefused
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.metastore.scheduling import queue
+from headstone.lake.transfer.ingest import ingest
+from headstone.lake.transfer.reading import record_batches
 from headstone.log.directory import LOG, find_partitions, numbered
 from headstone.log.encoding import BatchHead, Columns, batch_bytes, encode_section
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import MissingObject, Sink, Store
 from tests.lake.oracle import eligibility_of
 from tests.lake.scene import AT, RETENTION_MS, Scene
+from tests.lake.single import level_partition
 
 
 class BreakingStore(Store):
@@ -61,8 +60,8 @@ def test_29092_a_commit_of_objects_alone_carries_the_epoch(scene: Scene) -> None
         if next(faster, False):
             scene.compact(now_ms=10)
 
-    with pytest.raises(CommitRefused, match="epoch 0 is over"):
-        scene.compact(now_ms=11, commit_bytes=1, before_commit=overtaken)
+    with pytest.raises(CommitRefused, match="stale compaction epoch 0"):
+        scene.compact(now_ms=11, commit_bytes=1, control=JobControl(before_commit=overtaken))
     assert (len(scene.held()), scene.lake.metastore.check()) == (2, [])
 
 
@@ -103,7 +102,7 @@ def test_29914_an_upload_that_breaks_off_commits_nothing(scene: Scene, lake: Lak
 def test_29914_an_inverted_extent_is_refused(scene: Scene, lake: Lake, span: Span) -> None:
     scene.write("N[a]", "N[b]", "N[c]", "N[d]", "N[e]", "N[f]")
     (object_id,) = lake.metastore.register(1, now_ms=1)
-    with writing_object(lake.store, object_id) as writer:
+    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
         extent = writer.add("t", 0, span, [], records=0, max_timestamp_ms=-1)
     with pytest.raises(CommitRefused, match="empty or inverted"):
         lake.metastore.append(
@@ -216,7 +215,8 @@ def test_31176_a_job_longer_than_an_upload_may_take_still_gets_there(scene: Scen
         clock[0] += 60
         collect(lake, garbage(lake, now_ms=clock[0], grace_ms=0, upload_ms=100))
 
-    done = scene.compact(now_ms=10, commit_bytes=1, before_commit=collected, clock=lambda: clock[0], renew_ms=50)
+    control = JobControl(before_commit=collected, clock=lambda: clock[0])
+    done = scene.compact(now_ms=10, control=control, commit_bytes=1, renew_ms=50)
     assert clock[0] > 10 + 100
     assert (done.commits, len(scene.held()), lake.metastore.check()) == (3, 2, [])
 

@@ -12,17 +12,20 @@ from typing import Any
 
 import pytest
 
-from headstone.errors import Spoilt, Unfinished, UsageError
-from headstone.lake.collection import GRACE_MS, collect, garbage
-from headstone.lake.group_offsets import committed_in
-from headstone.lake.offset_map import read_map
-from headstone.lake.reading import records
-from headstone.lake.restore import Restored, finished_map, restore, translate_group
+from headstone.errors import NotResumable, Unfinished, UsageError
+from headstone.lake.defaults import GRACE_MS
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.transfer.group_offsets import committed_in
+from headstone.lake.transfer.offset_map import read_map
+from headstone.lake.transfer.reading import records
+from headstone.lake.transfer.restore import Restored, finished_map, translate_group
+from headstone.lake.transfer.restore_request import RestoreRequest
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.engine import HeardHere, Stop, never
+from headstone.pipeline.engine import LocalStop, Stop, never
 from headstone.pipeline.inprocess import Body, InProcess
 from headstone.pipeline.progress import Board
+from tests.lake.restoring import restored
 from tests.lake.scene import AT, Scene
 from tests.lake.twin import TwinCluster, TwinTopic
 
@@ -32,7 +35,7 @@ TARGET = AT._replace(topic="again")
 def test_records_go_back_as_they_are_into_a_topic_with_the_lakes_settings(scene: Scene) -> None:
     scene.write("N[a]", "N[b]", "T[a]")
     cluster, said = TwinCluster(), list[str]()
-    done, _ = restore(scene.lake, "t", "again", cluster, copies=2, tell=said.append)
+    done, _ = restored(scene.lake, "t", "again", cluster, copies=2, tell=said.append)
     assert done == [Restored(partition=AT, records=3, tombstones=1, keys=1, verified=True)]
     assert cluster.topics["again"].logs == [list(records(scene.lake, AT))]
     assert cluster.topics["again"].settings == {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
@@ -44,21 +47,21 @@ def test_a_topic_that_is_there_is_used_if_it_is_empty_and_fits(scene: Scene) -> 
     (record,) = records(scene.lake, AT)
     empty, full = TwinTopic(logs=[[]], first=7), TwinTopic(logs=[[record]], first=7)
     cluster = TwinCluster({"empty": empty, "full": full, "more": TwinTopic(logs=[[], []])})
-    assert restore(scene.lake, "t", "empty", cluster)[0][0].verified
+    assert restored(scene.lake, "t", "empty", cluster)[0][0].verified
     for topic, said in (
         ("full", r"full-0 is not empty \(\[7, 8\)\): restore into a new topic"),
-        ("more", "topic more has 2 partitions, the lake's has 1"),
+        ("more", "topic more has 2 partitions, but the lake's has 1"),
     ):
         with pytest.raises(UsageError, match=said):
-            restore(scene.lake, "t", topic, cluster)
+            restored(scene.lake, "t", topic, cluster)
     assert (full.logs, cluster.topics["more"].logs) == ([[record]], [[], []])
 
 
 def test_what_did_not_arrive_is_noticed_unless_nobody_looks(scene: Scene) -> None:
     scene.write("N[a]", "N[b]")
-    with pytest.raises(Unfinished, match="again-0: 1 keys are not as in the lake, such as b; do not use this topic"):
-        restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))
-    ((unverified,), _) = restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]), verify=False)
+    with pytest.raises(Unfinished, match="again-0: differs from the lake in 1 key, such as b; do not use this topic"):
+        restored(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))
+    ((unverified,), _) = restored(scene.lake, "t", "again", TwinCluster(broken=[TARGET]), verify=False)
     assert unverified == Restored(partition=AT, records=2, tombstones=0, keys=None, verified=False)
 
 
@@ -71,39 +74,39 @@ def test_a_key_that_the_lake_does_not_have_is_named(scene: Scene) -> None:
             yield b"strange", b"1"
 
     scene.write("N[a]", "N[b]")
-    with pytest.raises(Unfinished, match="again-0: 1 keys are not as in the lake, such as strange"):
-        restore(scene.lake, "t", "again", Written())
+    with pytest.raises(Unfinished, match="again-0: differs from the lake in 1 key, such as strange"):
+        restored(scene.lake, "t", "again", Written())
 
 
 def test_a_table_is_the_same_whatever_the_cluster_has_cleaned(scene: Scene) -> None:
     """The deletion of a key that was not there before is lost on the way: nobody sees a difference."""
     scene.write("N[a]", "T[b]")
-    assert restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))[0][0].verified
+    assert restored(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))[0][0].verified
 
 
 def test_of_a_topic_that_is_not_compacted_every_record_counts(scene: Scene) -> None:
     scene.write("N[a]", "T[b]")
     scene.lake.metastore.configure("t", {"cleanup.policy": "delete"})
-    with pytest.raises(Unfinished, match="again-0: 1 records are there, 2 were sent, and they are not the same"):
-        restore(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))
+    with pytest.raises(Unfinished, match="again-0: 1 record found, 2 sent, and they differ"):
+        restored(scene.lake, "t", "again", TwinCluster(broken=[TARGET]))
 
 
 def test_a_topic_whose_policy_nobody_knows_is_not_made(scene: Scene) -> None:
     scene.write("N[a]")
     scene.lake.metastore.configure("t", {"cleanup.policy": "unknown"})
     cluster = TwinCluster()
-    with pytest.raises(UsageError, match="or make the topic again yourself, then restore into it"):
-        restore(scene.lake, "t", "again", cluster)
+    with pytest.raises(UsageError, match="or create the topic again yourself, then restore into it"):
+        restored(scene.lake, "t", "again", cluster)
     assert cluster.topics == {}
     with pytest.raises(UsageError, match="the lake has no topic nothing"):
-        restore(scene.lake, "nothing", "again", cluster)
+        restored(scene.lake, "nothing", "again", cluster)
 
 
 def test_the_past_is_restored_as_it_was(scene: Scene) -> None:
     scene.write("N[a]", now_ms=10)
     scene.write("T[a]", now_ms=20)
     cluster = TwinCluster()
-    ((done,), _) = restore(scene.lake, "t", "again", cluster, as_of_ms=15)
+    ((done,), _) = restored(scene.lake, "t", "again", cluster, as_of_ms=15)
     assert replace(done, partition=TARGET) == Restored(partition=TARGET, records=1, tombstones=0, keys=1, verified=True)
 
 
@@ -124,16 +127,16 @@ def test_a_restore_that_was_interrupted_goes_on_where_it_was(scene: Scene, tmp_p
     cluster.taken_max = taken
     if taken < len(expected):
         with pytest.raises(Unfinished):
-            restore(scene.lake, "t", "again", cluster, map_file=file)
+            restored(scene.lake, "t", "again", cluster, map_file=file)
         scene.write("N[b]", now_ms=2)  # since then the lake has gone on, too
         scene.compact(now_ms=3)
     cluster.taken_max = 100
-    (done,), offsets = restore(scene.lake, "t", "again", cluster, map_file=file)
+    (done,), offsets = restored(scene.lake, "t", "again", cluster, map_file=file)
     assert (done.records, cluster.topics["again"].logs) == (4, [expected])
     assert {number: tuple(runs) for number, runs in offsets.runs.items()} == {0: ((1, 7, 1), (3, 8, 3))}
     assert read_map(file) == offsets
     with pytest.raises(UsageError, match="t was restored into again: the offset map is complete"):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
+        restored(scene.lake, "t", "again", cluster, map_file=file)
 
 
 def test_only_the_same_restore_goes_on_and_only_where_nobody_else_writes(scene: Scene, tmp_path: Path) -> None:
@@ -141,17 +144,19 @@ def test_only_the_same_restore_goes_on_and_only_where_nobody_else_writes(scene: 
     cluster, file = TwinCluster(), tmp_path / "map.json"
     cluster.taken_max = 1
     with pytest.raises(Unfinished):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
-    with pytest.raises(UsageError, match="the offset map is that of t into again"):
-        restore(scene.lake, "t", "other", cluster, map_file=file)
+        restored(scene.lake, "t", "again", cluster, map_file=file)
+    with pytest.raises(UsageError, match="the offset map is for t into again"):
+        restored(scene.lake, "t", "other", cluster, map_file=file)
     with pytest.raises(UsageError, match=r"again-0 is not empty \(\[0, 1\)\): restore into a new topic"):
-        restore(scene.lake, "t", "again", cluster, map_file=tmp_path / "another.json")
+        restored(scene.lake, "t", "again", cluster, map_file=tmp_path / "another.json")
     cluster.topics["again"].logs[0] *= 9
-    with pytest.raises(Spoilt, match="has 9 records more than before the restore, t-0 only 4: somebody else writes"):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
+    with pytest.raises(
+        NotResumable, match="has 9 records more than before the restore, but t-0 has only 4: something else writes"
+    ):
+        restored(scene.lake, "t", "again", cluster, map_file=file)
     (tmp_path / "strange.json").write_text("[]")
-    with pytest.raises(UsageError, match="no offset map of a restore"):
-        restore(scene.lake, "t", "again", cluster, map_file=tmp_path / "strange.json")
+    with pytest.raises(UsageError, match="not an offset map"):
+        restored(scene.lake, "t", "again", cluster, map_file=tmp_path / "strange.json")
 
 
 def test_a_task_that_runs_again_sends_nothing_twice(scene: Scene) -> None:
@@ -169,7 +174,7 @@ def test_a_task_that_runs_again_sends_nothing_twice(scene: Scene) -> None:
             cluster.taken_max = 100
             return super().as_they_end(body, tasks, board, stop=stop)
 
-    (done,), offsets = restore(scene.lake, "t", "again", cluster, engine=Lost())
+    (done,), offsets = restored(scene.lake, "t", "again", cluster, engine=Lost())
     assert (done.records, cluster.topics["again"].logs) == (4, [expected])
     assert offsets.translate(0, 5) == 3
 
@@ -198,13 +203,11 @@ def test_a_restore_that_is_stopped_anywhere_goes_on_and_sends_every_record_once(
     topics, sent, stops = {"again": TwinTopic(logs=[[]], first=7)}, list[int](), 11
     for patience in range(stops):
         cluster = Watched(topics, patience)
-        with pytest.raises(
-            Unfinished, match="stopped: 0 of 1 partitions are restored; run the same command again, it goes"
-        ):
-            restore(scene.lake, "t", "again", cluster, map_file=file, stop=cluster.stop)
+        with pytest.raises(Unfinished, match="stopped: 0 of 1 partition restored; run the same command again"):
+            restored(scene.lake, "t", "again", cluster, map_file=file, stop=cluster.stop)
         sent += cluster.sent
     cluster = Watched(topics, stops)
-    (done,), offsets = restore(scene.lake, "t", "again", cluster, map_file=file, stop=cluster.stop)
+    (done,), offsets = restored(scene.lake, "t", "again", cluster, map_file=file, stop=cluster.stop)
     assert (cluster.asked, done.records, topics["again"].logs, sum(sent)) == (stops, 4, [expected], 4)
     assert (max(sent) < 4, read_map(file)) == (True, offsets)
 
@@ -212,13 +215,13 @@ def test_a_restore_that_is_stopped_anywhere_goes_on_and_sends_every_record_once(
 def test_no_partition_is_begun_after_a_stop_and_without_a_map_nobody_goes_on(scene: Scene) -> None:
     scene.lake.metastore.create_topic("many", 3)
     stop = chain([False] * 3, repeat(True)).__next__
-    with pytest.raises(Unfinished, match="stopped: 1 of 3 partitions are restored; nobody can go on without an offset"):
-        restore(scene.lake, "many", "again", TwinCluster(), stop=stop)
+    with pytest.raises(Unfinished, match="stopped: 1 of 3 partitions restored; without an offset"):
+        restored(scene.lake, "many", "again", TwinCluster(), stop=stop)
 
 
 def test_a_task_elsewhere_hears_no_stop() -> None:
     """It is ended by its engine; whatever the stop is made of stays here."""
-    assert [stop() for stop in (HeardHere(lambda: True), pickle.loads(pickle.dumps(HeardHere(lambda: True))))] == [
+    assert [stop() for stop in (LocalStop(lambda: True), pickle.loads(pickle.dumps(LocalStop(lambda: True))))] == [
         True,
         False,
     ]
@@ -257,27 +260,25 @@ def test_a_twin_that_still_sends_ends_the_restore_for_good(scene: Scene, tmp_pat
     fill(scene)
     cluster, file = Haunted(sends_at), tmp_path / "map.json"
     with pytest.raises(
-        Spoilt, match=r"got another offset|ends at 5, and with the 4 records of t-0 it would at 4"
+        NotResumable, match=r"got another offset|ends at 5, expected 4 after 4 records of t-0"
     ) as caught:
-        restore(scene.lake, "t", "again", cluster, map_file=file)
-    assert str(caught.value).endswith("; delete the topic and the offset map, then begin again")
-    with pytest.raises(Spoilt, match="nobody can go on with again: again-0"):
-        restore(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
+        restored(scene.lake, "t", "again", cluster, map_file=file)
+    assert str(caught.value).endswith("; delete the topic and the offset map, then start over")
+    with pytest.raises(NotResumable, match="cannot resume again: again-0"):
+        restored(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
 
 
 def test_a_record_that_is_refused_for_good_ends_the_restore_for_good(scene: Scene, tmp_path: Path) -> None:
     """Whoever went on behind it, and counted by the end of the log, would lose records and double others."""
     fill(scene)
     cluster, file = TwinCluster(refused=[b"c"]), tmp_path / "map.json"
-    with pytest.raises(Spoilt, match="again-0: Broker: Invalid timestamp; delete the topic and the offset map"):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
-    with pytest.raises(
-        Spoilt, match="nobody can go on with again: again-0: Broker: Invalid timestamp; delete the topic"
-    ):
-        restore(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
+    with pytest.raises(NotResumable, match="again-0: Broker: Invalid timestamp; delete the topic and the offset map"):
+        restored(scene.lake, "t", "again", cluster, map_file=file)
+    with pytest.raises(NotResumable, match="cannot resume again: again-0: Broker: Invalid timestamp; delete the topic"):
+        restored(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
     file.unlink()
     anew = TwinCluster()
-    assert restore(scene.lake, "t", "again", anew, map_file=file)[0][0].verified
+    assert restored(scene.lake, "t", "again", anew, map_file=file)[0][0].verified
 
 
 def test_that_nobody_can_go_on_is_written_down_before_others_have_ended(scene: Scene, tmp_path: Path) -> None:
@@ -289,9 +290,9 @@ def test_that_nobody_can_go_on_is_written_down_before_others_have_ended(scene: S
     fill(scene)
     cluster, file = TwinCluster(refused=[b"c"]), tmp_path / "map.json"
     with pytest.raises(KeyboardInterrupt):
-        restore(scene.lake, "t", "again", cluster, map_file=file, engine=Killed(1))
-    with pytest.raises(Spoilt, match="nobody can go on with again"):
-        restore(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
+        restored(scene.lake, "t", "again", cluster, map_file=file, engine=Killed(1))
+    with pytest.raises(NotResumable, match="cannot resume again"):
+        restored(scene.lake, "t", "again", TwinCluster(cluster.topics), map_file=file)
 
 
 def test_a_topic_that_was_made_anew_is_not_gone_on_with(scene: Scene, tmp_path: Path) -> None:
@@ -299,9 +300,9 @@ def test_a_topic_that_was_made_anew_is_not_gone_on_with(scene: Scene, tmp_path: 
     cluster, file = TwinCluster({"again": TwinTopic(logs=[[]], first=7)}), tmp_path / "map.json"
     cluster.taken_max = 1
     with pytest.raises(Unfinished):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
-    with pytest.raises(Spoilt, match="again-0 ends at 0, before the restore it ended at 7: it is another topic"):
-        restore(scene.lake, "t", "again", TwinCluster({"again": TwinTopic(logs=[[]])}), map_file=file)
+        restored(scene.lake, "t", "again", cluster, map_file=file)
+    with pytest.raises(NotResumable, match="again-0 ends at 0, but ended at 7 before the restore: it is another topic"):
+        restored(scene.lake, "t", "again", TwinCluster({"again": TwinTopic(logs=[[]])}), map_file=file)
 
 
 def test_a_restore_that_goes_on_pins_the_moment_that_it_reads(scene: Scene, tmp_path: Path) -> None:
@@ -311,7 +312,7 @@ def test_a_restore_that_goes_on_pins_the_moment_that_it_reads(scene: Scene, tmp_
     expected, cluster, file = list(records(scene.lake, AT)), TwinCluster(), tmp_path / "map.json"
     cluster.taken_max = 1
     with pytest.raises(Unfinished):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
+        restored(scene.lake, "t", "again", cluster, map_file=file)
     scene.lake.metastore.give_clock(2000)
     scene.compact(now_ms=2000, dead_share_max=0.0)
 
@@ -324,7 +325,7 @@ def test_a_restore_that_goes_on_pins_the_moment_that_it_reads(scene: Scene, tmp_
 
     scene.lake.metastore.give_clock(2000 + GRACE_MS - 1000)
     again = Slow(cluster.topics)
-    assert restore(scene.lake, "t", "again", again, map_file=file)[0][0].verified
+    assert restored(scene.lake, "t", "again", again, map_file=file)[0][0].verified
     assert again.topics["again"].logs == [expected]
 
 
@@ -336,46 +337,47 @@ def test_a_commit_that_was_under_way_when_a_restore_began_is_not_taken_for_a_par
     cluster, file = TwinCluster(), tmp_path / "map.json"
     cluster.taken_max = 1
     with pytest.raises(Unfinished):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
+        restored(scene.lake, "t", "again", cluster, map_file=file)
     scene.write("N[b]", now_ms=1)
-    with pytest.raises(Spoilt, match="t-0 as of 1 is not made of what it was when the restore began"):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
+    with pytest.raises(
+        NotResumable, match=r"t-0 as of 1970-01-01 00:00:00 UTC \(1\) has changed since the restore began"
+    ):
+        restored(scene.lake, "t", "again", cluster, map_file=file)
     assert len(cluster.topics["again"].logs[0]) == 1
 
 
 def test_a_group_goes_on_at_the_first_record_that_it_has_not_seen(scene: Scene) -> None:
     fill(scene)
     cluster = TwinCluster()
-    _, offsets = restore(scene.lake, "t", "again", cluster)
+    _, offsets = restored(scene.lake, "t", "again", cluster)
     assert [offsets.translate(0, offset) for offset in range(8)] == [0, 0, 1, 1, 2, 3, 4, 4]
     cluster.groups["readers", "t"] = {0: 3}
     assert translate_group(scene.lake, cluster, "readers", offsets) == {0: (3, 1)}
     assert cluster.groups["readers", "again"] == {0: 1}
-    with pytest.raises(UsageError, match="group others has committed no offset of t"):
+    with pytest.raises(UsageError, match="group others has no committed offsets for t"):
         translate_group(scene.lake, cluster, "others", offsets)
 
 
 def test_partitions_that_came_after_a_restore_are_passed_over_and_told_of(scene: Scene) -> None:
     fill(scene)
     cluster, said = TwinCluster(), list[str]()
-    _, offsets = restore(scene.lake, "t", "again", cluster)
+    _, offsets = restored(scene.lake, "t", "again", cluster)
     cluster.groups["readers", "t"] = {0: 3, 2: 9, 1: 5}
     assert translate_group(scene.lake, cluster, "readers", offsets, tell=said.append) == {0: (3, 1)}
     assert cluster.groups["readers", "again"] == {0: 1}
     assert said == [
-        "group readers: partitions 1, 2 of t are not in the map, and in again not set: the restore was made before they were "
-        "there"
+        "group readers: partitions 1, 2 of t are not in the map and not set in again: they were added after the restore"
     ]
 
 
 def test_nothing_is_kept_for_a_map_that_nobody_wants(scene: Scene, tmp_path: Path) -> None:
     fill(scene)
-    done, offsets = restore(scene.lake, "t", "again", TwinCluster(), mapped=False)
+    done, offsets = restored(scene.lake, "t", "again", TwinCluster(), groups=())
     assert ([part.records for part in done], offsets.finished, offsets.runs) == ([4], False, {})
     with pytest.raises(AssertionError, match="nobody has kept the runs"):
         offsets.translate(0, 3)
     file = tmp_path / "map.json"
-    _, written = restore(scene.lake, "t", "again", TwinCluster(), mapped=False, map_file=file)
+    _, written = restored(scene.lake, "t", "again", TwinCluster(), groups=(), map_file=file)
     assert (written.translate(0, 3), read_map(file)) == (1, written)
 
 
@@ -383,21 +385,24 @@ def test_groups_are_translated_again_by_the_map_of_a_restore_that_is_complete(sc
     """Whoever was killed in between, or had a group with members, has not lost the translation; nor has a group its place."""
     fill(scene)
     cluster, file = TwinCluster(), tmp_path / "map.json"
-    assert finished_map(scene.lake, "t", "again", file) is None
+    request = RestoreRequest(topic="t", to_topic="again", map_file=file)
+    assert finished_map(scene.lake, request) is None
     cluster.taken_max = 1
     with pytest.raises(Unfinished):
-        restore(scene.lake, "t", "again", cluster, map_file=file)
-    assert finished_map(scene.lake, "t", "again", file) is None
+        restored(scene.lake, "t", "again", cluster, map_file=file)
+    assert finished_map(scene.lake, request) is None
     cluster.taken_max = 100
-    _, offsets = restore(scene.lake, "t", "again", cluster, map_file=file)
-    assert finished_map(scene.lake, "t", "again", file) == offsets
-    with pytest.raises(UsageError, match="the offset map is that of t into again"):
-        finished_map(scene.lake, "t", "other", file)
+    _, offsets = restored(scene.lake, "t", "again", cluster, map_file=file)
+    assert finished_map(scene.lake, request) == offsets
+    with pytest.raises(UsageError, match="the offset map is for t into again"):
+        finished_map(scene.lake, replace(request, to_topic="other"))
     cluster.groups["readers", "t"] = {0: 3}
     for _ in range(2):
         assert translate_group(scene.lake, cluster, "readers", offsets, again=True) == {0: (3, 1)}
     cluster.groups["readers", "again"] = {0: 4}
-    with pytest.raises(UsageError, match="group readers has gone on in again: partition 0 is at 4, the map says 1"):
+    with pytest.raises(
+        UsageError, match="group readers has already moved on in again: partition 0 is at 4, the map says 1"
+    ):
         translate_group(scene.lake, cluster, "readers", offsets, again=True)
     assert cluster.groups["readers", "again"] == {0: 4}
 

@@ -7,7 +7,7 @@ from io import BytesIO
 
 import pytest
 
-from headstone.lake.restored_contents import ROW, Comparison, Contents, compared, digest_of
+from headstone.lake.transfer.restored_contents import ROW, Comparison, Contents, compared, digest_of
 
 Pair = tuple[bytes | None, bytes | None]
 

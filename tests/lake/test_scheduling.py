@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from headstone.lake.commits import EMPTY, Claim, Extent, Partition, TombstoneRange, appended, replaced
-from headstone.lake.scheduling import compactable, due_tombstones, queue
-from headstone.lake.spans import Span
+from headstone.lake.format.extents import Extent
+from headstone.lake.format.spans import Span
+from headstone.lake.metastore.commits import EMPTY, Claim, Partition, TombstoneRange, appended, replaced
+from headstone.lake.metastore.scheduling import compactable, due_tombstones, queue
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT
 from tests.lake.oracle import eligibility_of
@@ -47,7 +48,7 @@ def cleaned(partition: Partition, end: int, *, tombstones_at: int | None = None)
             cleaned(log(10, 20, 30), 20),
             {"max.compaction.lag.ms": 20_000},
             True,
-            "max.compaction.lag.ms expired 50000 ms ago",
+            "max.compaction.lag.ms expired 50 s ago",
         ),
         (cleaned(log(10, 20, 30), 20), {"max.compaction.lag.ms": 70_000}, False, "dirty ratio 0.333 is not above 0.5"),
         (
@@ -56,7 +57,7 @@ def cleaned(partition: Partition, end: int, *, tombstones_at: int | None = None)
             True,
             "max.compaction.lag.ms expired 1 ms ago",
         ),
-        (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_960}, True, "tombstones of 1 ranges"),
+        (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_960}, True, "tombstones of 1 range"),
         (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_961}, False, "nothing is dirty"),
     ],
 )

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from headstone.lake.collection import collect, garbage
-from headstone.lake.compaction import compact_partition
-from headstone.lake.folding import fold
-from headstone.lake.journal import SetBack
-from headstone.lake.lake import Lake, create_lake, open_lake
-from headstone.lake.leader_epochs import known_leader_epochs, note_leader_epochs
-from headstone.lake.reading import records
-from headstone.lake.rebuild import rebuild
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.compaction import compact_partition
+from headstone.lake.jobs.folding import fold
+from headstone.lake.jobs.rebuild import rebuild
+from headstone.lake.lake import Lake, create_lake, unchecked_lake
+from headstone.lake.metastore.journal import SetBack
+from headstone.lake.metastore.leader_epochs import known_leader_epochs, note_leader_epochs
 from headstone.lake.topics import drop_topic
+from headstone.lake.transfer.reading import records
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import MissingObject
@@ -100,7 +100,7 @@ def test_an_old_copy_that_was_worked_with_is_the_lake_again(metastore_url: str, 
     handyman.create()
     handyman.work(chance.randint(0, 8))
     back_up(lake, metastore_url)
-    old = open_lake(another(metastore_url))
+    old = unchecked_lake(another(metastore_url))
     handyman.work(chance.randint(0, 8))
     lake.metastore.create_topic("ahead", 1)
     for upkeep in chance.sample((fold, collect_all), chance.randint(0, 2)):

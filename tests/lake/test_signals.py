@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,21 @@ import pytest
 
 from headstone.cli import engines
 from headstone.cli.main import main
-from headstone.cli.stopping import SoftStop
 from headstone.cluster import live
-from headstone.lake import collection, erasure, export, folding
-from headstone.lake.erasure import Tools, carry_on_erasures
-from headstone.lake.erasures import ERASED, KEY_LEFT, REQUESTED, VALUES_GONE, VALUES_LEFT, Erasures
-from headstone.lake.ingest import ingest
-from headstone.lake.job_plan import JobOptions
-from headstone.lake.journal import BASE_PARTS, base_number
+from headstone.interruption import Interrupted, sleep, until_asked
+from headstone.lake.jobs import collection, erasure, folding
+from headstone.lake.jobs.compaction import JobControl
+from headstone.lake.jobs.erasure import Tools, carry_on_erasures
 from headstone.lake.lake import Lake
-from headstone.lake.leases import Leases
-from headstone.lake.pins import Pins
-from headstone.lake.reading import table
+from headstone.lake.metastore.erasure_steps import ERASED, KEY_REMOVED, REQUESTED, VALUES_GONE, VALUES_REMOVED
+from headstone.lake.metastore.erasures import Erasures
+from headstone.lake.metastore.journal import base_number
+from headstone.lake.metastore.journal_names import BASE_PARTS
+from headstone.lake.metastore.leases import Leases
+from headstone.lake.metastore.pins import Pins
+from headstone.lake.transfer import export
+from headstone.lake.transfer.ingest import ingest
+from headstone.lake.transfer.reading import table
 from headstone.log.directory import find_partitions
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
@@ -40,7 +44,7 @@ __all__ = ["story"]
 
 @pytest.fixture
 def signalled(monkeypatch: pytest.MonkeyPatch) -> Callable[[object, str], None]:
-    """From now on the first call of what is named ends with a SIGTERM. Tasks run on the thread that hears it."""
+    """From now on the first call of what is named ends with a SIGTERM. Tasks run on the verb's thread."""
     monkeypatch.setattr(engines, "cores", lambda: 1)
 
     def arrange(owner: object, name: str) -> None:
@@ -50,6 +54,7 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Callable[[object, str], None]:
             monkeypatch.setattr(owner, name, before)
             answer = before(*given, **more)
             signal.raise_signal(signal.SIGTERM)
+            assert until_asked(60)  # the main thread hears it
             return answer
 
         monkeypatch.setattr(owner, name, then_a_signal)
@@ -70,8 +75,8 @@ def test_a_collection_keeps_to_its_batch_and_says_what_is_left(
     assert main(words) == 3
     out, err = capfd.readouterr()
     assert "stopping: parts in hand are finished and committed; a second signal gives them up" in err
-    assert "stopped by a signal, 2 objects are left; run the same command again" in err
-    assert "1 objects, " in out
+    assert "stopped by a signal, 2 objects left; run the same command again" in err
+    assert "1 object, " in out
     assert main(words) == 0
     assert "2 objects, " in capfd.readouterr().out
     assert scene.lake.metastore.check() == []
@@ -86,7 +91,7 @@ def test_a_journal_that_is_being_folded_stays_as_it_was(
     signalled(folding, "content_of")
     words = ["lake", "gc", str(scene.lake.metastore._engine.url), "--apply"]
     assert main(words) == 3
-    assert "stopped by a signal, 0 objects are left and the journal is not folded; run the" in capfd.readouterr().err
+    assert "stopped by a signal, 0 objects left and the journal is not folded; run the" in capfd.readouterr().err
     assert (base_number(scene.lake.store), scene.lake.store.list(BASE_PARTS)) == (0, [])
     assert main(words) == 0
     assert "the journal is folded up to number" in capfd.readouterr().out
@@ -121,7 +126,7 @@ class Slow(TwinCluster):
 
     def __init__(self, signals: int) -> None:
         super().__init__()
-        self.signals, self._begun, self.heard = signals, threading.Barrier(2), threading.Semaphore(0)
+        self.signals, self._begun = signals, threading.Barrier(2)
 
     def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
         def slowly() -> Iterator[RecordEntry]:
@@ -129,18 +134,19 @@ class Slow(TwinCluster):
                 yield entry
                 if self.signals and number == 3:
                     self._begun.wait()
-                    for each in (signal.SIGTERM, signal.SIGINT)[: self.signals] if partition.number == 0 else ():
-                        self._send_until_heard(each)
+                    if partition.number == 0:
+                        signal.raise_signal(signal.SIGTERM)
+                        assert until_asked(60)
+                    if partition.number == 0 and self.signals > 1:
+                        signal.raise_signal(signal.SIGINT)
+                        self._wait_until_given_up()
                     self._begun.wait()
 
         super().send(partition, slowly(), offset=offset)
 
-    def _send_until_heard(self, number: int) -> None:
-        """One that comes while Python still handles another is noted, and wakes nobody who waits: the next one does."""
-        while True:
-            signal.pthread_kill(threading.main_thread().ident or 0, number)
-            if self.heard.acquire(timeout=1):
-                return
+    def _wait_until_given_up(self) -> None:
+        with suppress(Interrupted):
+            sleep(60)
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -155,15 +161,7 @@ def test_a_restore_sends_nothing_behind_its_end_and_goes_on_with_the_same_comman
         history.write_partition(tmp_path / "logs", f"many-{number}")
     ingest(lake, find_partitions([tmp_path / "logs"]), clock=lambda: 1)
     lake.metastore.give_clock(1)
-    cluster, heard = Slow(signals), SoftStop.heard
-
-    def told(self: SoftStop, count: int) -> None:
-        try:
-            heard(self, count)
-        finally:
-            cluster.heard.release()
-
-    monkeypatch.setattr(SoftStop, "heard", told)
+    cluster = Slow(signals)
     monkeypatch.setattr(engines, "cores", lambda: 2)
     monkeypatch.setattr(live, "LiveCluster", lambda connection, given_up: cluster)
     words = ["lake", "restore", str(lake.metastore._engine.url), "many", "--bootstrap", "x:1", "--engine", "process"]
@@ -174,7 +172,7 @@ def test_a_restore_sends_nothing_behind_its_end_and_goes_on_with_the_same_comman
     assert (there, threads, Pins(lake.metastore).all()) == ([4, 4], [], [])
     err = capfd.readouterr().err
     assert "stopping: what was sent is acknowledged first; a second signal gives that up" in err
-    assert ("stopped: 0 of 2 partitions are restored; run the same" if signals == 1 else "interrupted;") in err
+    assert ("stopped: 0 of 2 partitions restored; run the same" if signals == 1 else "interrupted;") in err
     cluster.signals = 0
     assert main(words) == 0
     assert [len(log) for log in cluster.topics["again"].logs] == [200, 200]
@@ -188,14 +186,14 @@ def test_an_erasure_keeps_the_step_that_it_has_done(
     signalled(erasure, "compact_partition")
     words = ["lake", "erase", str(lake.metastore._engine.url), "users", "--key", "alice", "--now-ms", "20"]
     assert main(words) == 3
-    assert "stopped by a signal, 1 keys are left; run the same command again, or let workers go on" in (
+    assert "stopped by a signal, 1 key left; run the same command again, or let workers go on" in (
         capfd.readouterr().err
     )
     (asked,) = Erasures(lake.metastore).all()
     assert (asked.not_before_ms, asked.waits_for) == (0, "")
     assert main(words) == 3
     assert "stopped" not in capfd.readouterr().err
-    assert [step for step, _ in town.carry_on(20)] == [VALUES_LEFT]
+    assert [step for step, _ in town.carry_on(20)] == [VALUES_REMOVED]
 
 
 def test_a_worker_in_an_erasure_ends_behind_the_partition_in_hand(
@@ -212,7 +210,7 @@ def test_a_worker_in_an_erasure_ends_behind_the_partition_in_hand(
     assert (asked.step, asked.not_before_ms, asked.waits_for) == (REQUESTED, 0, "")
     leases = Leases(lake.metastore)
     assert (leases.held(now_ms=20), leases.workers(), lake.metastore.check()) == ({}, [], [])
-    assert [step for step, _ in town.carry_on(20)] == [VALUES_LEFT]
+    assert [step for step, _ in town.carry_on(20)] == [VALUES_REMOVED]
 
 
 def test_an_erasure_that_is_stopped_anywhere_is_finished_by_the_next_run(lake: Lake, tmp_path: Path) -> None:
@@ -236,12 +234,12 @@ def test_an_erasure_that_is_stopped_anywhere_is_finished_by_the_next_run(lake: L
 
             tools = Tools(
                 lake=lake, engine=InProcess(1), clock=town.clock, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS,
-                options=JobOptions(stop=stop),
+                control=JobControl(stop=stop),
             )  # fmt: skip
             carry_on_erasures(tools, ["users"])
             stopped = asked >= patience
             assert lake.metastore.check() == []
         steps.append(Erasures(lake.metastore).all()[0].step)
-    assert steps == [VALUES_LEFT, VALUES_GONE, KEY_LEFT, ERASED]
+    assert steps == [VALUES_REMOVED, VALUES_GONE, KEY_REMOVED, ERASED]
     assert town.search(b"alice", b"v20") == []
     assert len(table(lake, USERS)) == 20

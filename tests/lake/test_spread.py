@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headstone.lake.commits import Extent
-from headstone.lake.leveling import level_partition
-from headstone.lake.objects import read_extent, writing_object
-from headstone.lake.spans import Span
+from headstone.lake.format.extents import Extent
+from headstone.lake.format.objects import read_extent, writing_object
+from headstone.lake.format.spans import Span
 from tests.lake.scene import AT, RETENTION_MS, Scene
+from tests.lake.single import level_partition
 
 FAR = 3_000_000_000
 
@@ -46,7 +46,7 @@ def merged_into_one(scene: Scene) -> tuple[Extent, ...]:
     scene.write()
     partition, lake = scene.lake.metastore.partition(AT), scene.lake
     (object_id,) = lake.metastore.register(1, now_ms=0)
-    with writing_object(lake.store, object_id) as writer:
+    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
         chunks = [read_extent(lake.store, extent) for extent in partition.extents]
         made = writer.add("t", 0, Span(0, partition.next_offset), chunks, records=5, max_timestamp_ms=9)
     lake.metastore.level(AT, 0, [made], {object_id: writer.size}, now_ms=0)

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import event
 
 from headstone.cli.main import main
-from headstone.lake.commits import Claim
-from headstone.lake.holds import Holds
+from headstone.lake.format.spans import Span
 from headstone.lake.lake import metastore_url
-from headstone.lake.leases import FAILED, Leases
-from headstone.lake.metastore import Metastore
-from headstone.lake.spans import Span
+from headstone.lake.metastore.commits import Claim
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.metastore.leases import FAILED, Leases
+from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.status import PartitionStatus, Sums, lake_status
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.progress import Board
@@ -75,7 +75,7 @@ def test_why_nobody_begins_is_told(metastore: Metastore) -> None:
     metastore.give_clock(20)
     status = lake_status(metastore)
     assert [partition.waits_for for partition in status.topics[0].partitions] == [
-        "worker works on it", "its last job failed: not before 70, in 50 ms",
+        "worker works on it", "its last job failed: not before 1970-01-01 00:00:00 UTC, in 50 ms",
     ]  # fmt: skip
     assert (status.working, [hold.reader for hold in status.holds]) == ({names[0]: "worker"}, ["reader"])
     assert [(row.partition, row.outcome, row.details) for row in status.history] == [
@@ -92,5 +92,5 @@ def test_the_command_shows_totals_alone_if_asked(tmp_path: Path, capsys: pytest.
     metastore.close()
     capsys.readouterr()
     assert main(["lake", "status", lake, "--totals"]) == 0
-    line = "2 partitions, 1 due; 10 records (and 0 dead), 0.0 MB, 0.0 dirty, in 1 extents"
-    assert capsys.readouterr().out.splitlines() == [f"t: {line}", f"all: {line}", "queue: 1 partitions"]
+    line = "2 partitions, 1 due; 10 records (and 0 dead), 100 bytes, 100 bytes dirty, in 1 extent"
+    assert capsys.readouterr().out.splitlines() == [f"t: {line}", f"all: {line}", "queue: 1 partition"]

@@ -15,12 +15,13 @@ import pytest
 from pyspark import TaskContext
 
 from headstone.errors import Unfinished, UsageError
-from headstone.lake.commits import CommitRefused
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.landing import Followed, LandTask, ObjectSize
-from headstone.lake.live import offsets_to_come, prepare
-from headstone.lake.reading import records
+from headstone.lake.metastore.commits import CommitRefused
+from headstone.lake.metastore.surveys import record_bytes
 from headstone.lake.topics import TopicFacts
+from headstone.lake.transfer.landing import Followed, LandTask, ObjectSize
+from headstone.lake.transfer.live import offsets_to_come, prepare
+from headstone.lake.transfer.reading import records
 from headstone.log import codecs
 from headstone.log.columns import HEADER_TYPE
 from headstone.log.topic_partition import TopicPartition
@@ -130,8 +131,8 @@ def test_of_two_streams_the_second_is_refused(lake: Lake) -> None:
 
 def land_task(lake: Lake, *object_ids: str) -> LandTask:
     return LandTask(
-        store=lake.store, hash_key=lake.metastore.hash_key, object_ids=object_ids, nexts=lake.metastore.next_offsets(),
-        codec=codecs.ZSTD, extent_bytes=100,
+        store=lake.store, lake_id=lake.metastore.lake_id, hash_key=lake.metastore.hash_key, object_ids=object_ids,
+        nexts=lake.metastore.next_offsets(), codec=codecs.ZSTD, extent_bytes=100,
     )  # fmt: skip
 
 
@@ -186,14 +187,14 @@ def test_what_a_batch_waits_for_is_told_to_spark() -> None:
 
 
 def test_the_lake_tells_what_a_record_takes(lake: Lake) -> None:
-    assert lake.metastore.record_bytes(["t"]) is None
+    assert record_bytes(lake.metastore, ["t"]) is None
     land(lake, Batch([rows(0, 0, 1)], [rows(1, 0)]), {})
     lengths = [extent.length for n in (0, 1) for extent in lake.metastore.partition(TopicPartition("t", n)).extents]
-    assert (lake.metastore.record_bytes(["t"]), lake.metastore.record_bytes(["u"])) == (sum(lengths) // 3, None)
+    assert (record_bytes(lake.metastore, ["t"]), record_bytes(lake.metastore, ["u"])) == (sum(lengths) // 3, None)
 
 
 def test_records_too_large_for_a_tasks_memory_are_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstone.lake.landing.OBJECT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("headstone.lake.transfer.landing.OBJECT_BYTES_MAX", 1 << 20)
     wide = rows(0, 0).set_column(6, SCHEMA.field("value"), pa.array([random.Random(0).randbytes(2 << 20)], pa.binary()))
     with pytest.raises(UsageError, match="--offsets-per-task"):
         land(lake, Batch([wide]), {("t", 0): 1})
@@ -209,11 +210,11 @@ def test_topics_and_partitions_are_made_and_a_gap_is_refused(lake: Lake) -> None
     assert [str(at) for at in lake.metastore.partitions()] == ["new-0", "t-0", "t-1", "t-2"]
     assert lake.metastore.topics()["new"] == {"delete.retention.ms": "5"}
     land(lake, Batch([rows(0, 0)]), {})
-    with pytest.raises(UsageError, match="the lake ends at 1, Kafka's log begins at 2"):
+    with pytest.raises(UsageError, match="the lake ends at 1, but Kafka's log starts at 2"):
         prepare(lake, {"t": TopicFacts(partitions=3, starts=(2, 0, 0), ends=(4, 0, 0))})
-    with pytest.raises(UsageError, match="the lake ends at 1, Kafka's log at 0"):
+    with pytest.raises(UsageError, match="the lake ends at 1, but Kafka's log ends at 0"):
         prepare(lake, {"t": TopicFacts(partitions=3, starts=(0, 0, 0), ends=(0, 0, 0))})
-    with pytest.raises(UsageError, match="holds the topic of id id, this is another of the same name, id other"):
+    with pytest.raises(UsageError, match="has the topic with ID id, but this one has ID other"):
         prepare(lake, {"new": replace(facts["new"], kafka_id="other")})
 
 
@@ -242,7 +243,7 @@ def test_a_policy_that_changes_in_kafka_changes_in_the_lake(lake: Lake) -> None:
         given = replace(facts, settings={"cleanup.policy": policy, "delete.retention.ms": policy})
         prepare(lake, {"t": given}, tell=said.append)
     assert said == [
-        "t: cleanup.policy is delete now, it was compact", "t: cleanup.policy is compact,delete now, it was delete"
+        "t: cleanup.policy changed from compact to delete", "t: cleanup.policy changed from delete to compact,delete"
     ]  # fmt: skip
     assert lake.metastore.topics()["t"] == {"cleanup.policy": "compact,delete"}
     prepare(lake, {"t": replace(facts, settings={"cleanup.policy": "delete"})}, policy="compact")
@@ -276,7 +277,7 @@ def followed(
 def test_a_run_counts_offsets_and_says_if_it_was_stopped(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    """Kafka's log begins at 3, ends with a gap, and a partition has nothing; the second batch tells while it runs."""
+    """Kafka's log starts at 3, ends with a gap, and a partition has nothing; the second batch tells while it runs."""
     seen = []
     board = Board()
 
@@ -295,7 +296,7 @@ def test_a_run_counts_offsets_and_says_if_it_was_stopped(
     if whole:
         assert run() == {("t", 0): 5}
     else:
-        with pytest.raises(Unfinished, match="stopped: 5 records more are in the lake; run the same command again"):
+        with pytest.raises(Unfinished, match="stopped: 5 records more in the lake; run the same command again"):
             run()
     assert (seen, board.expected, board.total()) == ([(3, 2), (3 + 4, 5)], 9, (9, 5))
     assert offsets_to_come(lake, facts) == 0
@@ -306,3 +307,29 @@ def test_a_run_that_follows_a_topic_ends_when_it_is_told_to(lake: Lake, monkeypa
     monkeypatch.setattr(lake_stream, "follow_kafka", partial(followed, [(Batch([rows(0, 0)]), {("t", 0): 1})], False))
     options = StreamOptions(source={}, continuous=True)
     assert stream(lake, None, {"t": (0, 0)}, options, clock=lambda: 5, tell=lambda text: None) == {("t", 0): 1}  # type: ignore[arg-type]
+
+
+def stamped(number: int, *rows_of: tuple[int, int]) -> pa.RecordBatch:
+    """(offset, timestamp)."""
+    batch = rows(number, *(offset for offset, _ in rows_of))
+    stamps = pa.array([timestamp_ms for _, timestamp_ms in rows_of], pa.int64())
+    return batch.set_column(SCHEMA.get_field_index("timestamp_ms"), "timestamp_ms", stamps)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_lag_of_what_was_streamed_counts_from_its_oldest_record_and_retention_from_its_newest(
+    lake: Lake, together: bool
+) -> None:
+    """However a backlog is cut into batches. Records without a timestamp say nothing, and the other partition has its own."""
+    task = replace(land_task(lake, "one"), extent_bytes=1 << 20)
+    records = {0: [(0, 5000), (1, 1000), (2, 9000), (3, 4000)], 1: [(0, -1), (1, 8000), (2, 7000)]}
+    batches = [
+        stamped(number, *some)
+        for number, rows_of in records.items()
+        for some in ([rows_of] if together else [[row] for row in rows_of])
+    ]
+    stored = task.land(0, iter(batches), Meter())
+    assert stored is not None
+    assert [(each.partition, each.extent.oldest_timestamp_ms, each.extent.max_timestamp_ms) for each in stored.ranges] == [
+        (0, 1000, 9000), (1, 7000, 8000)
+    ]  # fmt: skip

@@ -10,15 +10,16 @@ import pytest
 
 from headstone.cli.main import main
 from headstone.errors import CorruptLog
-from headstone.lake.commits import Partition
-from headstone.lake.keyindex import section_bytes
+from headstone.lake.format.keyindex import section_bytes
 from headstone.lake.lake import Lake, create_lake, metastore_url
-from headstone.lake.reading import records_in, snapshot
-from headstone.lake.table_view import TASK_KEYS_MAX, decided, rows_of_table, table_batches
+from headstone.lake.metastore.commits import Partition
+from headstone.lake.transfer.reading import records_in, snapshot
+from headstone.lake.transfer.table_view import TASK_KEYS_MAX, decided, rows_of_table
 from headstone.pipeline import progress, splitting
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board
 from tests.lake.scene import AT, RETENTION_MS, Scene
+from tests.lake.single import table_batches
 
 Rows = list[tuple[int, bytes, bytes | None]]
 

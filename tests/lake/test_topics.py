@@ -10,12 +10,13 @@ import pytest
 
 from headstone.cli.main import main
 from headstone.errors import UsageError
-from headstone.lake.compaction import compact_partition
-from headstone.lake.ingest import ingest
+from headstone.lake.jobs.compaction import compact_partition
+from headstone.lake.jobs.eligibilities import eligibilities
+from headstone.lake.jobs.worker import Worker
 from headstone.lake.lake import Lake
-from headstone.lake.leases import Leases
-from headstone.lake.reading import records
-from headstone.lake.worker import Worker, eligibilities
+from headstone.lake.metastore.leases import Leases
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
+from headstone.lake.transfer.reading import records
 from headstone.log import checkpoints
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
@@ -44,9 +45,7 @@ def test_a_topic_that_was_created_again_is_refused(lake: Lake, tmp_path: Path) -
     before = lake.metastore.partition(EVENTS)
     again = log_of(tmp_path / "new", "events", "N[x] N[y] N[z] N[a]")
     identify(again, ANOTHER_ID)
-    with pytest.raises(
-        UsageError, match=f"holds the topic of id {TOPIC_ID}, this is another .*id {ANOTHER_ID}.*new lake"
-    ):
+    with pytest.raises(UsageError, match=f"has the topic with ID {TOPIC_ID}, but this one .*ID {ANOTHER_ID}.*new lake"):
         ingest(lake, find_partitions([again]), clock=lambda: 2)
     assert lake.metastore.partition(EVENTS) == before
     identify(again, TOPIC_ID)
@@ -107,7 +106,9 @@ def test_a_broker_tells_which_topics_it_compacts(lake: Lake, tmp_path: Path) -> 
     assert lake.metastore.topics() == {
         "events": {"cleanup.policy": "unknown"}, "never": {"cleanup.policy": "unknown"}, "users": {}
     }  # fmt: skip
-    ingest(lake, find_partitions([tmp_path / "events-0"]), clock=lambda: 2, policy="compact")
+    ingest(
+        lake, find_partitions([tmp_path / "events-0"]), clock=lambda: 2, settings=LogIngestSettings(policy="compact")
+    )
     ingest(lake, find_partitions([tmp_path]), clock=lambda: 3)
     done = [compact_partition(lake, at, InProcess(1), now_ms=9).committed for at in lake.metastore.partitions()]
     assert done == [True, False, True]
@@ -131,8 +132,11 @@ def test_only_the_topics_that_are_named_are_ingested(tmp_path: Path, capsys: pyt
     assert reasons == [("events", kept), ("orders", kept)]
     for wrong, said in (
         (["--topic", "nosuch"], "no partition of topic nosuch"),
-        (["--topic", "users", "--topic-conf", "orders:delete.retention.ms=1"], "orders is not among what is ingested"),
-        (["--continuous"], "--continuous follows a cluster"),
+        (
+            ["--topic", "users", "--topic-conf", "orders:delete.retention.ms=1"],
+            "orders is not among the ingested topics",
+        ),
+        (["--continuous"], "--continuous is for clusters"),
     ):
         assert main(["lake", "ingest", lake, logs, *wrong]) == 2
         assert said in capsys.readouterr().err
@@ -147,9 +151,9 @@ def test_the_time_before_a_topic_was_known_is_an_error(tmp_path: Path, capsys: p
     told(capsys, "ingest", where, str(tmp_path / "logs"), "--now-ms", str(begun))
     for moment in (1, begun - 1):
         for view in ("records", "table"):
-            assert main(["lake", "read", where, "orders", "--view", view, "--as-of-ms", str(moment)]) == 2
-            assert "the lake knows nothing of topic orders before 18000" in capsys.readouterr().err
-    assert main(["lake", "read", where, "orders", "--as-of-ms", str(begun + 10**6)]) == 0
+            assert main(["lake", "read", where, "orders", "--view", view, "--as-of", str(moment)]) == 2
+            assert "the lake has no topic orders before 2027-01-15 08:00:00 UTC (18000" in capsys.readouterr().err
+    assert main(["lake", "read", where, "orders", "--as-of", str(begun + 10**6)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -158,5 +162,5 @@ def test_an_empty_partition_beside_others_was_empty_then(lake: Lake, tmp_path: P
     lake.metastore.add_partitions("events", 2)
     later = TopicPartition("events", 1)
     assert list(records(lake, later, as_of_ms=60)) == []
-    with pytest.raises(UsageError, match="before 50"):
+    with pytest.raises(UsageError, match=r"before 1970-01-01 00:00:00 UTC \(50\)"):
         list(records(lake, later, as_of_ms=49))

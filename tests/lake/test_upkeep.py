@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,33 +12,22 @@ import pytest
 
 from headstone.cli.main import main
 from headstone.errors import Unfinished
-from headstone.lake import folding
-from headstone.lake.compaction import compact_partition
-from headstone.lake.erasure import Tools, request_erasure
-from headstone.lake.erasures import (
-    ERASED,
-    KEY_LEFT,
-    REQUESTED,
-    RETRY_MS,
-    RETRY_MS_MAX,
-    VALUES_GONE,
-    VALUES_LEFT,
-    Erasure,
-    Erasures,
-    patience_ms,
-)
-from headstone.lake.holds import Holds
-from headstone.lake.job_plan import JobOptions
-from headstone.lake.journal import BASE_PARTS
+from headstone.lake.format.objects import object_path, write_once
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs import folding
+from headstone.lake.jobs.compaction import JobControl, compact_partition
+from headstone.lake.jobs.erasure import Tools, request_erasure
+from headstone.lake.jobs.upkeep import Upkeep
+from headstone.lake.jobs.worker import SOFT, Worker
 from headstone.lake.lake import Lake
-from headstone.lake.leases import COMMITTED, LEVELED, Leases
-from headstone.lake.objects import object_path, write_once
-from headstone.lake.spans import Span
-from headstone.lake.upkeep import Upkeep
-from headstone.lake.worker import SOFT, Worker
+from headstone.lake.metastore.erasure_steps import ERASED, KEY_REMOVED, REQUESTED, VALUES_GONE, VALUES_REMOVED
+from headstone.lake.metastore.erasures import RETRY_MS, RETRY_MS_MAX, Erasure, Erasures, patience_ms
+from headstone.lake.metastore.holds import Holds
+from headstone.lake.metastore.journal_names import BASE_PARTS
+from headstone.lake.metastore.leases import COMMITTED, LEVELED, Leases
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
-from headstone.storage.stores import Store
+from headstone.storage.stores import Listed, Store
 from tests.lake.scene import AT, Scene
 from tests.lake.test_worker import put
 from tests.oracle.notation import History
@@ -82,7 +72,7 @@ def test_erasures_retention_and_dead_records_have_their_turn(scene: Scene) -> No
     assert upkeep(scene.lake, [1300], dead_age_ms_max=100).look(lambda: False) == 0
     assert [erasure.step for erasure in Erasures(scene.lake.metastore).all()] == [REQUESTED]
     assert upkeep(scene.lake, [1300], dead_age_ms_max=100).look() > 0
-    assert [erasure.step for erasure in Erasures(scene.lake.metastore).all()] == [VALUES_LEFT]
+    assert [erasure.step for erasure in Erasures(scene.lake.metastore).all()] == [VALUES_REMOVED]
     assert sum(extent.dead for extent in scene.lake.metastore.partition(AT).extents) == 0
     scene.lake.metastore.configure("t", {"cleanup.policy": "compact,delete", "retention.ms": "10"})
     upkeep(scene.lake, [2000]).look()
@@ -108,7 +98,7 @@ def test_where_something_is_always_due_the_lake_is_looked_after_all_the_same(sce
         if len(jobs) == 10:
             worker.stop = SOFT
 
-    worker.options = JobOptions(before_commit=more)
+    worker.control = JobControl(before_commit=more)
     objects = len(lake.metastore.objects())
     assert worker.work() == 10
     assert collected == [-1] * 3 + [10_300] * 3 + [10_600] * 3 + [10_900]
@@ -146,7 +136,7 @@ def test_what_fails_is_told_and_stops_no_other(scene: Scene, tmp_path: Path) -> 
     scene.lake.metastore.configure("t", {"cleanup.policy": "compact,delete", "retention.ms": "10"})
     told: list[str] = []
     assert upkeep(scene.lake, [5000], told).look() >= 1
-    assert told[0].startswith("erasure in t: looking again later: ")
+    assert told[0].startswith("erasure in t: retrying later: ")
     assert scene.lake.metastore.partition(AT).start_offset == 2
     (erasure,) = Erasures(scene.lake.metastore).all()
     assert (erasure.step, erasure.not_before_ms, "wrong CRC-32C" in erasure.waits_for) == (REQUESTED, 605_000, True)
@@ -196,7 +186,7 @@ def test_a_worker_goes_on_with_what_somebody_asked_for(tmp_path: Path, capsys: p
     for now_ms in (1100, 2000, 2100):
         told(capsys, "worker", where, *grace, "--now-ms", str(now_ms))
         steps += [one["step"] for one in told(capsys, "status", where)["erasures"]]
-    assert steps == [VALUES_GONE, KEY_LEFT, ERASED]
+    assert steps == [VALUES_GONE, KEY_REMOVED, ERASED]
     assert told(capsys, "prove-erased", where, "users", "--key", "alice", "--anywhere")["verdict"] == "erased"
 
 
@@ -230,7 +220,10 @@ def test_an_orphan_is_found_within_a_day_by_whichever_worker_looks(scene: Scene)
     watched = Lake(metastore=lake.metastore, store=store)
     scene.write("N[a]")
     upkeep(watched, [1000]).look()
-    write_once(lake.store, ORPHAN, lambda writer: writer.add("t", 0, Span(0, 1), [], records=0, max_timestamp_ms=0))
+    write_once(
+        lake.store, ORPHAN, lake.metastore.lake_id,
+        lambda writer: writer.add("t", 0, Span(0, 1), [], records=0, max_timestamp_ms=0),
+    )  # fmt: skip
     assert store.listings == 1
     for hour in range(1, 26):
         upkeep(watched, [1000 + hour * HOUR_MS]).look()
@@ -249,7 +242,7 @@ def test_a_listing_that_fails_is_tried_again_and_what_is_known_goes_meanwhile(sc
     upkeep(watched, [moment_ms], told).look()
     store.error = None
     upkeep(watched, [moment_ms + HOUR_MS], told).look()
-    assert (store.listings, told) == (2, ["gc: looking again later: no answer"])
+    assert (store.listings, told) == (2, ["gc: retrying later: no answer"])
     assert [row.state for row in lake.metastore.objects().values()] == ["committed"]
 
 
@@ -259,11 +252,11 @@ class Listing(Store):
     listings = 0
     error: Exception | None = None
 
-    def list(self, prefix: str = "") -> list[str]:
-        self.listings += prefix == "objects"
-        if prefix == "objects" and self.error is not None:
+    def entries(self, prefix: str = "") -> Iterator[Listed]:
+        self.listings += prefix == ""
+        if prefix == "" and self.error is not None:
             raise self.error
-        return super().list(prefix)
+        return super().entries(prefix)
 
 
 def test_killed_workers_and_expired_holds_are_forgotten_a_day_later(scene: Scene) -> None:
@@ -297,7 +290,8 @@ def test_who_waits_for_a_deletion_in_kafka_has_lists_read_less_and_less_often(sc
 
 def test_a_deadline_that_is_near_is_looked_after_in_time() -> None:
     asked = Erasure(
-        topic="t", key_digest="", requested_ms=0, deadline_ms=DAY_MS, step=REQUESTED, step_ms=0, not_before_ms=0, waits_for=""
+        topic="t", key_digest="", requested_ms=0, deadline_ms=DAY_MS, step=REQUESTED, step_ms=0, not_before_ms=0, waits_for="",
+        seen=True,
     )  # fmt: skip
     moments = (0, HOUR_MS, 16 * HOUR_MS, 23 * HOUR_MS, DAY_MS, 30 * DAY_MS)
     waits = [RETRY_MS, HOUR_MS, HOUR_MS, RETRY_MS, RETRY_MS_MAX, RETRY_MS_MAX]

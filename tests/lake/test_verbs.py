@@ -17,9 +17,10 @@ from sqlalchemy import create_engine, update
 
 from headstone.brokers.processes import wait_until
 from headstone.cli.main import main
-from headstone.lake import folding, schema
-from headstone.lake.leases import Leases
-from headstone.lake.metastore import Metastore
+from headstone.lake.jobs import folding
+from headstone.lake.metastore import schema
+from headstone.lake.metastore.leases import Leases
+from headstone.lake.metastore.metastore import Metastore
 from headstone.log.topic_partition import TopicPartition
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
@@ -175,7 +176,7 @@ def test_holds_bounded_passes_leveling_and_the_past(
     assert len(told(capsys, "status", lake, "--now-ms", str(NOW + 200_000))["queue"]) == 2
     leveled = told(capsys, "compact", lake, "--level", "--now-ms", str(NOW + 200_000))["leveled"]
     assert [one["partition"] for one in leveled] == ["orders-0", "orders-1"]
-    assert main(["lake", "read", lake, "orders", "--as-of-ms", str(NOW + 90_000)]) == 0
+    assert main(["lake", "read", lake, "orders", "--as-of", str(NOW + 90_000)]) == 0
     then = len(capsys.readouterr().out.splitlines())
     assert main(["lake", "read", lake, "orders"]) == 0
     assert then > len(capsys.readouterr().out.splitlines())
@@ -244,7 +245,7 @@ def test_what_another_one_works_on_is_left_to_it(
         assert main(["lake", "compact", lake, "--output", "json", *more]) == 3
         printed = json.loads(capsys.readouterr().out)
         assert [one["why"] for one in printed["failed"]] == [
-            "somebody works on it; look again when that has ended, or in 60 s if it was killed"
+            "somebody works on it; look again when that has ended, or in 1 min if it was killed"
         ]
     assert [store.partition(TopicPartition("orders", n)).compaction_epoch for n in (0, 1)] == [0, 1]
     assert Leases(store).held(now_ms=0) == {TopicPartition("orders", 0): "somebody"}
@@ -274,13 +275,13 @@ def test_a_clock_is_given_from_the_beginning_or_never(
     lake = str(tmp_path / "lake")
     told(capsys, "init", lake)
     assert main(["lake", "ingest", lake, sample, "--now-ms", str(NOW)]) == 2
-    assert "goes by its database's clock" in capsys.readouterr().err
+    assert "uses its database's clock" in capsys.readouterr().err
     assert told(capsys, "set-clock", lake) == {"applied": False, "times_ahead": 0}
     given = str(tmp_path / "given")
     told(capsys, "init", given, "--now-ms", "5")
     told(capsys, "ingest", given, sample, "--now-ms", "7")
     assert main(["lake", "status", given, "--now-ms", "6"]) == 2
-    assert "time only goes forward" in capsys.readouterr().err
+    assert " already" in capsys.readouterr().err
 
 
 SECRET = "hunter2"
@@ -290,10 +291,10 @@ SECRET = "hunter2"
     ("url", "code", "said"),
     [
         ("postgresql://me:{secret}@127.0.0.1:port/lake", 2, "is not a metastore"),
-        ("postgresql://me:{secret}@127.0.0.1:99999/lake", 2, "there is no port 99999"),
+        ("postgresql://me:{secret}@127.0.0.1:99999/lake", 2, "invalid port 99999"),
         ("postgresql://me:{secret}@127.0.0.1:1/lake", 3, "postgresql://me:***@127.0.0.1:1/lake does not answer"),
         ("postgresql://127.0.0.1:1/lake?user=me&password={secret}", 3, "127.0.0.1:1/lake?password=***&user=me"),
-        ("postgresql://me:a@{secret}@127.0.0.1:1/lake", 2, "is written %40"),
+        ("postgresql://me:a@{secret}@127.0.0.1:1/lake", 2, "as %40"),
         (
             "postgres://me:{secret}@host/lake",
             2,
@@ -321,7 +322,7 @@ def test_a_server_that_says_nothing_is_given_up(capfd: pytest.CaptureFixture[str
         settings = [f"endpoint=http://{address}", "region=x", "access_key_id=a", f"secret_access_key={SECRET}"]
         given = [word for one in settings for word in ("--store-conf", one)]
         assert main(["lake", "init", str(tmp_path / "lake"), "--objects", "s3://bucket/prefix", *given]) == 3
-        assert time.monotonic() - started < 60
+        assert time.monotonic() - started < 300
     shown = capfd.readouterr().err
     assert f"postgresql://me@{address}/lake does not answer: connection timeout" in shown
     assert f"http://{address}/bucket" in shown
@@ -363,16 +364,16 @@ def test_settings_of_the_connection_reach_it(tmp_path: Path, capfd: pytest.Captu
     ("arguments", "said"),
     [
         (["compact", "{lake}", "--topic", "nosuch"], "the lake has no topic nosuch; it has none"),
-        (["compact", "{lake}", "--map-bytes", "1"], "a map of 1 bytes takes no key: give it 40 bytes or more"),
-        (["worker", "{lake}", "--map-bytes", "39"], "a map of 39 bytes takes no key"),
-        (["status", "{tmp}/none"], "holds no lake"),
+        (["compact", "{lake}", "--map-bytes", "1"], "a map of 1 bytes cannot hold a key; use 40 bytes or more"),
+        (["worker", "{lake}", "--map-bytes", "39"], "a map of 39 bytes cannot hold a key"),
+        (["status", "{tmp}/none"], "has no lake"),
         (["init", "postgresql://x/y"], "name the object storage with --objects"),
         (["init", "{tmp}/l", "--objects", "somewhere"], "s3://BUCKET/PREFIX"),
-        (["read", "{lake}", "nothing"], "has no nothing-0"),
+        (["read", "{lake}", "nothing"], "has no topic nothing; it has none"),
         (["ingest", "{lake}", "{tmp}/nothing"], "no such directory"),
         (["ingest", "{lake}", "{sample}", "--topic-conf", "x"], "expected TOPIC:K=V"),
         (["status", "{lake}", "--store-conf", "x"], "--store-conf x: expected K=V"),
-        (["init", "{lake}"], "holds"),
+        (["init", "{lake}"], "already contains a lake"),
         (["ingest", "{lake}"], "name what to ingest"),
         (["ingest", "{lake}", "{sample}", "--bootstrap", "127.0.0.1:1"], "name what to ingest"),
         (["ingest", "{lake}", "--bootstrap", "127.0.0.1:1"], "name the topics with --topic"),

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from headstone.lake.commits import CommitRefused
-from headstone.lake.compaction import Compacted, Done, Stopped
-from headstone.lake.job_plan import JobOptions
+from headstone.lake.format.objects import writing_object
+from headstone.lake.format.spans import Span
+from headstone.lake.jobs.compaction import Compacted, Done, JobControl, Stopped
+from headstone.lake.jobs.leased_jobs import compact_leased, jobs_of
+from headstone.lake.jobs.worker import HARD, SOFT, Worker
 from headstone.lake.lake import Lake, create_lake
-from headstone.lake.leased_jobs import compact_leased, jobs_of
-from headstone.lake.leases import COMMITTED, IDLE, STOPPED, Leases
-from headstone.lake.metastore import Append
-from headstone.lake.objects import writing_object
-from headstone.lake.reading import records
-from headstone.lake.spans import Span
-from headstone.lake.worker import HARD, SOFT, Worker
+from headstone.lake.metastore.commits import Append, CommitRefused
+from headstone.lake.metastore.leases import COMMITTED, IDLE, STOPPED, Leases
+from headstone.lake.transfer.reading import records
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
@@ -27,8 +25,8 @@ FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def lake(metastore_url: str, object_store: Store, s3_settings: dict[str, str]) -> Iterator[Lake]:
-    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=s3_settings)
+def lake(metastore_url: str, object_store: Store, moto_settings: dict[str, str]) -> Iterator[Lake]:
+    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=moto_settings)
     made.metastore.create_topic("t", 2, {"delete.retention.ms": 0})
     yield made
     made.close()
@@ -46,7 +44,7 @@ def put(lake: Lake, at: TopicPartition, pairs: list[tuple[bytes, bytes | None]],
         producer_epoch=-1, base_sequence=-1,
     )  # fmt: skip
     (object_id,) = lake.metastore.register(1, now_ms=now_ms)
-    with writing_object(lake.store, object_id) as writer:
+    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
         extent = writer.add(
             at.topic, at.number, Span(start, start + len(rows)), [encode(batch)], records=len(rows), max_timestamp_ms=now_ms
         )  # fmt: skip
@@ -153,7 +151,7 @@ def test_a_soft_stop_finishes_what_is_in_hand_and_leaves_the_rest_to_others(lake
     for at in (FIRST, SECOND):
         put(lake, at, [(b"a", b"1"), (b"a", b"2")])
     soft = worker(lake)
-    soft.options = JobOptions(before_commit=lambda: setattr(soft, "stop", SOFT))
+    soft.control = JobControl(before_commit=lambda: setattr(soft, "stop", SOFT))
     assert soft.work() == 1
     leases = Leases(lake.metastore)
     assert sorted(lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)) == [0, 1]
@@ -166,7 +164,7 @@ def test_a_hard_stop_commits_nothing_more(lake: Lake) -> None:
     for at in (FIRST, SECOND):
         put(lake, at, [(b"a", b"1"), (b"a", b"2")])
     hard = worker(lake)
-    hard.options = JobOptions(check=lambda: setattr(hard, "stop", HARD))
+    hard.control = JobControl(check=lambda: setattr(hard, "stop", HARD))
     assert hard.work() == 0
     assert [lake.metastore.partition(at).compaction_epoch for at in (FIRST, SECOND)] == [0, 0]
     assert {row.outcome for row in Leases(lake.metastore).history()} == {STOPPED}
@@ -174,7 +172,7 @@ def test_a_hard_stop_commits_nothing_more(lake: Lake) -> None:
 
 
 def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headstone.lake import worker as module
+    from headstone.lake.jobs import worker as module
 
     def refused(*arguments: object, done: Done, **options: object) -> None:
         done(FIRST, CommitRefused("somebody was faster"))
@@ -205,13 +203,13 @@ def test_a_lake_goes_in_jobs_of_so_many_extents(lake: Lake) -> None:
     assert list(jobs_of(lake, names, 2)) == [names[:1], names[1:2], names[2:]]
     assert list(jobs_of(lake, [], 2)) == []
     Leases(lake.metastore).take(FIRST, "somebody", now_ms=lake.metastore.clock())
-    done = compact_leased(lake, names, InProcess(1), worker="me", options=JobOptions(), extents_at_once=2)
+    done = compact_leased(lake, names, InProcess(1), worker="me", extents_at_once=2)
     assert [type(done[name]) for name in names] == [Compacted, Compacted, CommitRefused, Compacted]
     assert Leases(lake.metastore).held(now_ms=0) == {FIRST: "somebody"}
     commits: list[int] = []
-    options = JobOptions(before_commit=lambda: commits.append(1), stop=lambda: len(commits) >= 1)
+    control = JobControl(before_commit=lambda: commits.append(1), stop=lambda: len(commits) >= 1)
     for name in (FIRST, SECOND):
         put(lake, name, [(b"a", b"1"), (b"a", b"2")])
     Leases(lake.metastore).release(FIRST, "somebody")
-    stopped = compact_leased(lake, [SECOND, FIRST], InProcess(1), worker="me", options=options, extents_at_once=1)
+    stopped = compact_leased(lake, [SECOND, FIRST], InProcess(1), worker="me", control=control, extents_at_once=1)
     assert [type(stopped[name]) for name in (SECOND, FIRST)] == [Compacted, Stopped]

@@ -11,17 +11,18 @@ from sqlalchemy import update
 
 from headstone.brokers.processes import wait_until
 from headstone.errors import UsageError
-from headstone.lake import schema
-from headstone.lake.compaction import Compacted, compact_partitions
-from headstone.lake.job_plan import JobOptions
+from headstone.lake.jobs.compaction import Compacted, compact_partitions
+from headstone.lake.jobs.eligibilities import eligibilities
+from headstone.lake.jobs.leased_jobs import compact_leased
+from headstone.lake.jobs.worker import RUN, SOFT, Worker
 from headstone.lake.lake import Lake
-from headstone.lake.leased_jobs import compact_leased
-from headstone.lake.leases import COMMITTED, FAILED, IDLE, STOPPED, WAIT_MS, WAIT_MS_MAX, Leases
+from headstone.lake.metastore import schema
+from headstone.lake.metastore.leases import COMMITTED, FAILED, IDLE, STOPPED, WAIT_MS, WAIT_MS_MAX, Leases
 from headstone.lake.topics import drop_topic
-from headstone.lake.worker import RUN, SOFT, Worker, eligibilities
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
+from headstone.units import DURATION_FORM
 from tests.lake.scene import Scene
 from tests.lake.test_worker import FIRST, SECOND, put
 
@@ -150,7 +151,10 @@ def test_one_topic_with_settings_that_make_no_sense_stops_no_other(dirty: Lake) 
         connection.execute(wrong.values(settings='{"delete.retention.ms": "soon"}'))
     assert worker(dirty).work() == 2
     state = eligibilities(dirty, now_ms=SOON_MS)[bad]
-    assert (state.eligible, state.reason) == (False, "delete.retention.ms of the topic is 'soon', which is no number")
+    assert (state.eligible, state.reason) == (
+        False,
+        f"delete.retention.ms of the topic: 'soon' is not a duration, such as {DURATION_FORM}",
+    )
 
 
 def test_a_job_ends_when_its_lease_is_lost(dirty: Lake) -> None:
@@ -208,16 +212,12 @@ def test_the_sign_of_life_of_the_others_gets_through_when_a_topic_is_dropped(dir
 
 def test_lake_compact_goes_on_when_a_topic_is_dropped(dirty: Lake) -> None:
     """In the middle of a job, and before the job whose turn it would be: that one finds neither lease nor extents."""
-    outcomes = compact_leased(
-        dropping(dirty), [SHORT, FIRST, SECOND], InProcess(1), worker="c", options=JobOptions(), extents_at_once=1
-    )
+    outcomes = compact_leased(dropping(dirty), [SHORT, FIRST, SECOND], InProcess(1), worker="c", extents_at_once=1)
     committed = {name: isinstance(outcome, Compacted) for name, outcome in outcomes.items()}
     assert committed == {SHORT: False, FIRST: True, SECOND: True}
     assert Leases(dirty.metastore).held(now_ms=0) == {}
     put(dirty, FIRST, [(b"a", b"3")])
-    later = compact_leased(
-        dropping(dirty), [FIRST, SHORT, SECOND], InProcess(1), worker="c", options=JobOptions(), extents_at_once=1
-    )
+    later = compact_leased(dropping(dirty), [FIRST, SHORT, SECOND], InProcess(1), worker="c", extents_at_once=1)
     assert [isinstance(outcome, Compacted) for outcome in later.values()] == [True, False, True]
     assert str(later[SHORT]) == "another worker had it until now, or the topic was dropped"
     both = compact_partitions(dirty, [SHORT, FIRST], InProcess(1), now_ms=SOON_MS)
@@ -237,7 +237,7 @@ def test_a_job_ends_when_no_sign_of_life_gets_through(dirty: Lake, monkeypatch: 
     at_work.append(worker(broken(dirty, slow), lease_ms=40))
     assert at_work[0].work() == 0
     assert {row.details["why"] for row in Leases(dirty.metastore).history()} == {
-        "no sign of life got through for a whole lease: ConnectionResetError: gone"
+        "lease expired, renewals failed: ConnectionResetError: gone"
     }
 
 
@@ -245,7 +245,7 @@ def test_records_without_a_key_are_refused_before_anything_is_read(scene: Scene)
     """The lists of keys say that there are some."""
     scene.write("N[a]", "U", "N[a]")
     reads = scene.lake.store.traffic.reads
-    with pytest.raises(UsageError, match="1 records have no key and would be lost"):
+    with pytest.raises(UsageError, match="1 record without a key would be lost"):
         scene.compact(now_ms=SOON_MS)
     assert scene.lake.store.traffic.reads == reads
 
@@ -257,7 +257,7 @@ def test_a_standing_worker_outlives_a_metastore_that_does_not_answer(dirty: Lake
     with dirty.metastore.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE workers RENAME TO away")
     assert looking.look() == 0
-    assert told[-1].startswith("looking again later: ")
+    assert told[-1].startswith("retrying later: ")
     with dirty.metastore.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE away RENAME TO workers")
     assert looking.look() == 2

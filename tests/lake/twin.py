@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headstone.errors import Spoilt, Unfinished
+from headstone.errors import NotResumable, Unfinished
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
 
@@ -79,10 +79,10 @@ class TwinCluster:
             if self.taken_max == 0:
                 raise Unfinished("the cluster does not answer")
             if entry.key in self._refused:
-                raise Spoilt(f"{partition}: Broker: Invalid timestamp")
+                raise NotResumable(f"{partition}: Broker: Invalid timestamp")
             self.taken_max -= 1
             if self.log_end(partition) != expected:
-                raise Spoilt(f"{partition}: a record got another offset than {expected}")
+                raise NotResumable(f"{partition}: a record got another offset than {expected}")
             log.append(entry)
 
     def group_offsets(self, group: str, topic: str) -> Mapping[int, int]:

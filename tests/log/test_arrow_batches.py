@@ -77,6 +77,10 @@ def test_every_field_survives(codec: int, sliced: bool) -> None:
         assert read(batches) == [{**row, "headers": row["headers"] or []} for row in rows]
         assert sum(batch.records for batch in batches) == len(rows)
         assert max(batch.max_timestamp_ms for batch in batches) == max(row["timestamp_ms"] for row in rows)
+        by_offset = {row["offset"]: row["timestamp_ms"] for row in rows}
+        for batch in batches:
+            stamps = [stamp for offset, stamp in by_offset.items() if batch.base_offset <= offset <= batch.last_offset]
+            assert batch.oldest_timestamp_ms == min((stamp for stamp in stamps if stamp > 0), default=-1)
         assert [batch.base_offset for batch in batches] == sorted(batch.base_offset for batch in batches)
 
 

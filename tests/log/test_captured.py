@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from headstone.cli.inspect import batch_as_json
 from headstone.cli.main import main
 from headstone.log.directory import as_partition, list_segments
 from headstone.log.indexes import aborted_bytes, read_aborted, read_offset_index, read_time_index
@@ -38,7 +37,7 @@ def test_there_are_two_versions_of_every_partition() -> None:
 @pytest.mark.parametrize("path", PARTITIONS, ids=lambda path: f"{path.parent.name}-{path.name}")
 class TestCaptured:
     def test_every_field_is_what_kafka_dumped(self, path: Path) -> None:
-        lines = [line for batch in batches(path) for line in as_dumped(batch_as_json(batch))]
+        lines = [line for batch in batches(path) for line in as_dumped(batch.as_json())]
         assert lines == (path / "dump.txt").read_text().splitlines()
 
     def test_the_slow_reader_sees_the_same_records(self, path: Path) -> None:
@@ -81,7 +80,7 @@ def test_inspect_lists_what_is_around_an_offset(capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     listed = [line.strip() for line in lines[lines.index(next(x for x in lines if "open txns" in x)) + 1 :]]
     listed = [line for line in listed if not line.startswith("note")]
-    assert listed[0].startswith(f"[{at}, {at}] 1 records, transactional ABORT")
+    assert listed[0].startswith(f"[{at}, {at}] 1 record, transactional ABORT")
     assert f"crc {marker.crc}, {Path(marker.file).name} position {marker.position}, {marker.size} bytes" in listed[0]
     assert listed[1].startswith(f"{at}: marker, time ")
     assert len(listed) == 2

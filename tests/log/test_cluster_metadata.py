@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from headstone.errors import CorruptLog
-from headstone.log.cluster_metadata import ClusterMetadata, node_id, read_cluster_metadata
+from headstone.log.cluster_metadata import (
+    ClusterMetadata,
+    meta_properties,
+    node_id,
+    read_cluster_metadata,
+    rename_in_meta_properties,
+)
 from headstone.log.directory import as_partition
 from tests.oracle.batches import Batch, Record, to_bytes
 
@@ -166,3 +172,9 @@ def test_the_broker_of_a_directory(properties: str | None, number: str | None, t
     if properties is not None:
         (tmp_path / "meta.properties").write_text(properties)
     assert node_id(tmp_path) == number
+
+
+def test_a_directory_is_renamed_by_what_its_release_knows(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("#\n#Thu Nov 19 2026\nversion=1\ncluster.id=old\nnode.id=1\n")
+    rename_in_meta_properties(tmp_path, {"cluster.id": "new", "node.id": "2", "directory.id": "unknown to it"})
+    assert meta_properties(tmp_path) == {"version": "1", "cluster.id": "new", "node.id": "2"}

@@ -15,6 +15,7 @@ from headstone.log.directory import (
     exclusive,
     find_partitions,
     future_copies,
+    is_in_use,
     list_segments,
     snapshot_offsets,
     was_stopped_cleanly,
@@ -324,6 +325,15 @@ def test_the_lock_is_held_meanwhile_and_only_a_brokers_stays(tmp_path: Path) -> 
     assert (tmp_path / ".lock").exists()
 
 
+def test_whoever_asks_about_a_lock_of_its_own_keeps_it(tmp_path: Path) -> None:
+    ask = "import sys; from pathlib import Path; from headstone.log.directory import is_in_use; "
+    ask += "sys.exit(is_in_use(Path(sys.argv[1])))"
+    with exclusive(tmp_path):
+        assert not is_in_use(tmp_path)
+        assert subprocess.run([sys.executable, "-c", ask, str(tmp_path)], check=False).returncode == 1
+    assert not is_in_use(tmp_path)
+
+
 def test_a_broker_that_did_not_stop_cleanly_must_be_forced(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\n")
     before = written(tmp_path)
@@ -333,7 +343,7 @@ def test_a_broker_that_did_not_stop_cleanly_must_be_forced(tmp_path: Path) -> No
     assert {name: data for name, data in contents(tmp_path).items() if name != ".lock"} == before
     told = compacted_in_place(tmp_path, force_offline=True)
     assert [line for line in told if line.startswith("warning")] == [
-        f"warning: {tmp_path}: no clean shutdown; going on because of --force-offline"
+        f"warning: {tmp_path}: no clean shutdown; going on, as asked"
     ]
     assert contents(tmp_path) != before
 

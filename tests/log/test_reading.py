@@ -141,6 +141,11 @@ CORRUPTIONS = [
         problem="record format v1: only v2 (Kafka 0.11 and later) is supported",
     ),
     Corruption(
+        name="no magic",
+        data=lambda: put(log(), MAGIC_AT, ">b", -31),
+        problem="no batch of Kafka's: where a batch tells the version of its format, -31 stands",
+    ),
+    Corruption(
         name="offsets go backwards",
         data=lambda: put(log(), 0, ">q", 1, seal=False),
         problem="offsets go backwards: base offset 1 after offset 1",

@@ -155,13 +155,6 @@ def write_partition_metadata(topic_id: str) -> str:
     return f"version: 0\ntopic_id: {topic_id}"
 
 
-def read_partition_metadata(text: str) -> str:
-    version, topic_id = text.split("\n")
-    if version != "version: 0":
-        raise BadLog("partition.metadata is wrong")
-    return topic_id.removeprefix("topic_id: ")
-
-
 def segment_path(directory: Path, base: int, suffix: str) -> Path:
     return directory / f"{base:020d}.{suffix}"
 

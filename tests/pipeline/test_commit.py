@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
-from headstone.log.directory import as_partition
+from headstone.log.directory import UNFINISHED, as_partition
 from headstone.pipeline import commit
 from headstone.pipeline.commit import copy_untouched
 from headstone.pipeline.compaction import CompactionRequest, compact
@@ -133,6 +134,68 @@ def test_the_checkpoint_rises_only_over_what_was_cleaned(
     assert len(says) == (dirty_from is not None and dirty_from > written)
 
 
+WRITTEN_LONG_AGO, WRITTEN_JUST_NOW = 1_000, 8_900
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "--out"])
+@pytest.mark.parametrize(
+    ("written", "bases"),
+    [
+        pytest.param([WRITTEN_JUST_NOW] * 4, [0, 1, 2, 3], id="nothing expires"),
+        pytest.param([WRITTEN_LONG_AGO, *[WRITTEN_JUST_NOW] * 3], [1, 2, 3], id="what was rewritten stays"),
+        pytest.param([*[WRITTEN_LONG_AGO] * 3, WRITTEN_JUST_NOW], [3], id="what was carried along stays"),
+        pytest.param([WRITTEN_LONG_AGO] * 4, [4], id="everything expires"),
+    ],
+)  # fmt: skip
+def test_records_without_timestamps_are_as_old_as_their_file(
+    written: list[int], bases: list[int], in_place: bool, tmp_path: Path
+) -> None:
+    """Producers before Kafka 0.10 have written such. By their timestamps, -1, retention would take all of them at once."""
+    source = tmp_path / "in"
+    history = History()
+    history.append("N[a]@-1 | N[b]@-1 | N[c]@-1 | N[d]@-1")
+    partition = history.write_partition(source, "t-0")
+    for file, written_ms in zip(sorted(partition.glob("*.log")), written, strict=True):
+        os.utime(file, ns=(written_ms * 1_000_000, written_ms * 1_000_000))
+    out = None if in_place else tmp_path / "out"
+    policy = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=1_000, segment_bytes=1)
+    compact(
+        CompactionRequest(paths=(str(source),), out=out, policy=policy, progress=False), InProcess(), lambda text: None
+    )
+    left = read_partition((out or source) / "t-0")
+    assert [segment.base for segment in left] == bases
+    assert [segment.mtime_ms for segment in left if segment.batches] == written[4 - len(bases) :] * (bases != [4])
+    assert read_offsets((out or source) / CLEANER) == {NAME: max(3, bases[0])}
+
+
+def test_segments_that_become_one_are_as_old_as_the_last_of_their_files(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    history = History()
+    history.append("N[a]@-1 | N[b]@-1 | N[c]@-1 | N[d]@-1")
+    partition = history.write_partition(source, "t-0")
+    for file, written_ms in zip(sorted(partition.glob("*.log")), (2_000, 3_000, 8_500, 8_600), strict=True):
+        os.utime(file, ns=(written_ms * 1_000_000, written_ms * 1_000_000))
+    policy = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=1_000)
+    request = CompactionRequest(paths=(str(source),), out=None, policy=policy, progress=False)
+    compact(request, InProcess(), lambda text: None)
+    left = read_partition(partition)
+    assert [(segment.base, segment.mtime_ms) for segment in left] == [(0, 8_500), (3, 8_600)]
+
+
+@pytest.mark.parametrize(("retention_ms", "bases"), [(1_000, [2, 3]), (9_000, [0, 1, 2, 3])])
+def test_retention_takes_from_a_log_that_is_not_dirty_enough_to_be_compacted(
+    tmp_path: Path, retention_ms: int, bases: list[int]
+) -> None:
+    history = History()
+    history.append("N[a]@1000 | N[a]@1000 | N[b]@8900 | N[b]@8900")
+    partition = history.write_partition(tmp_path, "t-0")
+    policy = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=retention_ms, min_cleanable_dirty_ratio=1.0)
+    request = CompactionRequest(paths=(str(tmp_path),), out=None, policy=policy, progress=False, eligible_only=True)
+    compact(request, InProcess(), lambda text: None)
+    left = read_partition(partition)
+    assert [(segment.base, len(segment.batches)) for segment in left] == [(base, 1) for base in bases]
+
+
 def test_a_partition_that_is_only_copied_appears_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,11 +213,12 @@ def test_a_partition_that_is_only_copied_appears_whole_or_not_at_all(
     with monkeypatch.context() as patched:
         patched.setattr(commit.os, "rename", full)
         with pytest.raises(OSError, match="No space left"):
-            copy_untouched([directory], out)
+            copy_untouched(directory, out)
     assert list(out.iterdir()) == []
-    copy_untouched([directory], out)
+    copy_untouched(directory, out)
     assert [child.name for child in out.iterdir()] == [partition.name]
     names = sorted(child.name for child in partition.iterdir())
     assert {name: (out / partition.name / name).read_bytes() for name in names} == {
         name: (partition / name).read_bytes() for name in names
     }
+    assert (out / partition.name / UNFINISHED).exists()  # until the checkpoints tell of it

@@ -81,7 +81,7 @@ def events_and_tables(root: Path) -> Path:
 
 LEFT = (
     "events is left as it is (2 partitions): nothing says that it is a compacted topic; "
-    "name it with --topic if it is compacted, or pass --all-topics"
+    "name it if it is compacted (--topic; topics in a program), or say --all-topics (all_topics)"
 )
 
 
@@ -245,8 +245,8 @@ WRITTEN_MS = 1_700_000_000_000
 @pytest.mark.parametrize(
     ("now_ms", "refused"),
     [
-        (WRITTEN_MS // 1000, "lies 19,656 days before the newest record (1700000000000)"),
-        (WRITTEN_MS - DAY_MS - 1, "lies 1 days before the newest record"),
+        (WRITTEN_MS // 1000, "lies 19,656 days before the newest record, 2023-11-14 22:13:20 UTC"),
+        (WRITTEN_MS - DAY_MS - 1, "lies 1 day before the newest record"),
         (WRITTEN_MS - DAY_MS, None),
         (WRITTEN_MS + 36_525 * DAY_MS, None),
         (WRITTEN_MS * 1000, "days behind the newest record"),

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,15 @@ from headstone.pipeline.commit import WORK_PREFIX
 from headstone.pipeline.compaction import CompactionRequest, CompactionResult, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
+from headstone.pipeline.output_record import OUTPUT_RECORD
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.synth import SampleSettings, write_sample
 from headstone.storage import ranges
 from headstone.storage.access import Access
 from headstone.storage.places import ObjectPlace, Place, object_place
-from headstone.storage.stores import store_of
+from headstone.storage.stores import Store, store_of
 from testbed.s3 import BUCKET, s3
+from tests.oracle.notation import History
 
 POLICY = kafka_rules(Policy(now_ms=1_800_000_000_000))
 
@@ -66,9 +68,11 @@ def contents(place: Place) -> dict[str, bytes]:
     return {e.path.removeprefix(place.key + "/"): store.read(e.path, 0, e.size) for e in store.entries(place.key)}
 
 
-def run(source: Place, out: Place, access: Access, *, path: str = "auto", clean: bool = False) -> CompactionResult:
+def run(
+    source: Place, out: Place, access: Access, *, path: str = "auto", clean: bool = False, policy: Policy = POLICY
+) -> CompactionResult:
     request = CompactionRequest(
-        paths=(str(source),), out=out, access=access, policy=POLICY, progress=False, path=path, clean=clean
+        paths=(str(source),), out=out, access=access, policy=policy, progress=False, path=path, clean=clean
     )
     return compact(request, InProcess(2), lambda text: None)
 
@@ -87,6 +91,31 @@ def test_from_and_to_object_storage_the_bytes_are_those_of_a_disk(
     assert contents(tmp_path / "back") == expected
     run(logs, prefix / "up", access, path=path)
     assert contents(prefix / "up") == expected
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        "N[a]@1000 | N[b]@8900 | N[c]@8900 | N[d]@8900",
+        "P1[a]@1000 | N[b]@1000 | N[c]@8900 | N[d]@8900",
+        "N[a]@1000 | N[b]@1000 | N[c]@1000 | N[d]@1000",
+    ],
+    ids=["of what was rewritten", "of what was carried along", "all of it"],
+)
+def test_what_has_expired_does_not_come_into_object_storage_either(
+    terms: str, prefix: ObjectPlace, access: Access, tmp_path: Path
+) -> None:
+    history = History()
+    history.append(terms)
+    history.write_partition(tmp_path / "in", "t-0")
+    policy = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=1_000, segment_bytes=1)
+    run(tmp_path / "in", tmp_path / "out", access, policy=policy)
+    expected = contents(tmp_path / "out")
+    assert f"t-0/{0:020d}.log" not in expected
+    run(tmp_path / "in", prefix / "up", access, policy=policy)
+    assert contents(prefix / "up") == expected
+    run(put(tmp_path / "in", prefix / "in"), prefix / "out", access, policy=policy)
+    assert contents(prefix / "out") == expected
 
 
 def test_a_log_is_read_three_times_and_no_more(
@@ -108,7 +137,7 @@ def test_an_output_that_exists_is_refused_and_so_is_one_inside_the_input(
 ) -> None:
     source = put(logs, prefix / "in")
     run(source, prefix / "out", access)
-    with pytest.raises(UsageError, match="out/t-0 exists already"):
+    with pytest.raises(UsageError, match="out/t-0 already exists"):
         run(source, prefix / "out", access)
     before = contents(source)
     store_of(source.bucket, access).put((source / "t-9" / UNFINISHED).key, b"")
@@ -150,6 +179,33 @@ def test_a_partition_appears_whole_or_not_at_all(
             find_partitions([str(out)], access)
         run(source, out, access)
         assert contents(out) == expected
+
+
+@pytest.mark.parametrize("removed", [0, 1, 3])
+def test_a_removal_of_leftovers_that_is_killed_leaves_the_sign(
+    logs: Path, prefix: ObjectPlace, access: Access, monkeypatch: pytest.MonkeyPatch, removed: int
+) -> None:
+    """Whichever object was the last one to go: the rest is not taken for a partition, and the next run finishes."""
+    run(logs, prefix / "whole", access)
+    store, left, out = store_of(prefix.bucket, access), prefix / "whole" / "t-0", prefix / "out"
+    for name, content in contents(left).items():
+        store.put((out / "t-0" / name).key, content)
+    store.put((out / "t-0" / UNFINISHED).key, b"")
+    real = Store.delete
+
+    def delete(self: Store, paths: Iterable[str]) -> None:
+        real(self, list(paths)[:removed])
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "delete", delete)
+        with pytest.raises(Killed):
+            run(logs, out, access)
+    assert len(contents(out / "t-0")) == len(contents(left)) + 1 - removed
+    with pytest.raises(UsageError, match="t-0 is unfinished"):
+        find_partitions([str(out)], access)
+    run(logs, out, access, clean=True)
+    assert contents(out) == contents(prefix / "whole")
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next_one(logs: Path, prefix: ObjectPlace, access: Access) -> None:
@@ -204,7 +260,7 @@ def test_two_runs_do_not_write_to_the_same_place(
     source, out = put(logs, prefix / "in"), prefix / "out"
     lock = f'{{"host": "{host or new_objects.socket.gethostname()}", "process": {os.getpid()}}}'.encode()
     store_of(out.bucket, access).put((out / new_objects.LOCK).key, lock)
-    with pytest.raises(UsageError, match=f"process {os.getpid()} on .* is writing there; .* pass --clean"):
+    with pytest.raises(UsageError, match=f"process {os.getpid()} on .* is writing there; .* say --clean"):
         run(source, out, access)
     assert set(contents(out)) == {new_objects.LOCK}
     run(source, out, access, clean=True)
@@ -224,7 +280,9 @@ def test_a_bad_object_is_told_by_its_name_and_the_others_are_compacted(
     (failed,) = result.failed
     assert isinstance(failed.error, CorruptLog)
     assert failed.error.file == str(source / "t-1" / victim.name)
-    assert not [name for name in contents(out) if name.startswith("t-1") or "headstone" in name]
+    assert not [
+        name for name in contents(out) if name.startswith("t-1") or ("headstone" in name and name != OUTPUT_RECORD)
+    ]
 
 
 def test_in_place_needs_a_disk(logs: Path, prefix: ObjectPlace, access: Access) -> None:
@@ -248,4 +306,4 @@ def test_inspection_and_audit_say_the_same_as_on_a_disk(logs: Path, prefix: Obje
         replicas_of([(str(logs), find_partitions([str(logs)])), (str(source), find_partitions([str(source)], access))]),
         InProcess(),
     )
-    assert [(one.partition, one.problems, len(one.results)) for one in audited] == [("t-0", [], 1), ("t-1", [], 1)]
+    assert [(one.partition, one.problems, len(one.results)) for one in audited] == [("t-0", (), 1), ("t-1", (), 1)]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from headstone.log.directory import PartitionDir, as_partition
+from headstone.log import reading
+from headstone.log.directory import PartitionDir, as_partition, list_segments
+from headstone.log.reading import Batches, SegmentFile
 from headstone.log.snapshots import ProducerEntry, write_snapshot
+from headstone.pipeline import planning
 from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.planning import Candidate, as_candidate, survey_directory, survey_peers
+from headstone.pipeline.planning import Candidate, Remembered, as_candidate, survey_directory, survey_peers
 from headstone.retention.policy import Policy
+from headstone.retention.survey import walk_file
 from tests.oracle.files import write_checkpoint
 from tests.oracle.notation import History
 
@@ -85,7 +91,7 @@ def test_a_peer_without_the_partition_holds_everything(tmp_path: Path) -> None:
     (tmp_path / "3").mkdir()
     found = planned(mine, peer, tmp_path / "3")
     assert found.policy == policy(mtro=0, mxro=0, plain=0)
-    assert found.notes == (f"--peer {tmp_path / '3'} has no t-0: it counts as 0, nothing may go",)
+    assert found.notes == (f"the peer {tmp_path / '3'} has no t-0: it counts as 0, nothing may go",)
 
 
 WHOLE = "N[y] P1[a] P1[b] C1 N[z] P2[c] C2 N[x] |"
@@ -114,3 +120,27 @@ def test_data_becomes_plain_only_below_the_last_stable_offset_of_every_replica(
     assert planned(mine, caught_up, other).policy.plain_below == plain
     assert planned(mine, other, caught_up).policy.plain_below == plain
     assert planned(other, mine, caught_up).policy.plain_below == plain
+
+
+@pytest.mark.parametrize("bytes_max", [0, 400, 64 << 20])
+def test_a_second_walk_reads_nothing_again_and_sees_the_same_up_to_any_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_max: int
+) -> None:
+    monkeypatch.setattr(reading, "TABLE_ROWS", 2)
+    monkeypatch.setattr(planning, "REMEMBERED_BYTES_MAX", bytes_max)
+    read: list[str] = []
+
+    def counted(file: SegmentFile, previous: int) -> Iterator[Batches]:
+        read.append(file.path)
+        return walk_file(file, previous)
+
+    monkeypatch.setattr(planning, "walk_file", counted)
+    files = list_segments(directory(replica(tmp_path, "N[a] N[b] N[c] N[d] N[e] | N[f]")))
+    walk = Remembered()
+    for _ in range(3):
+        for file in files:
+            seen, expected = (
+                np.concatenate([table.copy() for table in tables]) for tables in (walk(file, -1), walk_file(file, -1))
+            )
+            assert (seen == expected).all()
+    assert len(read) == (6 if bytes_max == 0 else 6 if bytes_max < 1000 else 2)

@@ -16,12 +16,14 @@ from headstone.log.directory import find_partitions
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
 from headstone.pipeline.progress import (
+    BYTES_READ_TWICE,
     COUNTERS,
     OBJECTS,
     Board,
     BoardAddress,
     Meter,
     ProgressLine,
+    _line_on,
     describe,
     reporting,
 )
@@ -138,10 +140,30 @@ def test_the_line_shows_what_tasks_in_this_process_have_read(monkeypatch: pytest
     assert int(text[0]) in (0, 15, 35, 50)
 
 
+def test_a_notebook_has_one_line_that_is_written_over_and_leaves_nothing() -> None:
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    line = _line_on(stream)
+    line.show("starting; 100 MB to do")
+    line.show("50 %")
+    line.clear()
+    assert line.rewritten
+    assert stream.getvalue().split("\r") == ["", "starting; 100 MB to do", "50 %".ljust(22), " " * 22, ""]
+    plain = _line_on(io.StringIO())
+    assert not plain.rewritten
+
+
 def test_a_line_says_what_it_counts_and_when_it_ends() -> None:
-    assert describe(25_000_000, 100_000_000, 7, 10.0) == " 25 %  25 of 100 MB  7 records  2 MB/s  30 s left"
+    assert describe(25_000_000, 100_000_000, 7, 10.0) == " 25 %  25.0 MB of 100.0 MB  7 records  2.5 MB/s  30 s left"
+    assert describe(400_000, 1_660_000, 0, 20.0) == " 24 %  400.0 kB of 1.7 MB  20.0 kB/s  1 min 3 s left"
+    assert describe(0, 1_660_000, 0, 3.0) == "starting; 1.7 MB to do (3 s)"
+    twice = describe(16_600_000, 33_200_000, 0, 2.0, BYTES_READ_TWICE)
+    assert twice == " 50 %  8.3 MB of 16.6 MB  4.2 MB/s  2 s left"
     assert describe(250, 1000, 0, 10.0, OBJECTS) == " 25 %  250 of 1,000 objects  25 objects/s  30 s left"
     assert describe(0, 1000, 0, 3.0, OBJECTS) == "starting; 1,000 objects to do (3 s)"
+    assert describe(0, 1000, 0, 3.0, OBJECTS, compiling=True) == "compiling kernels (once); 1,000 objects to do (3 s)"
+    assert (
+        describe(250, 1000, 0, 3.0, OBJECTS, compiling=True) == " 25 %  250 of 1,000 objects  compiling kernels (once)"
+    )
     assert describe(1001, 1000, 0, 10.0, OBJECTS).startswith("100 %")
 
 

@@ -10,12 +10,14 @@ import pytest
 from headstone.cli.compact import request
 from headstone.cli.main import parser
 from headstone.cli.output import Output
+from headstone.errors import UsageError
 from headstone.log.checkpoints import write_offsets, write_topic_id
 from headstone.log.cluster_metadata import read_cluster_metadata
 from headstone.log.directory import as_partition
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.settings import FIELDS
+from tests.cli.test_in_use import HOLD, owner
 from tests.oracle.files import read_partition
 from tests.oracle.notation import History
 
@@ -23,7 +25,7 @@ CAPTURED = Path(__file__).resolve().parent.parent / "captured" / "metadata-4.3.1
 LOG = "N[a] T[a] | N[b] | N[z]"
 TOPICS = ("both", "events", "gone", "plain", "stranger", "table")
 """`stranger` is not in the metadata; see tests/log/test_cluster_metadata.py for the others."""
-HINT = "name it with --topic if it is compacted, or pass --all-topics"
+HINT = "name it if it is compacted (--topic; topics in a program), or say --all-topics (all_topics)"
 
 
 def brokers_directory(root: Path) -> Path:
@@ -97,6 +99,29 @@ def test_the_folder_of_a_topic_that_was_created_anew_is_left(tmp_path: Path) -> 
     left, told = run(root)
     assert left["table"] == WHOLE
     assert f"table is left as it is (1 partition): {LEFT['stranger']}{HINT}" in told
+
+
+def test_a_partition_of_nobody_knows_which_topic_keeps_no_other_out(tmp_path: Path) -> None:
+    root = with_metadata(brokers_directory(tmp_path / "logs"))
+    (root / "both-0" / "partition.metadata").write_text("version: 0")
+    given = parser().parse_args(["compact", str(root), "--out", str(tmp_path / "out"), "--now-ms", "5000"])
+    result = compact(request(given, Output()), InProcess(), lambda text: None)
+    assert [report.partition for report in result.partitions] == ["table-0"]
+    assert [(failed.partition, "no topic_id" in str(failed.error)) for failed in result.failed] == [("both-0", True)]
+    assert not (tmp_path / "out" / "both-0").exists()
+    (root / "table-0" / "partition.metadata").write_text("version: 0")
+    with pytest.raises(UsageError, match="no topic_id"):
+        run(root)
+
+
+def test_a_metadata_log_that_is_being_written_tells_what_is_whole(tmp_path: Path) -> None:
+    root = with_metadata(brokers_directory(tmp_path / "logs"))
+    log = max((root / CAPTURED.name).glob("*.log"))
+    log.write_bytes(log.read_bytes() + log.read_bytes()[:30])
+    given = parser().parse_args(["compact", str(root), "--out", str(tmp_path / "out"), "--now-ms", "5000"])
+    with owner(HOLD, root / ".lock"):
+        result = compact(request(given, Output()), InProcess(), lambda text: None)
+    assert ([report.partition for report in result.partitions], result.failed) == (["both-0", "table-0"], [])
 
 
 def test_topics_that_are_named_are_compacted_whatever_the_metadata_says(tmp_path: Path) -> None:

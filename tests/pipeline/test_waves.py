@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +52,59 @@ def spoil(partition: Path, segment: int) -> Path:
     return victim
 
 
-@pytest.fixture(params=[1, 2, 256])
-def wave_partitions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(compaction, "WAVE_PARTITIONS", request.param)
-    return int(request.param)
+@pytest.fixture(
+    params=[{"WAVE_PARTITIONS": 1}, {"WAVE_PARTITIONS": 2}, {}, {"WAVE_BYTES": 0}, {"SHUFFLE_BYTES_MIN": 0}], ids=str
+)
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    for name, value in request.param.items():
+        monkeypatch.setattr(compaction, name, value)
+    return dict(request.param)
+
+
+class Counting(InProcess):
+    """How many works were split over tasks, and the works of each whole stage."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.split_works = 0
+
+    def split(self, works: Sequence[Any], *arguments: Any, **named: Any) -> Iterator[tuple[int, Any]]:
+        self.split_works += len(works)
+        return super().split(works, *arguments, **named)
+
+
+@pytest.mark.parametrize(("threads", "split"), [(1, 0), (4, 0), (8, PARTITIONS)])
+def test_a_partition_is_split_where_it_would_hold_up_the_engines_other_tasks(
+    threads: int, split: int, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a fifth of the log: that is more than its share where eight tasks run at a time."""
+    monkeypatch.setattr(compaction, "SHUFFLE_BYTES_MIN", 0)
+    engine = Counting(threads)
+    compact(request(logs, tmp_path / "out"), engine, lambda text: None)
+    assert engine.split_works == split
+
+
+@pytest.mark.parametrize(("threads", "together"), [(1, 1), (3, 3)])
+def test_a_wave_takes_as_much_as_the_engine_has_room_for(
+    threads: int, together: int, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [sum(log.stat().st_size for log in (logs / name).glob("*.log")) for name in NAMES]
+    monkeypatch.setattr(compaction, "WAVE_BYTES", max(sizes))
+    waves: list[int] = []
+    run_wave = compaction._run_wave
+    monkeypatch.setattr(compaction, "_run_wave", lambda wave, *rest: waves.append(len(wave)) or run_wave(wave, *rest))
+    compact(request(logs, tmp_path / "out"), InProcess(threads), lambda text: None)
+    assert (waves[0], sum(waves)) == (together, PARTITIONS)
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "--out"])
 def test_waves_change_nothing_but_the_moment(
-    in_place: bool, wave_partitions: int, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_place: bool, sizes: dict[str, int], logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(logs, copy)
-    made = compact(request(logs, None if in_place else tmp_path / "out"), InProcess(), lambda text: None)
-    monkeypatch.setattr(compaction, "WAVE_PARTITIONS", 256)
+    made = compact(request(logs, None if in_place else tmp_path / "out"), InProcess(64), lambda text: None)
+    monkeypatch.undo()
     expected = compact(request(copy, None if in_place else tmp_path / "expected"), InProcess(), lambda text: None)
     assert files(logs if in_place else tmp_path / "out") == files(copy if in_place else tmp_path / "expected")
     assert [report.partition for report in made.partitions] == NAMES
@@ -75,7 +114,7 @@ def test_waves_change_nothing_but_the_moment(
 @pytest.mark.parametrize("path", ["whole", "shuffle"])
 @pytest.mark.parametrize("replicated", [True, False], ids=["in what is rewritten", "in what is carried over"])
 def test_a_bad_partition_stays_as_it_was_and_the_others_are_compacted(
-    replicated: bool, path: str, wave_partitions: int, logs: Path
+    replicated: bool, path: str, sizes: dict[str, int], logs: Path
 ) -> None:
     victim = spoil(logs / "t-1", 1)
     highs = dict(read_offsets(logs / HIGH_WATERMARK))
@@ -138,7 +177,7 @@ def test_a_full_disk_ends_the_run_and_what_was_done_stays_done(
     told: list[str] = []
     with pytest.raises(OSError, match="No space left"):
         compact(request(logs), FullDisk(), told.append)
-    assert "2 of 5 partitions are done, the others are as they were" in told
+    assert "done: 2 of 5 partitions; the others are as they were" in told
     assert sorted(read_offsets(logs / CLEANER)) == [("t", 0), ("t", 1)]
     for name in ("t-2", "t-3", "t-4"):
         assert files(logs / name) == files(copy / name)

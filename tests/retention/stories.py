@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.report import PartitionReport
-from headstone.retention.policy import Policy, kafka_rules
 from tests.oracle.batches import Batch, Record
 from tests.oracle.cleaner import Pass
 from tests.oracle.compression import CODECS
 from tests.oracle.files import read_partition, write_checkpoint
 from tests.oracle.notation import History
+from tests.policies import policy_of
 
 DAY_MS = 86_400_000
 FOREVER = 2**63 - 1
@@ -269,22 +269,6 @@ class Teller:
         )
 
 
-def policy(settings: Pass) -> Policy:
-    common = Policy(
-        now_ms=settings.now_ms,
-        delete_retention_ms=settings.delete_retention_ms,
-        producer_id_expiration_ms=settings.producer_expiration_ms,
-        min_compaction_lag_ms=settings.lag_ms,
-        segment_bytes=settings.segment_bytes,
-        segment_index_bytes=settings.segment_index_bytes,
-        index_keys_max=settings.keys_max,
-        tombstones_below=settings.mtro,
-        markers_below=settings.mxro,
-        plain_below=settings.plain_below,
-    )
-    return common if settings.coordinated else kafka_rules(common)
-
-
 @dataclass(slots=True)
 class Files:
     """The same partition on disk, compacted by Headstone: in place, or into a new log directory each time."""
@@ -315,7 +299,7 @@ class Files:
         request = CompactionRequest(
             paths=(str(source),),
             out=None if self.in_place else self.logs,
-            policy=policy(settings),
+            policy=policy_of(settings),
             path=self.path,
             progress=False,
             dirty_from=settings.dirty_start,

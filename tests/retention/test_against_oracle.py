@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from headstone.log import reading
-from headstone.pipeline import buckets, work
+from headstone.pipeline import buckets, splitting, work
 from headstone.pipeline.report import PartitionReport
-from headstone.retention import survey
+from headstone.retention import rewrite, survey
 from tests.oracle.batches import Batch, to_bytes
 from tests.oracle.cleaner import BatchResult, CleanResult, Pass, clean
 from tests.oracle.files import read_checkpoint, read_partition
@@ -182,9 +182,13 @@ def test_every_pass_leaves_what_the_oracle_leaves(seed: int, path: str, in_place
 def test_where_the_work_is_cut_changes_nothing(
     seed: int, path: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks of a few batches, index tasks of a few chunks, header tables of five rows; groups small and huge."""
+    """Chunks of a few batches, index tasks of a few chunks, header tables and lots of five rows; groups small and huge."""
     monkeypatch.setattr(survey, "CHUNK_BYTES", 300)
     monkeypatch.setattr(survey, "CHUNK_RECORDS", 3)
+    monkeypatch.setattr(survey, "REPLAY_BATCHES", 5)
+    monkeypatch.setattr(splitting, "BUCKET_BYTES", 70)
+    monkeypatch.setattr(reading, "ARENA_BYTES", 200)
+    monkeypatch.setattr(rewrite, "BUFFER_BYTES", 100)
     monkeypatch.setattr(work, "UNIT_BYTES", 700)
     monkeypatch.setattr(work, "UNIT_RECORDS", 7)
     monkeypatch.setattr(buckets, "SURVIVORS_MAX", 4)

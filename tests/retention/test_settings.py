@@ -87,5 +87,5 @@ def test_a_setting_is_the_topics_own_or_kafkas_default() -> None:
     assert setting_of({}, "delete.retention.ms") == 86_400_000
     assert setting_of({"delete.retention.ms": "7"}, "delete.retention.ms") == 7
     assert setting_of({"min.cleanable.dirty.ratio": "0.25"}, "min.cleanable.dirty.ratio") == 0.25
-    with pytest.raises(UsageError, match=r"delete\.retention\.ms of the topic is 'soon', which is no number"):
+    with pytest.raises(UsageError, match=r"delete\.retention\.ms of the topic: 'soon' is not a duration, such as 90s"):
         setting_of({"delete.retention.ms": "soon"}, "delete.retention.ms")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from headstone.cli.main import main
+from headstone.cli.output import Output
+from headstone.cli.simulate import as_text
+from headstone.sim.campaign_run import CampaignRun, settings_of
+from headstone.sim.tallies import Tally
 from headstone.sim.variants import VARIANTS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -63,7 +68,7 @@ def test_simulate_finds_a_violation_and_says_how_to_replay_it(capsys: pytest.Cap
 def test_the_seed_that_the_readme_names_is_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
     named = re.findall(r"\$ headstone (simulate --seed .*)", README.read_text())
     assert len(named) == 1
-    assert run(capsys, *named[0].split(), "--jobs", "1")[0] == 1
+    assert run(capsys, *shlex.split(named[0], comments=True), "--jobs", "1")[0] == 1
 
 
 def test_simulate_is_content_with_the_coordinated_rule(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,11 +102,18 @@ def test_a_guard_without_a_margin_is_found_replayed_and_shortened(capsys: pytest
     assert re.search(r"shortest story found: [0-9]+ of 16 steps", text)
 
 
+def test_a_rate_of_one_has_its_own_plural() -> None:
+    settings = settings_of(rules="kafka", steps=None, replicas=None, mutant=None)
+    for seeds, rate in ((2, "1 seed/s"), (4, "2 seeds/s"), (2400, "1,200 seeds/s")):
+        ran = CampaignRun(settings=settings, first=0, tally=Tally(seeds=seeds), seconds=2.0, short=None)
+        assert f"(2 s, {rate})" in as_text(ran, Output())[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("reproduce", "nonsense"), "unknown variant 'nonsense'; there are tombstone-divergence"),
-        (("reproduce", "--rules", "mine"), "invalid choice: 'mine'"),
+        (("reproduce", "nonsense"), "unknown variant 'nonsense'; there are aborted-to-committed"),
+        (("reproduce", "--rules", "mine"), "unknown 'mine'; there are both, coordinated, kafka"),
         (("simulate", "--mutant", "nonsense"), "unknown mutant 'nonsense'"),
         (("simulate", "--replicas", "0"), "0 is not between 1 and 9"),
         (("simulate", "--replicas", "10"), "10 is not between 1 and 9"),

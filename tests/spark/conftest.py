@@ -12,7 +12,6 @@ from headstone.log import codecs
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
 from headstone.spark.session import spark_session
-from testbed.spark_cluster import SparkCluster, spark_cluster
 
 
 @pytest.fixture(scope="session")
@@ -20,12 +19,6 @@ def spark() -> Iterator[SparkSession]:
     conf = {"spark.sql.python.filterPushdown.enabled": "true"}
     with spark_session(app_name="headstone tests", master="local[2]", conf=conf) as session:
         yield session
-
-
-@pytest.fixture(scope="session")
-def standalone() -> Iterator[SparkCluster]:
-    with spark_cluster(workers=2) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="session")

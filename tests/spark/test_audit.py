@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from headstone.log.directory import find_partitions
 from headstone.pipeline.auditing import audit, replicas_of
 from headstone.spark.engine import OnSpark
-from tests.audit.replicas import findings
+from tests.divergence.replicas import findings
 from tests.oracle.notation import History
 
 
@@ -25,6 +25,6 @@ def test_findings_travel_and_damage_does_not_end_the_others(spark: SparkSession,
     broken.write_bytes(content)
     found = [(name, find_partitions([tmp_path / name])) for name in ("one", "two")]
     first, second = audit(replicas_of(found), OnSpark(lambda: spark, parallelism=2))
-    assert (findings(first), first.problems) == ([("deleted-reappears", "two", b"k")], [])
-    assert second.results == []
+    assert (findings(first), first.problems) == ([("deleted-reappears", "two", b"k")], ())
+    assert second.results == ()
     assert str(broken) in second.problems[0]

@@ -87,7 +87,7 @@ def test_a_damaged_batch_is_told_with_its_place_and_nothing_is_written(
         run(tmp_path / "damaged", tmp_path / "out", OnSpark(lambda: spark, parallelism=2), path, POLICIES["kafka"])
     assert (raised.value.file, raised.value.position) == (str(victim), 0)
     assert "CRC" in raised.value.problem
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("path", ["whole", "shuffle"])

@@ -14,9 +14,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 from headstone.errors import UsageError
-from headstone.lake.collection import collect, garbage
+from headstone.lake.jobs.collection import collect, garbage
 from headstone.lake.lake import create_lake, metastore_url
-from headstone.lake.pins import Pins
+from headstone.lake.metastore.pins import Pins
 from headstone.spark.lake_source import HeadstoneSource
 from tests.lake.scene import AT, Scene
 

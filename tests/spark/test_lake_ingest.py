@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from headstone.lake.ingest import ingest
 from headstone.lake.lake import Lake, create_lake
+from headstone.lake.transfer.ingest import LogIngestSettings, ingest
 from headstone.log.directory import find_partitions
 from headstone.pipeline.inprocess import InProcess
 from headstone.spark.engine import OnSpark
@@ -28,7 +28,7 @@ def test_an_ingest_on_spark_is_the_same(spark: SparkSession, sample: Path, tmp_p
     here, there = made(tmp_path, "here"), made(tmp_path, "there")
     logs = find_partitions([sample])
     for lake, engine in ((here, InProcess(1)), (there, OnSpark(lambda: spark, parallelism=2))):
-        ingest(lake, logs, clock=lambda: 1, engine=engine, object_bytes=1_000_000)
+        ingest(lake, logs, clock=lambda: 1, engine=engine, settings=LogIngestSettings(object_bytes=1_000_000))
     # Keys are digested under each lake's own secret, so only lists of keys differ, and those come behind the batches.
     assert extents(there) == extents(here)
     assert there.metastore.check() == []

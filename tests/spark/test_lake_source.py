@@ -13,10 +13,10 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 from headstone.errors import UsageError
-from headstone.lake.collection import collect, garbage
-from headstone.lake.compaction import compact_partition
+from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.compaction import compact_partition
 from headstone.lake.lake import create_lake, metastore_url
-from headstone.lake.reading import records
+from headstone.lake.transfer.reading import records
 from headstone.spark.engine import OnSpark
 from headstone.spark.lake_selection import RecordsPart, runs
 from headstone.spark.lake_source import HeadstoneSource

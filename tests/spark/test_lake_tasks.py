@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headstone.lake import key_search
-from headstone.lake.key_search import KeySearch, digest_of
+from headstone.lake.jobs import key_search
+from headstone.lake.jobs.key_search import KeySearch, digest_of
 from headstone.lake.lake import create_lake, metastore_url
-from headstone.lake.reading import snapshots
-from headstone.lake.table_view import TASK_KEYS_MAX, decided
+from headstone.lake.transfer.reading import snapshots
+from headstone.lake.transfer.table_view import TASK_KEYS_MAX, decided
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board
 from headstone.spark.engine import OnSpark

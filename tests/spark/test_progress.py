@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 import os
 import select
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from headstone.brokers.processes import wait_until
+from headstone.interruption import Interrupted, Request, heard_as
 from headstone.pipeline.progress import Board, Meter, ProgressLine
 from headstone.spark import engine
 from headstone.spark.engine import OnSpark, host_for_tasks
@@ -109,33 +109,33 @@ def test_where_no_datagram_arrives_the_line_moves_with_finished_tasks(
 
 
 @pytest.mark.usefixtures("prompt")
-def test_ctrl_c_cancels_the_tasks_that_run(spark: SparkSession, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own handler: pyspark's is there only if the main thread has started the session."""
+def test_giving_up_cancels_the_tasks_that_run_and_leaves_those_of_others(spark: SparkSession, gate: Gate) -> None:
+    """As of the session of a notebook, which has other jobs."""
 
     def body(path: str, meter: Meter) -> bool:
         meter.add(300, 3)
         return passed(path)
 
-    pressed = threading.Event()
-
-    def interrupt() -> None:
-        if not pressed.is_set():
-            pressed.set()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    on_spark = OnSpark(lambda: spark, parallelism=2)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with monkeypatch.context() as patched, ProgressLine(enabled=True) as line:
-            line.expect(1000)
-            patched.setattr(sys, "stderr", Screen(interrupt))
-            with pytest.raises(KeyboardInterrupt):
-                on_spark.each(body, [gate.path] * 4, line.board)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    started_s = time.monotonic()
+    request, on_spark = Request(), OnSpark(lambda: spark, parallelism=1)
+    beside: list[object] = []
+    other = threading.Thread(target=lambda: beside.extend(on_spark.each(body, [gate.path])))
+    other.start()
+    with ProgressLine(enabled=True) as line, heard_as(request):
+        line.expect(1000)
+        assert line.board is not None
+        threading.Thread(target=_give_up_when_begun, args=(request, line.board)).start()
+        with pytest.raises(Interrupted):
+            on_spark.each(body, [gate.path] * 2, line.board)
+    assert other.is_alive()
+    gate.open()
+    other.join()
+    assert beside == [True]
     assert on_spark.each(lambda task, meter: task, [1, 2, 3]) == [1, 2, 3]
-    assert time.monotonic() - started_s < PATIENCE_S
+
+
+def _give_up_when_begun(request: Request, board: Board) -> None:
+    wait_until(lambda: board.total()[0] > 0, "a task has begun", seconds_max=120)
+    request.give_up()
 
 
 def test_lost_datagrams_leave_the_sum_of_finished_tasks_right(

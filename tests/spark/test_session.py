@@ -8,23 +8,24 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PythonException
 
 from headstone.errors import Unfinished, UsageError
 from headstone.spark import reachable
 from headstone.spark.engine import collected
-from headstone.spark.failures import reason_in, reason_of
+from headstone.spark.failures import PYTHON_ADVICE, failure, reason_in, reason_of
 from headstone.spark.java import Java, class_archive, require_java
 from headstone.spark.jvm_output import JvmOutput
 from headstone.spark.reachable import require_connect, require_master
-from headstone.spark.session import QUICK_JVM, StartingSession, start_conf
-from testbed.spark_cluster import SparkCluster
+from headstone.spark.session import QUICK_JVM, start_conf
 
 JAVA = Java(path=Path("/usr/bin/java"), version="17.0.15+6")
 
@@ -92,6 +93,38 @@ def test_a_failing_body_still_ends_the_jvm() -> None:
     ) == ["of the body False"]
 
 
+JVM_ENDS = """
+    import socket, threading
+    from contextlib import suppress
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from headstone.interruption import Request, heard_as
+
+    request = Request()
+    with heard_as(request), spark_session(app_name="ends", master="local[1]", archive=False) as spark:
+        rows(spark)  # so that the JVM is connected to the accumulators
+        server, ends = spark.sparkContext._accumulatorServer, SparkContext._gateway.proc
+        threading.Timer(0.5, request.give_up if sys.argv[1] == "given up" else ends.kill).start()
+        with suppress(PySparkException, Py4JError, OSError):
+            SparkContext._jvm.java.lang.Thread.sleep(60_000)  # somebody waits for its answer
+        ends.wait()
+        with socket.socket(socket.AF_UNIX) as after:  # one connection after the other
+            after.connect(server.server_address)
+            after.sendall(bytes(4))
+            after.recv(1)
+    """
+
+
+def test_nothing_is_printed_of_a_jvm_that_was_ended_because_the_run_was_given_up() -> None:
+    assert run(JVM_ENDS, "given up") == []
+
+
+def test_what_is_printed_of_a_jvm_that_ends_otherwise_is_left() -> None:
+    program = [sys.executable, "-c", PROGRAM + textwrap.dedent(JVM_ENDS), "killed"]
+    said = subprocess.run(program, capture_output=True, text=True, check=True).stderr
+    assert "EOFError" in said
+
+
 def test_a_session_may_start_while_its_owner_works() -> None:
     assert run(
         """
@@ -103,13 +136,26 @@ def test_a_session_may_start_while_its_owner_works() -> None:
     ) == ["[0, 1, 2] True", "None"]
 
 
-def test_why_a_session_did_not_start_reaches_the_one_who_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with (
-        StartingSession(app_name="no java", master=None, remote=None, conf={}) as starting,
-        pytest.raises(UsageError, match="no bin/java"),
-    ):
-        starting.get()
+def refused(place: str, environment: str = "") -> list[str]:
+    """The error's kind and text. In a process of its own: where a session runs, none is started."""
+    return run(
+        f"""
+        {environment}
+        from headstone.errors import HeadstoneError
+        place = {{"master": None, "remote": None, {place}}}
+        with StartingSession(app_name="refused", conf={{}}, **place) as starting:
+            try:
+                starting.get()
+            except HeadstoneError as error:
+                print(type(error).__name__, error)
+        """
+    )
+
+
+def test_why_a_session_did_not_start_reaches_the_one_who_waits(tmp_path: Path) -> None:
+    (text,) = refused("", f"os.environ['JAVA_HOME'] = {str(tmp_path)!r}")
+    assert text.startswith("UsageError ")
+    assert "no bin/java" in text
 
 
 @contextmanager
@@ -130,15 +176,11 @@ def closed_port() -> int:
 def test_a_cluster_that_is_not_there_is_told_at_once_with_its_address_and_the_reason(place: str) -> None:
     url = place.format(port=closed_port())
     named = url.split("/;")[0]
-    place_of = {"remote" if url.startswith("sc:") else "master": url}
-    with StartingSession(app_name="gone", **{"master": None, "remote": None, **place_of}, conf={}) as starting:  # type: ignore[arg-type]
-        began = time.monotonic()
-        with pytest.raises(Unfinished) as raised:
-            starting.get()
-    assert named in str(raised.value)
-    assert "Connection refused" in str(raised.value)
-    assert "s3cret" not in str(raised.value)
-    assert time.monotonic() - began < 60
+    (text,) = refused(f"'{'remote' if url.startswith('sc:') else 'master'}': {url!r}")
+    assert text.startswith("Unfinished ")
+    assert named in text
+    assert "Connection refused" in text
+    assert "s3cret" not in text
 
 
 def test_one_of_several_masters_is_enough() -> None:
@@ -196,6 +238,47 @@ def test_a_remote_that_cannot_be_one_is_wrong_usage(remote: str) -> None:
         require_connect(remote)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "Job aborted\nError from python worker:\n  /usr/bin/python3: Error while finding module specification for "
+            "'x' (ModuleNotFoundError: No module named 'headstone')\nPYTHONPATH was:\n  /a\n\tat x",
+            "Spark's executors cannot run headstone: /usr/bin/python3: Error while finding module specification for 'x' "
+            f"(ModuleNotFoundError: No module named 'headstone'); {PYTHON_ADVICE}",
+        ),
+        (
+            'An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File "w", line 1\n    '
+            "raise X(\npyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+            "different version: 3.12 than that in driver: 3.11\nPlease check",
+            "Spark's executors cannot run headstone: PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+            f"different version: 3.12 than that in driver: 3.11; {PYTHON_ADVICE}",
+        ),
+        (
+            'Lost task\njava.io.IOException: Cannot run program "/no/python": error=2, No such file or directory\n\tat x',
+            'Spark\'s executors cannot run headstone: Cannot run program "/no/python": error=2, No such file or directory; '
+            f"{PYTHON_ADVICE}",
+        ),
+        (
+            "Job aborted\nCaused by: java.lang.OutOfMemoryError: Java heap space\n\tat x",
+            "Spark did not finish, give the driver more memory: --spark-conf spark.driver.memory=4g: Java heap space",
+        ),
+        (
+            "Job aborted\nCaused by: java.io.IOException: Connection reset by peer",
+            "Spark did not finish, run the same command again: Connection reset by peer",
+        ),
+    ],
+)
+def test_a_failure_names_its_cause_and_what_helps(text: str, said: str) -> None:
+    """What the same command would meet again is not answered with that advice."""
+    assert str(failure(Exception(text))) == said
+
+
+def test_an_error_of_our_own_code_in_a_task_is_told_whole() -> None:
+    text = 'Traceback (most recent call last):\n  File "work.py", line 1\nKeyError: 3'
+    assert failure(PythonException(text)) is None
+
+
 def test_the_reason_in_a_stack_trace_is_its_innermost_cause() -> None:
     trace = """26/11/16 05:40:44 ERROR SparkContext: Error initializing SparkContext.
 org.apache.spark.SparkException: Job aborted
@@ -218,6 +301,8 @@ def test_an_error_whose_text_went_with_its_jvm_is_told_all_the_same() -> None:
 
     class Lost:
         """As a DataFrame is whose JVM was killed."""
+
+        sparkSession: Any = SimpleNamespace(addTag=lambda tag: None, removeTag=lambda tag: None)  # as of Connect
 
         def collect(self) -> None:
             raise Py4JNetworkError("Answer from Java side is empty")
@@ -253,51 +338,20 @@ def test_an_archive_that_cannot_be_kept_is_done_without(tmp_path: Path) -> None:
     ) == ["[0, 1, 2]"]
 
 
-def test_an_in_process_connect_server_runs_the_same_job() -> None:
-    # Not `run`: pyspark itself launches this JVM, and its greeting goes to stderr.
-    body = textwrap.dedent(
-        """
-        with spark_session(app_name="connect", remote="local[2]") as spark:
-            print(type(spark).__module__, rows(spark))
-        print(SparkContext._gateway)
-        """
-    )
-    ended = subprocess.run([sys.executable, "-c", PROGRAM + body], capture_output=True, text=True, check=False)
-    assert ended.stdout.splitlines() == ["pyspark.sql.connect.session [0, 1, 2]", "None"], ended.stderr
-
-
 @pytest.mark.parametrize("where", ["master", "remote"])
 def test_how_many_tasks_run_at_a_time_is_sparks_own_and_not_this_machines(where: str) -> None:
-    """On a classic session and over Spark Connect."""
+    """On a classic session and over Spark Connect, each of which ends with its JVM."""
+    # Not `run`: of Connect, pyspark itself launches the JVM, and its greeting goes to stderr.
     body = textwrap.dedent(
         """
         from headstone.spark.engine import OnSpark
         with spark_session(app_name="asked", **{sys.argv[1]: "local[7]"}) as spark:
             print(OnSpark(lambda: spark).parallelism, OnSpark(lambda: spark, parallelism=2).parallelism)
+        print(SparkContext._gateway)
         """
     )
     ended = subprocess.run([sys.executable, "-c", PROGRAM + body, where], capture_output=True, text=True, check=False)
-    assert ended.stdout == "7 2\n", ended.stderr
-
-
-def test_a_standalone_cluster_runs_the_same_job(standalone: SparkCluster, tmp_path: Path) -> None:
-    lines = run(
-        """
-        conf = {"spark.executorEnv.HOST_KIND": "executor", "spark.cores.max": "2"}
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        with spark_session(app_name="standalone", master=sys.argv[1], conf=conf) as spark:
-            def kinds(batches):
-                import pyarrow
-                for _ in batches:
-                    yield pyarrow.RecordBatch.from_pydict({"kind": [os.environ.get("HOST_KIND", "driver")]})
-            found = spark.range(0, 8, 1, 4).mapInArrow(kinds, "kind string").collect()
-            print(sorted({row.kind for row in found}), len(found))
-        """,
-        standalone.url,
-        cache=tmp_path,
-    )
-    assert lines == ["['executor'] 4"]
-    assert not (tmp_path / "headstone").exists()
+    assert ended.stdout == "7 2\nNone\n", ended.stderr
 
 
 def test_the_callers_conf_wins_over_every_local_setting() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+from pyspark.errors import PySparkException, PythonException
 
-from headstone.errors import HeadstoneError, UsageError
+from headstone.errors import HeadstoneError, Unfinished, UsageError
+from headstone.spark.failures import AGAIN
 from headstone.spark.streams import follow_kafka
 
 PATIENCE_S = 60
@@ -111,10 +113,63 @@ def test_what_goes_wrong_in_the_batch_in_hand_is_told_though_it_was_stopped() ->
 
     def land(*given: object) -> None:
         stop.set()
-        raise UsageError("these records are large")
+        raise UsageError("the records are large")
 
-    with pytest.raises(UsageError, match="these records are large"):
+    with pytest.raises(UsageError, match="the records are large"):
         followed(Query(2), land, stop.is_set)
+
+
+class FailingQuery(Query):
+    """As Spark does it: a batch that raises ends the query, which tells of it in its own words."""
+
+    def awaitTermination(self, seconds: float) -> bool:
+        if not super().awaitTermination(seconds):
+            return False
+        raise PySparkException(
+            "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
+            f'  File "work.py", line 1\n{self.raised!r}'
+        )
+
+    def _run(self) -> None:
+        try:
+            super()._run()
+        except (KeyError, PySparkException) as error:
+            self.raised = error
+
+
+OWN = PythonException('Traceback (most recent call last):\n  File "work.py", line 1\nKeyError: 3')
+
+
+@pytest.mark.parametrize("error", [KeyError(3), OWN], ids=["in the driver", "in a task"])
+def test_an_error_of_our_own_code_is_told_as_it_is_and_not_to_be_tried_again(error: Exception) -> None:
+    def land(*given: object) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        followed(FailingQuery(1), land, lambda: False)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "Caused by: java.io.IOException: Connection reset by peer",
+            "the stream ended; run the same command again to go on",
+        ),
+        (
+            "Caused by: org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed",
+            "the cluster refuses it: mend the login or its ACLs: Authentication failed",
+        ),
+    ],
+)
+def test_what_would_come_again_is_not_to_be_tried_again(text: str, said: str) -> None:
+    def land(*given: object) -> None:
+        raise PySparkException(f"Job aborted\n{text}\n\tat x")
+
+    with pytest.raises(Unfinished, match=said) as caught:
+        followed(FailingQuery(1), land, lambda: False)
+    assert (AGAIN in str(caught.value)) == (AGAIN in said)
 
 
 def test_a_batch_that_comes_between_the_signal_and_its_end_is_left_out() -> None:

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from headstone.storage.access import Access
 from headstone.storage.stores import Store
-from testbed.s3 import BUCKET, S3Unavailable, s3, versitygw, versitygw_program
-from tests.demanded import demanded
-
-
-@pytest.fixture(scope="session")
-def moto_settings() -> Iterator[Mapping[str, str]]:
-    with s3() as settings:
-        yield settings
-
-
-@pytest.fixture(scope="session")
-def versitygw_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    with demanded(S3Unavailable):
-        versitygw_program()
-    with versitygw(tmp_path_factory.mktemp("versitygw")) as settings:
-        yield settings
+from testbed.s3 import BUCKET
 
 
 @pytest.fixture(scope="session")

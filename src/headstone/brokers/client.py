@@ -15,7 +15,7 @@ from typing import Any
 
 from headstone.brokers.distribution import Distribution, java_path, write_logging
 from headstone.brokers.processes import QUICK_JAVA, wait_until
-from headstone.errors import Unfinished
+from headstone.errors import not_installed
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -73,7 +73,7 @@ class JavaClient:
         try:
             from py4j.java_gateway import JavaGateway
         except ImportError as error:
-            raise Unfinished("py4j is missing: it comes with pyspark (pip install 'headstone[spark]')") from error
+            raise not_installed("py4j, which comes with pyspark, is", "spark") from error
         write_logging(work, level="ERROR", target="SYSTEM_ERR")
         self.gateway = JavaGateway.launch_gateway(
             classpath=distribution.class_path(work), javaopts=JAVA_OPTIONS,

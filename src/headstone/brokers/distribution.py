@@ -106,7 +106,7 @@ class Distribution:
         for name in TOOL_CLASSES[tool]:
             if name in classes:
                 return name
-        raise UsageError(f"Kafka {self.version} in {self.libs} has no tool {tool}")
+        raise UsageError(f"Kafka {self.version} in {self.libs} does not have the tool {tool}")
 
 
 def distribution_at(home: str | Path) -> Distribution:
@@ -117,7 +117,7 @@ def distribution_at(home: str | Path) -> Distribution:
         if version[:1].isdigit() and not version.endswith(("-sources", "-test", "-javadoc", "-scaladoc")):
             archive = libs.parent / ARCHIVE
             return Distribution(version=version, libs=libs, archive=archive if archive.is_file() else None)
-    raise UsageError(f"{home} holds no Kafka: looked for libs/kafka_2.13-*.jar; name an unpacked Kafka release")
+    raise UsageError(f"{home}: no libs/kafka_2.13-*.jar; name the directory of an unpacked Kafka release")
 
 
 def java_path() -> str:

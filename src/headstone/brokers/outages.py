@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from headstone.brokers.client import READ_COMMITTED, JavaClient, KafkaClient, Pr
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.errors import CorruptLog, Unfinished, UsageError
+from headstone.interruption import sleep
 from headstone.log.directory import as_partition, list_segments
 from headstone.log.listing import BatchEntry, list_batches
+from headstone.retention.policy import KAFKA
 
 BROKERS = (1, 2, 3)
 AWAY = 3
@@ -76,6 +78,9 @@ class Outage:
     @property
     def corrupt(self) -> bool:
         return bool(self.wrong)
+
+    def as_json(self) -> dict[str, object]:
+        return {"variant": self.variant, "rules": KAFKA, "corrupt": self.corrupt, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,12 +321,12 @@ def wait_removed(cluster: Cluster, *scenes: Scene, then: Callable[[Scene], None]
         for scene in waiting:
             if time.monotonic() > deadline:
                 raise Unfinished(
-                    f"{scene.topic}: the cleaners did not remove it in {CLEAN_SECONDS_MAX} s; "
+                    f"{scene.topic}: the cleaners did not remove it within {CLEAN_SECONDS_MAX} s; "
                     f"run it again with --keep DIR and look at {cluster.root.name}/broker-*/broker.log"
                 )
             scene.fill()
         if waiting:
-            time.sleep(ROLL_MS / 1000)
+            sleep(ROLL_MS / 1000)
 
 
 def brokers_with(cluster: Cluster, scene: Scene) -> list[int]:
@@ -348,9 +353,9 @@ def read_running_log(path: Path) -> list[BatchEntry]:
                 return [batch for file in list_segments(partition) for batch in list_batches(file, with_records=True)]
         except (FileNotFoundError, UsageError, CorruptLog):
             pass
-        time.sleep(0.1)
+        sleep(0.1)
         partition = as_partition(path)
-    raise Unfinished(f"{path}: not to be read while the broker works on it")
+    raise Unfinished(f"{path}: cannot be read while the broker is writing it")
 
 
 def _served(cluster: Cluster, client: KafkaClient, topic: str, number: int) -> Served:

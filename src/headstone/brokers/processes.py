@@ -25,9 +25,10 @@ from headstone.brokers.distribution import Distribution, write_logging
 from headstone.brokers.membership import known_brokers
 from headstone.brokers.ports import HOST, free_ports
 from headstone.errors import Unfinished
+from headstone.interruption import sleep
+from headstone.log.cluster_metadata import rename_in_meta_properties
 
 STARTED = "Kafka Server started"
-META = "meta.properties"
 START_SECONDS_MAX = 180
 STOP_SECONDS_MAX = 60
 STOPS_MAX = 3
@@ -47,8 +48,8 @@ def wait_until(
     deadline = time.monotonic() + seconds_max
     while not true():
         if time.monotonic() > deadline:
-            raise Unfinished(f"waited {seconds_max:g} s in vain: {what}")
-        time.sleep(every)
+            raise Unfinished(f"timed out after {seconds_max:g} s: {what}")
+        sleep(every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +100,10 @@ class Broker:
     def format(self, cluster_id: str) -> None:
         """What Kafka's own tool writes, under the names of this cluster, this broker and this directory."""
         self.log_dir.mkdir(parents=True, exist_ok=True)
-        names = {"cluster.id": cluster_id, "node.id": self.number, "directory.id": new_id()}
         for name, content in _formatted(self._distribution).items():
-            (self.log_dir / name).write_bytes(_named(content, names) if name == META else content)
+            (self.log_dir / name).write_bytes(content)
+        names = {"cluster.id": cluster_id, "node.id": str(self.number), "directory.id": new_id()}
+        rename_in_meta_properties(self.log_dir, names)
 
     def start(self, *, wait: bool = True) -> None:
         assert not self.running
@@ -128,12 +130,12 @@ class Broker:
         while STARTED not in self.said():
             if not self.running:
                 raise Unfinished(
-                    f"broker {self.number} ended while it started; its log ({self.output}) ends:\n{self.tail()}"
+                    f"broker {self.number} exited during startup; the end of its log ({self.output}):\n{self.tail()}"
                 )
             if time.monotonic() > deadline:
                 self.kill()
-                raise Unfinished(f"broker {self.number} did not start in {START_SECONDS_MAX} s:\n{self.tail()}")
-            time.sleep(POLL_SECONDS)
+                raise Unfinished(f"broker {self.number} did not start within {START_SECONDS_MAX} s:\n{self.tail()}")
+            sleep(POLL_SECONDS)
 
     def stop(self) -> None:
         """A clean shutdown; one that hangs is killed."""
@@ -292,12 +294,6 @@ def _formatted(distribution: Distribution) -> Mapping[str, bytes]:
         tools = Path(root) / "tools"
         distribution.tool("storage", "format", "-t", new_id(), "-c", str(properties), config=tools)
         return {path.name: path.read_bytes() for path in log_dir.iterdir()}
-
-
-def _named(meta: bytes, names: Mapping[str, object]) -> bytes:
-    """Properties with these values in place of others; what an older release does not know is not added."""
-    lines = [line.partition("=") for line in meta.decode().splitlines()]
-    return "".join(f"{name}{equals}{names.get(name, value)}\n" for name, equals, value in lines).encode()
 
 
 def as_properties(settings: Mapping[str, object]) -> str:

@@ -6,33 +6,34 @@ Reads the log directories and writes nothing. Runs until it is stopped; whatever
 from __future__ import annotations
 
 import argparse
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headstone.agent.defaults import REPORT_EVERY_MS
+from headstone.api.stopping import soft_stop
 from headstone.cli.options import report_interval_ms
 from headstone.cli.output import Output
 from headstone.cli.parsing import DONE, UNFINISHED
-from headstone.cli.stopping import signals_heard
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import UsageError
 from headstone.storage.secrets import resolved
+from headstone.units import count, moment
 
 if TYPE_CHECKING:
-    from headstone.guard.agent import Agent
-    from headstone.guard.report_client import GuardClient
-    from headstone.guard.reports import BrokerReport, Receipt
+    from headstone.agent.client import GuardClient
+    from headstone.agent.messages import Receipt
 
 EXAMPLES = (
-    "headstone agent --log-dirs /var/lib/kafka/data --guard http://guard:9464 --token file:/etc/headstone/token",
-    "headstone agent --log-dirs /disk-1/kafka /disk-2/kafka --guard https://guard:9464 --tls-ca ca.pem --tls-cert broker-1.pem "
+    "headstone agent --log-dirs /var/lib/kafka/data --guard http://guard:9465 --token file:/etc/headstone/token",
+    "headstone agent --log-dirs /disk-1/kafka /disk-2/kafka --guard https://guard:9465 --tls-ca ca.pem --tls-cert broker-1.pem "
     "--tls-key broker-1.key",
     "headstone agent --log-dirs /var/lib/kafka/data --print",
 )
 EXIT_CODES = {
     DONE: "reported once, or stopped",
-    UNFINISHED: "with --once: the guard did not take the report",
+    UNFINISHED: "with --once: the guard did not accept the report",
 }
 
 
@@ -42,48 +43,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="DIR",
-        help="all of the broker's log.dirs; a comma may divide them",
+        help="all of the broker's log.dirs, separated by spaces or commas",
     )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
-        "--guard", metavar="URL", help="where `headstone guard --agents` listens: http or https://HOST:PORT"
+        "--guard", metavar="URL", help="address of `headstone guard --agents`: http://HOST:PORT or https://HOST:PORT"
     )
     where.add_argument(
         "--print",
         action="store_true",
-        help="write one report to stdout, of the topics that are compacted, and send nothing",
+        help="print one report on the compacted topics and send nothing",
     )
     parser.add_argument(
         "--token", metavar="REF",
-        help="the guard's, as env:NAME or file:PATH; it signs every report and is never sent (default: none, by certificate)",
+        help="shared token, env:NAME or file:PATH; it signs reports and is never sent (default: none; use --tls-cert)",
     )  # fmt: skip
     parser.add_argument(
-        "--tls-ca", metavar="FILE", help="authority of the guard's certificate, PEM (default: whom the system trusts)"
+        "--tls-ca", metavar="FILE", help="CA of the guard's certificate, PEM (default: the system's CAs)"
     )
     parser.add_argument(
         "--tls-cert", metavar="FILE",
-        help="this agent's certificate, PEM; one that names broker-N speaks for broker N only (default: none)",
+        help="this agent's certificate, PEM; a certificate for broker-N is accepted for broker N only (default: none)",
     )  # fmt: skip
-    parser.add_argument("--tls-key", metavar="FILE", help="the key of --tls-cert, PEM (default: in --tls-cert)")
     parser.add_argument(
-        "--interval", type=report_interval_ms, default=10_000, metavar="TIME",
-        help="between two reports, in ms or as 30s or 5m (default 10s)",
+        "--tls-key", metavar="FILE", help="private key of --tls-cert, PEM (default: read from --tls-cert)"
+    )
+    parser.add_argument(
+        "--interval", type=report_interval_ms, default=REPORT_EVERY_MS, metavar="DURATION",
+        help="time between reports",
     )  # fmt: skip
     parser.add_argument(
         "--once", action="store_true",
-        help="report once, to try it out; the guard relies only on agents that stay",
+        help="report once, as a test; the guard relies only on agents that keep running",
     )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from headstone.guard.agent import Agent
+    from headstone.agent.agent import Agent
 
-    agent = Agent(_log_dirs(arguments), clock=_now_ms, remark=output.warn, interval_ms=arguments.interval)
+    stays = not arguments.print and not arguments.once
+    remark = partial(_warn_with_time, output) if stays else output.warn
+    agent = Agent(_log_dirs(arguments), clock=_now_ms, remark=remark, interval_ms=arguments.interval)
     if arguments.print:
-        from headstone.guard.reports import document
+        from headstone.agent.messages import document, report_lines
 
         report = agent.unasked()
-        output.answer(lambda: document(report), _lines(report))
+        output.answer(lambda: document(report), report_lines(report))
         return DONE
     client = _client(arguments)
     if arguments.once:
@@ -91,7 +96,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         output.answer(lambda: {"broker": agent.identity.broker, "taken": receipt.taken, "left": list(receipt.left)},
                       _receipt_lines(receipt))  # fmt: skip
         return DONE
-    _run_until_stopped(agent, client, arguments.interval, output)
+    with soft_stop(None) as stop:
+        agent.stay(client, stop, lambda text: output.tell(f"{moment(_now_ms())} {text}"))
     return DONE
 
 
@@ -104,42 +110,20 @@ def _log_dirs(arguments: argparse.Namespace) -> list[Path]:
 
 
 def _client(arguments: argparse.Namespace) -> GuardClient:
-    from headstone.guard.authentication import TlsFiles
-    from headstone.guard.report_client import GuardAddress, GuardClient
+    from headstone.agent.authentication import TlsFiles
+    from headstone.agent.client import GuardAddress, GuardClient
 
     tls = TlsFiles(certificate=arguments.tls_cert, key=arguments.tls_key, authority=arguments.tls_ca)
     token = None if arguments.token is None else resolved(arguments.token)
     return GuardClient(GuardAddress(url=arguments.guard, token=token, tls=tls))
 
 
-def _run_until_stopped(agent: Agent, client: GuardClient, interval_ms: int, output: Output) -> None:
-    """A guard that does not answer is told of once, and when it answers again."""
-    stopped = threading.Event()
-    said: str | None = None
-    with signals_heard(lambda count: stopped.set()):
-        while not stopped.is_set():
-            try:
-                receipt = agent.tell(client)
-                text = f"broker {agent.identity.broker}: the guard takes the reports of {receipt.taken} replicas"
-            except Unfinished as error:
-                text = f"{error}; tried again every {interval_ms // 1000} s"
-            if text != said:
-                output.tell(text)
-                said = text
-            stopped.wait(interval_ms / 1000)
-
-
-def _lines(report: BrokerReport) -> Iterator[str]:
-    yield f"broker {report.broker} of cluster {report.cluster_id}: {len(report.replicas)} replicas of compacted topics"
-    for replica in report.replicas:
-        yield (
-            f"{replica.partition}: log {replica.log_start} to {replica.log_end}, "
-            f"MCCO {replica.mcco} (clean below), MXFO {replica.mxfo} (no transactional data below)"
-        )
+def _warn_with_time(output: Output, line: str) -> None:
+    output.warn(f"{moment(_now_ms())} {line}")
 
 
 def _receipt_lines(receipt: Receipt) -> Iterator[str]:
-    yield f"the guard took the reports of {receipt.taken} replicas"
+    yield f"the guard took the reports of {count(receipt.taken, 'replica')}"
     yield from receipt.left
 
 

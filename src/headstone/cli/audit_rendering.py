@@ -1,108 +1,79 @@
-"""The outcome of an audit as a document, as lines, and its findings as Parquet.
+"""The outcome of an audit as lines, and its findings as Parquet.
 
-Renders values of `audit/outcome.py`; decides nothing.
+Renders values of `divergence/outcome.py`; decides nothing.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headstone import units
 from headstone.cli.output import BAD, GOOD, Output
 from headstone.log.shown import shown_bytes
 
 if TYPE_CHECKING:
-    from headstone.audit.outcome import AuditedReplica, AuditOutcome, PartitionOutcome
-    from headstone.audit.verdicts import Finding, Group
+    from headstone.divergence.outcome import AuditOutcome, PartitionOutcome
+    from headstone.divergence.verdicts import Group
 
 
-def document(outcome: AuditOutcome) -> dict[str, Any]:
-    return {
-        "verdict": outcome.verdict,
-        "partitions": [_partition(partition) for partition in outcome.partitions],
-        "proofs": [
-            {"key": shown_bytes(proof.key), "partition": proof.partition, "replicas": dict(proof.replicas)}
-            for proof in outcome.proofs
-        ],
-    }
-
-
-def _partition(partition: PartitionOutcome) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "partition": partition.partition,
-        "replicas": [_replica(replica) for replica in partition.replicas],
-        "findings": [_finding(finding) for finding in partition.findings],
-        "groups": [_group(group) for group in partition.groups],
-        "forecast": [asdict(risk) for risk in partition.forecast],
-        "problems": list(partition.problems),
-        "unread": list(partition.unread),
-    }
-    if partition.coverage is not None:
-        fields |= {"compared_below": partition.coverage.below, "keys": partition.coverage.keys}
-    return fields
-
-
-def _replica(replica: AuditedReplica) -> dict[str, Any]:
-    fields = asdict(replica)
-    return {"replica": fields.pop("name"), **fields}
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "class": finding.kind, "replica": finding.replica, "key": shown_bytes(finding.key), "offset": finding.offset,
-        "sure": finding.sure, "or_class": finding.or_kind, "or_replica": finding.or_replica,
-        "else_class": finding.else_kind, "misleads_readers": finding.misleads, "why": finding.why, "file": finding.file,
-        "position": finding.position, "producer_id": finding.producer_id, "producer_epoch": finding.producer_epoch,
-        "marker": finding.marker, "served": dict(finding.served), "isolation": finding.isolation,
-        "repair": list(finding.repair), "commands": list(finding.commands),
-    }  # fmt: skip
-
-
-def _group(group: Group) -> dict[str, Any]:
-    first = group.findings[0]
-    return {
-        "class": group.kind, "replica": group.replica, "producer_id": group.producer_id, "marker": group.marker,
-        "or_class": group.or_kind, "or_replica": first.or_replica, "else_class": first.else_kind,
-        "sure": group.sure, "isolation": group.isolation, "misleads_readers": group.misleads,
-        "count": len(group.findings), "why": first.why, "repair": list(first.repair), "commands": list(first.commands),
-        "examples": [
-            {"key": shown_bytes(example.key), "offset": example.offset, "file": example.file,
-             "position": example.position, "served": dict(example.served)}
-            for example in group.examples
-        ],
-    }  # fmt: skip
+DIFFERENT = "nothing is advised: name the log directories of the replicas of one cluster"
 
 
 def lines(outcome: AuditOutcome, output: Output) -> Iterator[str]:
     verdict = output.painted(outcome.verdict, GOOD if outcome.verdict == "clean" else BAD)
-    yield f"{verdict}: {len(outcome.partitions)} partitions, {outcome.findings} findings"
+    findings = units.count(outcome.findings, "finding") if outcome.findings else "no findings"
+    yield f"{verdict}: {units.count(len(outcome.partitions), 'partition')}, {findings}"
+    for partition in outcome.partitions:
+        if partition.different is not None:
+            yield f"{partition.partition}: these are different logs, not replicas of one: {partition.different}; {DIFFERENT}"
+    yield from _run_lines(outcome)
     for partition in outcome.partitions:
         for text in partition.problems:
             yield f"{partition.partition}: not covered: {text}"
         if partition.findings:
             yield from _partition_lines(partition)
+        elif partition.coverage is not None and partition.different is None:
+            yield f"{partition.partition}: no findings; {_compared(partition)}"
         for risk in partition.forecast:
-            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(risk.unsafe_ms / 1000))
             yield (
-                f"{partition.partition}: {risk.replica} is {risk.behind} offsets behind; "
-                f"first unsafe removal possible at {when}"
+                f"{partition.partition}: {risk.replica} is {units.count(risk.behind, 'offset')} behind; "
+                f"first unsafe removal possible at {units.moment(risk.unsafe_ms)}"
             )
     for proof in outcome.proofs:
         states = "; ".join(f"{replica}: {state}" for replica, state in proof.replicas.items()) or "absent everywhere"
         yield f"key {shown_bytes(proof.key)}{f' in {proof.partition}' if proof.partition else ''}: {states}"
 
 
+def _run_lines(outcome: AuditOutcome) -> Iterator[str]:
+    """What makes it evidence, whatever was found."""
+    run = outcome.run
+    yield f"audited at {units.moment(run.time_ms)} by headstone {run.version}: {run.command}"
+    yield f"replicas: {', '.join(outcome.replicas) or 'none could be compared'} (of {', '.join(run.sources)})"
+    yield f"compared: {outcome.compared}"
+    yield f"left out: {'; '.join(outcome.left_out) or 'nothing'}"
+
+
+def _compared(partition: PartitionOutcome) -> str:
+    assert partition.coverage is not None
+    reached = ", ".join(
+        f"{replica.name} [{replica.log_start}, {replica.log_end}) {units.count(replica.records, 'record')}"
+        for replica in partition.replicas
+    )
+    keys = units.count(partition.coverage.keys, "key")
+    return f"{keys} compared below offset {partition.coverage.below}: {reached}"
+
+
 def _partition_lines(partition: PartitionOutcome) -> Iterator[str]:
     assert partition.coverage is not None  # what was not compared has no findings
-    yield f"{partition.partition}: compared below offset {partition.coverage.below}, {partition.coverage.keys:,} keys"
+    keys = units.count(partition.coverage.keys, "key")
+    yield f"{partition.partition}: compared below offset {partition.coverage.below}, {keys}"
     for replica in partition.replicas:
         yield (
             f"  {replica.name}: [{replica.log_start}, {replica.log_end}), LSO {replica.lso}, "
-            f"{replica.records:,} records, {replica.live_keys:,} live keys, {replica.tombstones:,} tombstones"
+            f"{units.count(replica.records, 'record')}, {units.count(replica.live_keys, 'live key')}, "
+            f"{units.count(replica.tombstones, 'tombstone')}"
         )
     groups = partition.groups
     for group in groups:
@@ -123,8 +94,8 @@ def _group_lines(group: Group) -> Iterator[str]:
     producer = f", producer {group.producer_id}" if group.producer_id >= 0 else ""
     harmless = "" if group.misleads else ", no reader is misled"
     yield (
-        f"  {group.kind} on {group.replica}{alternatives}{producer}: {count} "
-        f"{'finding' if count == 1 else 'findings'} ({group.sure}, {group.isolation}{harmless})"
+        f"  {group.kind} on {group.replica}{alternatives}{producer}: {units.count(count, 'finding')} "
+        f"({group.sure}, {group.isolation}{harmless})"
     )
     yield f"    {first.why}"
     for example in group.examples:
@@ -135,24 +106,9 @@ def _group_lines(group: Group) -> Iterator[str]:
         yield f"    and {count - len(group.examples)} more; --output json has all"
 
 
-NUMBERS = ("offset", "position", "producer_id", "producer_epoch", "marker")
-COLUMNS = (
-    "partition", "key", "served", "class", "replica", "offset", "sure", "why", "file", "position", "producer_id",
-    "producer_epoch", "marker", "isolation", "or_class", "or_replica", "else_class", "misleads_readers",
-)  # fmt: skip
-
-
 def write_findings(path: Path, outcome: AuditOutcome) -> None:
-    """A row per finding; key and served replies as JSON texts."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = []
-    for partition in outcome.partitions:
-        for finding in partition.findings:
-            row = {"partition": partition.partition, **_finding(finding)}
-            row |= {"key": json.dumps(row["key"]), "served": json.dumps(row["served"])}
-            rows.append({name: row[name] for name in COLUMNS})
-    kinds = {**dict.fromkeys(NUMBERS, pa.int64()), "misleads_readers": pa.bool_()}
-    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    from headstone.api.auditing import findings_table
+
+    pq.write_table(findings_table(outcome), path)

@@ -1,40 +1,38 @@
 """`headstone compact`: one compaction of every partition found.
 
-Parses, asks before a broker's own files are changed, calls the pipeline, renders.
+Parses, asks before a broker's own files are changed, makes one call, renders.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headstone.api.settings import CompactionSettings
 from headstone.cli.connections import add_store_arguments, located
-from headstone.cli.engines import ON_SPARK, add_engine_arguments, cores, engine_of
+from headstone.cli.engines import ON_SPARK, CommandRunner, add_engine_arguments, always_large, tell_small
 from headstone.cli.options import (
-    MOMENT,
     add_policy_arguments,
-    fields_not_given,
+    add_topic_argument,
     memory_mb,
     moment_ms,
     offset,
-    policy,
     positive,
+    topic_settings,
 )
-from headstone.cli.output import Output
+from headstone.cli.output import Output, confirm, is_somebody_there
 from headstone.cli.parsing import DONE, UNFINISHED, USAGE
-from headstone.errors import Unfinished, UsageError
-from headstone.pipeline.memory import TASK_MEMORY_BYTES
-from headstone.retention.policy import COORDINATED, KAFKA, RULES
+from headstone.pipeline.machine import PATHS
+from headstone.retention.policy import RULES
 
 if TYPE_CHECKING:
     from headstone.pipeline.compaction import CompactionRequest, CompactionResult
-    from headstone.storage.places import Place
 
+DEFAULTS = CompactionSettings()
 MB = 1 << 20
-BOUNDS = ("tombstones_below", "markers_below", "plain_below")
 EXAMPLES = (
     "headstone compact /var/lib/kafka/data --out /tmp/compacted",
     "headstone compact broker-1 --out compacted --peer broker-2 --peer broker-3",
@@ -65,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="no question before a broker's own directory is changed")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done; writes nothing")
     parser.add_argument(
-        "--eligible", action="store_true", help="only what the cleaner would choose now, filthiest first"
+        "--eligible", action="store_true", help="only what the cleaner would choose now, dirtiest first"
     )
     topics = parser.add_mutually_exclusive_group()
-    topics.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
+    add_topic_argument(topics)
     topics.add_argument(
         "--all-topics",
         action="store_true",
@@ -80,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force-offline", action="store_true", help="in place although the broker did not stop cleanly"
     )
-    parser.add_argument("--rules", choices=RULES, default=COORDINATED,
+    parser.add_argument("--rules", choices=RULES, default=DEFAULTS.rules,
                         help="tombstones and markers go by time alone, or by time and watermarks (default)")  # fmt: skip
     parser.add_argument(
         "--dirty-from", type=offset, metavar="OFFSET", help="first dirty offset (default: the checkpoint)"
@@ -104,12 +102,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Kafka's bounded offset map of N keys (default: any number)",
     )
-    parser.add_argument("--task-memory-mb", type=memory_mb, default=TASK_MEMORY_BYTES // MB, metavar="MB",
+    parser.add_argument("--task-memory-mb", type=memory_mb, default=DEFAULTS.task_memory_bytes // MB, metavar="MB",
                         help="a partition whose keys need more is split over tasks (default %(default)s)")  # fmt: skip
-    parser.add_argument("--split", choices=("auto", "whole", "shuffle"), default="auto", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--now-ms", type=moment_ms, metavar="TIME", help=f"the clock that decides, {MOMENT} (default: now)"
-    )
+    parser.add_argument("--split", choices=PATHS, default=DEFAULTS.path, help=argparse.SUPPRESS)
+    parser.add_argument("--now-ms", type=moment_ms, metavar="TIME", help="the clock that decides (default: now)")
     add_store_arguments(parser)
     add_policy_arguments(parser)
     add_engine_arguments(parser, auto=ON_SPARK)
@@ -123,84 +119,51 @@ def directory(text: str) -> str:
 
 
 def request(arguments: argparse.Namespace, output: Output) -> CompactionRequest:
-    from headstone.pipeline.compaction import CompactionRequest
+    from headstone.api.compacting import request_of
 
-    if arguments.out is None and not arguments.in_place and not arguments.dry_run:
-        raise UsageError("say where the result goes: --out DIR, --in-place, or --dry-run")
-    watermarks = arguments.tombstones_below is not None or arguments.markers_below is not None or arguments.peer
-    bounds = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in BOUNDS}
-    given = [flag for flag, bound in bounds.items() if bound is not None]
-    if arguments.rules == KAFKA and (given or arguments.peer):
-        raise UsageError(f"{', '.join(bounds)} and --peer belong to --rules coordinated")
-    if arguments.peer and given:
-        raise UsageError(f"--peer computes {', '.join(bounds)} from the replicas; leave out {given[0]}")
-    if arguments.rules == COORDINATED and not watermarks:
-        output.tell(
-            "no watermarks (--tombstones-below, --markers-below or --peer): no tombstone or marker goes because of its age"
-        )
-    return CompactionRequest(
-        paths=tuple(located(arguments, path) for path in arguments.paths),
-        out=_out(arguments) if arguments.out else None,
-        clean=arguments.clean,
-        policy=policy(arguments),
-        dirty_from=arguments.dirty_from,
-        peers=tuple(_peer(arguments, peer) for peer in arguments.peer),
+    return request_of(
+        tuple(arguments.paths), _settings(arguments), out=arguments.out, in_place=arguments.in_place,
+        dry_run=arguments.dry_run, reach=partial(located, arguments), progress=not output.quiet, says=_flag,
+    )  # fmt: skip
+
+
+def _flag(name: str) -> str:
+    return {"peers": "--peer"}.get(name, f"--{name.replace('_', '-')}")
+
+
+def _settings(arguments: argparse.Namespace) -> CompactionSettings:
+    return CompactionSettings(
+        rules=arguments.rules,
         topics=tuple(arguments.topic),
         all_topics=arguments.all_topics,
         eligible_only=arguments.eligible,
-        settings_from_cluster=fields_not_given(arguments),
-        clock_given=arguments.now_ms is not None,
+        topic_settings=topic_settings(arguments),
+        now_ms=arguments.now_ms,
+        dirty_from=arguments.dirty_from,
+        tombstones_below=arguments.tombstones_below,
+        markers_below=arguments.markers_below,
+        plain_below=arguments.plain_below,
+        peers=tuple(arguments.peer),
+        index_keys_max=arguments.index_keys_max,
+        task_memory_bytes=arguments.task_memory_mb * MB,
+        path=arguments.split,
         drop_keyless=arguments.drop_keyless,
         force_offline=arguments.force_offline,
-        dry_run=arguments.dry_run,
-        path=arguments.split,
-        task_memory_bytes=arguments.task_memory_mb * MB,
-        parallelism=cores(),
-        progress=not output.quiet,
+        clean=arguments.clean,
     )
 
 
-def _out(arguments: argparse.Namespace) -> Place:
-    from headstone.storage.places import ObjectPlace
-
-    out = located(arguments, arguments.out)
-    return out if isinstance(out, ObjectPlace) else Path(str(out)).resolve()
-
-
-def _peer(arguments: argparse.Namespace, given: str) -> Place:
-    from headstone.log.directory import LOG, as_partition
-    from headstone.storage.places import ObjectPlace, children, place
-
-    peer = place(located(arguments, given))
-    if not peer.is_dir():
-        raise UsageError(f"--peer {given}: no such log directory")
-    if any(child.name[:1].isdigit() and child.name.endswith(LOG) for child in children(peer)):
-        raise UsageError(f"--peer {given} is a partition directory; name the log directory that holds it")
-    if isinstance(peer, ObjectPlace):
-        inputs = {path.rstrip("/") for path in arguments.paths}
-        same = given.rstrip("/") in inputs
-    else:
-        peer = peer.resolve()
-        partitions = [as_partition(Path(path)) for path in arguments.paths]
-        same = peer in {partition.log_dir for partition in partitions if partition} or peer in {
-            Path(path).resolve() for path in arguments.paths
-        }
-    if same:
-        raise UsageError(f"--peer {given} is what is compacted; name the other replicas")
-    return peer
-
-
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from headstone.pipeline.compaction import compact
+    from headstone.api.compacting import carry_out
 
     wanted = request(arguments, output)
     if arguments.in_place and not arguments.dry_run and not arguments.yes:
         _ask(arguments.paths)
-    with engine_of(arguments, verb="compact", spark_by_default=True) as engine:
-        result = compact(wanted, engine, output.tell)
-    output.answer(lambda: document(result), lines(result))
-    if not output.as_json:
-        _warn(result, output)
+    result = carry_out(wanted, CommandRunner(arguments, output, verb="compact", large=always_large), says=_flag)
+    output.answer(result.as_json, lines(result))
+    size = sum(partition.bytes_rewritten for partition in result.partitions)
+    tell_small(arguments, output, size=size, seconds=result.seconds)
+    _warn(result, output, out=arguments.out)
     return UNFINISHED if result.failed else DONE
 
 
@@ -210,40 +173,30 @@ def _ask(paths: list[str]) -> None:
 
     local = [path for path in paths if "://" not in path]
     brokers = [path for path in local if is_broker_directory(Path(path)) or is_broker_directory(Path(path).parent)]
-    if not brokers or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
-    print(
-        f"{', '.join(brokers)}: a broker's own directory; its segments are replaced. Go on? [y/N] ",
-        end="",
-        file=sys.stderr,
-    )
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Unfinished("not confirmed: nothing was changed (--yes goes on without the question)")
+    if brokers and is_somebody_there():
+        what = f"{', '.join(brokers)}: a broker's own directory; its segments are replaced"
+        confirm(what, hint=" (--yes goes on without the question)")
 
 
-def document(result: CompactionResult) -> dict[str, object]:
-    return {
-        "partitions": [partition.as_json() for partition in result.partitions],
-        "failed": [{"partition": failure.partition, "error": str(failure.error)} for failure in result.failed],
-        "seconds": round(result.seconds, 3),
-    }
+def _warn(result: CompactionResult, output: Output, *, out: str | None) -> None:
+    from headstone.pipeline.failed_partition import failed_lines
 
-
-def _warn(result: CompactionResult, output: Output) -> None:
-    for partition in result.partitions:
-        if partition.reasons.get("keyless", 0):
-            output.warn(
-                f"warning: {partition.partition}: {partition.reasons['keyless']:,} records without a key were dropped"
-            )
-    for failure in result.failed:
-        output.warn(f"{failure.partition}: NOT compacted: {failure.error}")
+    done = len(result.partitions) + len(result.done_before)
+    output.warn(*failed_lines(result.failed, "compacted", done=done))
+    if result.failed and out is not None:
+        output.warn(
+            f"{out} is unfinished, and no broker starts from it: mend what is named, then run the same command again; it goes "
+            "on there"
+        )
 
 
 def lines(result: CompactionResult) -> Iterator[str]:
+    from headstone.pipeline.report import read_in
+
+    for name in result.done_before:
+        yield f"{name}: done by an earlier run of this command"
     for partition in result.partitions:
         yield partition.as_line()
     read = sum(partition.bytes_rewritten for partition in result.partitions)
     if read:
-        rate = read / 1e6 / result.seconds
-        yield f"{read / 1e6:,.1f} MB read in {result.seconds:.1f} s ({rate:,.1f} MB/s)"
+        yield read_in(read, result.seconds)

@@ -25,10 +25,18 @@ from pathlib import Path
 from typing import Any
 
 from headstone.errors import UsageError
+from headstone.spelling import instead, meant
 from headstone.storage.secrets import NAMES, is_reference, resolved_setting
 
 DEFAULTS, VERBS, CLUSTERS, STORES = "defaults", "verbs", "clusters", "stores"
 NO_DEFAULTS = ("help", "config")
+
+
+class FromFile(str):
+    """A text that the file gives: whoever holds two options against each other knows which of them was said."""
+
+    __slots__ = ()
+
 
 Parsers = Callable[[], argparse.ArgumentParser]
 
@@ -50,7 +58,8 @@ class Configuration:
         """librdkafka's settings, secrets included."""
         if name not in self.clusters:
             names = ", ".join(sorted(self.clusters)) or "none"
-            raise UsageError(f"--cluster {name}: {self.file or 'no configuration file'} names {names}")
+            named = f"{self.file or 'no configuration file'} names {names}"
+            raise UsageError(f"--cluster {name}: {named}{meant(name, self.clusters)}")
         settings = self._resolved(f"{CLUSTERS}.{name}", self.clusters[name])
         return {"bootstrap.servers" if key == "bootstrap" else key: value for key, value in settings.items()}
 
@@ -88,10 +97,12 @@ def configuration_of(given: str | None, environment: Mapping[str, str]) -> Confi
         content = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UsageError(f"--config {file}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not a text file; expected TOML in UTF-8") from error
     try:
         return _checked(file, tomllib.loads(content))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file}: {error}; it is a TOML file") from error
+        raise UsageError(f"{file}: invalid TOML: {error}") from error
 
 
 def _is_there(file: Path) -> bool:
@@ -118,7 +129,9 @@ def _checked(file: Path, document: dict[str, Any]) -> Configuration:
             )
     for name, settings in configuration.clusters.items():
         if "bootstrap" not in settings:
-            raise configuration.refuse(f"{CLUSTERS}.{name}", "has no bootstrap: HOST:PORT, with commas between several")
+            raise configuration.refuse(
+                f"{CLUSTERS}.{name}", "bootstrap is missing: HOST:PORT, or several separated by commas"
+            )
     return configuration
 
 
@@ -132,9 +145,9 @@ def _check_connection(configuration: Configuration, section: str, settings: obje
     for name, value in settings.items():
         key = f"{section}.{name}"
         if not isinstance(value, str):
-            raise configuration.refuse(key, 'expected a text, such as "true" or "10"')
+            raise configuration.refuse(key, 'expected a string, such as "true" or "10"')
         if NAMES.search(name) and not is_reference(value):
-            raise configuration.refuse(key, 'a secret is told by reference: "env:NAME" or "file:PATH"')
+            raise configuration.refuse(key, 'a secret must be given by reference: "env:NAME" or "file:PATH"')
 
 
 def options_of(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, str, argparse.Action]]:
@@ -157,15 +170,18 @@ def apply_defaults(configuration: Configuration, chosen: argparse.ArgumentParser
         by_verb.setdefault(words, set()).add(option)
     for option in configuration.defaults:
         if not any(option in options for options in by_verb.values()) or option in NO_DEFAULTS:
-            raise configuration.refuse(f"{DEFAULTS}.{option}", "no verb has such an option")
+            every = {name for options in by_verb.values() for name in options}
+            raise configuration.refuse(f"{DEFAULTS}.{option}", f"no verb has this option{meant(option, every)}")
     for words, settings in configuration.verbs.items():
         if words not in by_verb or not isinstance(settings, dict):
             raise configuration.refuse(
-                f'{VERBS}."{words}"', f"no such verb; there are {', '.join(sorted(filter(None, by_verb)))}"
+                f'{VERBS}."{words}"',
+                f"no such verb{instead(words, filter(None, by_verb), shown_max=len(by_verb))}",
             )
         for option in settings:
             if option not in by_verb[words] or option in NO_DEFAULTS:
-                raise configuration.refuse(f'{VERBS}."{words}".{option}', f"{words} has no such option")
+                why = f"{words} does not have this option{meant(option, by_verb[words])}"
+                raise configuration.refuse(f'{VERBS}."{words}".{option}', why)
     for words, option, action in options_of(chosen):
         for section, table in (
             (DEFAULTS, configuration.defaults),
@@ -184,7 +200,7 @@ def _converted(configuration: Configuration, key: str, action: argparse.Action, 
         return value
     if isinstance(action, argparse._AppendAction):
         if not isinstance(value, list):
-            raise configuration.refuse(key, "expected a list: it may be given several times")
+            raise configuration.refuse(key, "expected a list, because the option may be repeated")
         return [_one(configuration, key, action, item) for item in value]
     return _one(configuration, key, action, value)
 
@@ -198,5 +214,5 @@ def _one(configuration: Configuration, key: str, action: argparse.Action, value:
     except (argparse.ArgumentTypeError, ValueError) as error:
         raise configuration.refuse(key, str(error)) from error
     if action.choices is not None and parsed not in action.choices:
-        raise configuration.refuse(key, f"{parsed!r} is none of {', '.join(map(str, action.choices))}")
-    return parsed
+        raise configuration.refuse(key, f"{parsed!r} is not one of {', '.join(map(str, action.choices))}")
+    return FromFile(parsed) if isinstance(parsed, str) else parsed

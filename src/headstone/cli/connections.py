@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headstone.cli.options import pairs
 from headstone.errors import UsageError
-from headstone.storage.redaction import password_of
+from headstone.storage.redaction import HIDDEN, password_of, without_secrets
 from headstone.storage.secrets import NAMES, is_reference, resolved_setting
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def add_cluster_arguments(parser: argparse.ArgumentParser, *, what: str, require
     )
     group.add_argument(
         "--kafka-conf", metavar="K=V", action="append", default=[],
-        help="a setting by librdkafka's name, such as security.protocol=SASL_SSL; may be repeated",
+        help="a librdkafka setting, such as security.protocol=SASL_SSL; may be repeated",
     )  # fmt: skip
 
 
 def add_store_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group("object storage").add_argument(
         "--store-conf", metavar="K=V", action="append", default=[],
-        help="a setting of the store by obstore's name, such as endpoint=http://127.0.0.1:9000 or region=eu-west-1; may be "
+        help="an obstore setting of the object store, such as endpoint=http://127.0.0.1:9000 or region=eu-west-1; may be "
         "repeated (default: from the configuration file and the environment)",
     )  # fmt: skip
 
@@ -81,17 +81,17 @@ def exposed_secrets(arguments: argparse.Namespace) -> list[str]:
     return [f"{what}: every user of this machine can see it; say env:NAME or file:PATH instead" for what in exposed]
 
 
+def without_value_of_secret(word: str) -> str:
+    """A word of a command line as others may see it: of a secret K=V only K, and where a reference leads."""
+    name, equals, value = word.partition("=")
+    shown = f"{name}={HIDDEN}" if equals and NAMES.search(name) and not is_reference(value) else word
+    return without_secrets(shown)
+
+
 def located(arguments: argparse.Namespace, given: str) -> str | Place:
-    """A path of this machine as it is; what is in an object store as a place that knows how to be reached.
+    """A path of this machine as it is; what is in an object store as a place that knows how to be reached."""
+    from headstone.storage.places import answering
+    from headstone.storage.stores import is_remote
 
-    A store that does not answer is given up here, within seconds; later on, requests are repeated for longer."""
-    from headstone.storage.access import Access
-    from headstone.storage.places import object_place
-    from headstone.storage.stores import Store, is_remote
-
-    if not is_remote(given):
-        return given
-    settings = store_settings(arguments, given)
-    place = object_place(given, Access.of(settings))
-    next(Store.open(given, settings, patient=False).children(), None)
-    return place
+    pairs("--store-conf", arguments.store_conf)  # also where nobody needs them: a mistake is told at once
+    return answering(given, store_settings(arguments, given)) if is_remote(given) else given

@@ -1,197 +1,154 @@
 """`headstone lake erase|prove-erased`: a key's records go, for good and by a deadline; and the proof that they have.
 
-Calls and renders; what is left of a key and what comes next is decided in `lake/erasure.py` and `lake/proof.py`.
+Calls and renders; what is left of a key and what comes next is decided in `lake/jobs/erasure_run.py` and `lake/jobs/proof.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headstone import __version__
+from headstone import __version__, units
+from headstone.api.stopping import STOPPING, soft_stop
 from headstone.cli.engines import engine_of
-from headstone.cli.lake_opening import name_of_worker, open_named
+from headstone.cli.lake_opening import open_named
 from headstone.cli.output import BAD, GOOD, Output
 from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
-from headstone.cli.stopping import STOPPING, soft_stop
 from headstone.errors import UsageError
-from headstone.storage.redaction import address
+from headstone.log.listed_keys import key_of_hex, keys_in
 
 if TYPE_CHECKING:
-    from headstone.lake.proof import Proof
+    from headstone.lake.jobs.proof import Proof
+    from headstone.lake.metastore.erasures import Erasure
 
 
 def erase(arguments: argparse.Namespace, output: Output) -> int:
-    """0: nothing is left; 1: a key is not deleted yet; 3: the rest has to wait, or a signal came."""
-    from headstone.lake.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
-    from headstone.lake.erasures import Erasures
-    from headstone.lake.job_plan import JobOptions
-    from headstone.lake.keeping import leased
-    from headstone.lake.key_search import KeySearch
-    from headstone.retention.settings import SOURCE, SOURCE_LAKE
+    """0: nothing is left; 1: a key is not deleted yet, was never seen, or came in meanwhile; 3: it waits, or a signal came."""
+    from headstone.lake.jobs.erasure_run import ErasureRequest, is_dropped, run_erasure
 
-    keys = _keys(arguments)
-    lake = open_named(arguments)
-    clock = lake.metastore.clock
-    now_ms, settings = clock(), lake.metastore.topics().get(arguments.topic, {})
-    deadline_ms = now_ms + arguments.deadline_ms
-    write = arguments.write_tombstone or settings.get(SOURCE) == SOURCE_LAKE
-    end_ms = earliest_end_ms(settings, now_ms=now_ms, grace_ms=arguments.grace_ms)
-    worker = name_of_worker("erase")
-    with (
-        engine_of(arguments, verb="lake", spark_by_default=False) as engine,
-        soft_stop(None if output.quiet else STOPPING) as stop,
-    ):
-        search = KeySearch(lake, engine, progress=not output.quiet)
-        digests = request_erasure(
-            lake, arguments.topic, keys, deadline_ms=deadline_ms, clock=clock, write=write, search=search
-        )
-        if end_ms > deadline_ms:
-            output.warn(
-                f"headstone: the deadline can't be kept: tombstones of {arguments.topic} stay for delete.retention.ms, then "
-                f"for the grace, {end_ms - now_ms} ms in all; the deadline is in {arguments.deadline_ms} ms"
-            )
-        tools = Tools(
-            lake=lake, engine=engine, clock=clock, worker=worker, working_on=partial(leased, lake, worker=worker),
-            grace_ms=arguments.grace_ms, upload_ms=arguments.upload_ms, tell=output.tell, search=search,
-            options=JobOptions(progress=not output.quiet, stop=stop),
+    with open_named(arguments) as lake:
+        request = ErasureRequest(
+            topic=arguments.topic, keys=_keys(arguments, dropped=is_dropped(lake, arguments.topic)),
+            deadline_ms=arguments.deadline_ms, write_tombstone=arguments.write_tombstone, grace_ms=arguments.grace_ms,
+            upload_ms=arguments.upload_ms,
         )  # fmt: skip
-        carry_on_erasures(tools, [arguments.topic])
-        live = [] if stop() else undeleted_keys(search, arguments.topic, digests)
-    wanted = frozenset(digests)
-    asked = [erasure for erasure in Erasures(lake.metastore).all() if erasure.topic == arguments.topic]
-    asked = [erasure for erasure in asked if erasure.key_digest in wanted]
-    lake.close()
-    left = sum(erasure.is_open for erasure in asked)
-    if stop() and left:
+        with (
+            engine_of(arguments, verb="lake", spark_by_default=False) as engine,
+            soft_stop(None if output.quiet else STOPPING) as stop,
+        ):
+            run = run_erasure(
+                lake, request, engine, stop=stop, tell=output.tell, warn=output.warn, progress=not output.quiet
+            )  # fmt: skip
+    if run.stopped:
         output.warn(
-            f"headstone: stopped by a signal, {left:,} keys are left; run the same command again, or let workers go on"
+            f"headstone: stopped by a signal, {units.count(run.left, 'key')} left; run the same command again, or let workers "
+            "go on"
         )
     output.answer(
-        lambda: {"topic": arguments.topic, "erasures": [asdict(erasure) for erasure in asked]},
-        (erasure_line(asdict(erasure), now_ms, output) for erasure in asked),
+        lambda: {"topic": arguments.topic, "erasures": [asdict(erasure) for erasure in run.erasures]},
+        (erasure_line(erasure, run.now_ms, output) for erasure in run.erasures),
     )
-    if live:
+    if run.needs_somebody:
         return FINDINGS
-    return UNFINISHED if left else DONE
+    return UNFINISHED if run.left else DONE
 
 
-def erasure_line(erasure: Mapping[str, Any], now_ms: int, output: Output) -> str:
+def erasure_line(erasure: Erasure, now_ms: int, output: Output) -> str:
     """Of `erase` and of `status`."""
-    from headstone.lake.erasures import ERASED
+    from headstone.lake.metastore.erasure_steps import CAME_AGAIN, CAME_LATER, ERASED, NEVER_SEEN
 
-    name = f"erasure of {erasure['key_digest']} in {erasure['topic']}"
-    if erasure["step"] == ERASED:
-        return f"{name}: {output.painted(ERASED, GOOD)} at {erasure['step_ms']}"
-    left_ms = erasure["deadline_ms"] - now_ms
-    deadline = f"{_span(left_ms)} left" if left_ms >= 0 else output.painted(f"LATE by {_span(-left_ms)}", BAD)
-    return f"{name}: {erasure['step']}, {deadline}; waits for {erasure['waits_for'] or 'a worker'}"
-
-
-def _span(duration_ms: int) -> str:
-    """For people: 29.9 days, 3.5 hours, 10 ms."""
-    for unit_ms, name in ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes"), (1000, "s")):
-        if duration_ms >= unit_ms:
-            return f"{duration_ms / unit_ms:.1f} {name}"
-    return f"{duration_ms} ms"
+    name = f"erasure of {'all' if erasure.is_whole else erasure.key_digest} in {erasure.topic}" + (
+        ", dropped" if erasure.is_whole else ""
+    )
+    step_time = units.exact_moment(erasure.step_ms)
+    if erasure.step == ERASED:
+        return f"{name}: {output.painted(ERASED, GOOD)} at {step_time}"
+    if erasure.step == NEVER_SEEN:
+        return f"{name}: {output.painted(NEVER_SEEN, BAD)}: no record of this key was found, is it spelt right?"
+    if erasure.step in (CAME_AGAIN, CAME_LATER):
+        before = "it was erased" if erasure.step == CAME_AGAIN else "no record of this key had been found"
+        return f"{name}: {output.painted(erasure.step, BAD)} at {step_time}, after {before}; ask again to erase it"
+    left_ms = erasure.deadline_ms - now_ms
+    deadline = f"{units.exact_duration(left_ms)} left"
+    if left_ms < 0:
+        deadline = output.painted(f"LATE by {units.exact_duration(-left_ms)}", BAD)
+    unseen = "" if erasure.seen else "; no record of this key was found so far"
+    return f"{name}: {erasure.step}, {deadline}; waits for {erasure.waits_for or 'a worker'}{unseen}"
 
 
 def prove(arguments: argparse.Namespace, output: Output) -> int:
-    """0: erased; 1: not erased; 3: unproven."""
-    from headstone.lake.erasures import Erasures
-    from headstone.lake.proof import ERASED, FOUND, prove_erased, sealed
+    """0: erased; 1: not erased, or never seen; 3: unproven."""
+    from headstone.lake.jobs.erasure_run import expect_provable
+    from headstone.lake.jobs.proof import ERASED, FOUND, NEVER_SEEN, proof_document, prove_erased
     from headstone.pipeline.progress import ProgressLine
 
-    lake = open_named(arguments)
-    asked = {erasure.topic for erasure in Erasures(lake.metastore).all()}
-    if arguments.topic not in lake.metastore.topics().keys() | asked:  # one that was dropped may still be erased
-        raise UsageError(f"the lake has no topic {arguments.topic}")
-    key = key_of_hex("--key-hex", arguments.key_hex) if arguments.key is None else str(arguments.key).encode()
-    with ProgressLine(enabled=not output.quiet) as progress:
-        proof = prove_erased(lake, arguments.topic, key, anywhere=arguments.anywhere, board=progress.board)
-    about = {"lake": lake.metastore.lake_id, "objects_url": address(lake.metastore.location), "version": __version__}
-    lake.close()
-    output.answer(lambda: sealed(about | _proof_document(proof)), _proof_lines(proof, output))
-    return {ERASED: DONE, FOUND: FINDINGS}.get(proof.verdict, UNFINISHED)
-
-
-def _proof_document(proof: Proof) -> dict[str, object]:
-    return {
-        "topic": proof.topic, "key_hex": proof.key.hex(), "key_digest": proof.key_digest, "anywhere": proof.anywhere,
-        "verdict": proof.verdict, "started_ms": proof.started_ms, "finished_ms": proof.finished_ms,
-        "partitions": [
-            {
-                "partition": str(name), "start_offset": partition.start_offset, "next_offset": partition.next_offset,
-                "compaction_epoch": partition.compaction_epoch, "extents": len(partition.extents),
-            }
-            for name, partition in sorted(proof.partitions.items())
-        ],
-        "bytes": sum(searched.bytes for searched in proof.searched),
-        "found": [asdict(sighting) for sighting in proof.sightings],
-        "mentions_count": proof.mentions_count, "mentions": [asdict(mention) for mention in proof.mentions],
-        "objects": [asdict(searched) for searched in proof.searched],
-        "journal": {"objects": proof.journal_objects, "digests": proof.journal_digests},
-        "unread": [asdict(unread) for unread in proof.unread],
-    }  # fmt: skip
+    topic, key = arguments.topic, None if arguments.key is None else str(arguments.key).encode()
+    if arguments.key_hex is not None:
+        key = key_of_hex("--key-hex", arguments.key_hex)
+    with open_named(arguments) as lake:
+        expect_provable(lake, topic, key, anywhere=arguments.anywhere)
+        with ProgressLine(enabled=not output.quiet) as progress:
+            proof = prove_erased(lake, topic, key, anywhere=arguments.anywhere, board=progress.board)
+        document = proof_document(lake, proof, version=__version__)
+    output.answer(lambda: document, _proof_lines(proof, output))
+    return {ERASED: DONE, FOUND: FINDINGS, NEVER_SEEN: FINDINGS}.get(proof.verdict, UNFINISHED)
 
 
 def _proof_lines(proof: Proof, output: Output) -> Iterator[str]:
-    from headstone.lake.proof import ERASED
+    from headstone.lake.jobs.proof import ERASED, NEVER_SEEN
 
     for sighting in proof.sightings:
         what = "tombstone" if sighting.tombstone else "value"
         where = f"{proof.topic}-{sighting.partition} {sighting.offset}"
         yield f"{what} at {where}, {sighting.state}, in {sighting.object_id} at {sighting.position}"
+    for remnant in proof.remnants:
+        where = f"{proof.topic}-{remnant.partition}, which was dropped"
+        place = f"{remnant.state}, in {remnant.object_id} at {remnant.position}"
+        yield f"{units.count(remnant.records, 'record')} of {where}, {place}"
     for mention in proof.mentions:
         where = "" if mention.offset is None else f", compressed in the record of offset {mention.offset}"
         yield f"the key's bytes in {mention.object_id} at {mention.position}{where}"
     if proof.mentions_count > len(proof.mentions):
-        yield f"and {proof.mentions_count - len(proof.mentions):,} times more"
+        yield f"and {units.count(proof.mentions_count - len(proof.mentions), 'time')} more"
     for unread in proof.unread:
         yield f"not read: {unread.path}: {unread.why}"
     if proof.journal_digests:
-        yield f"{proof.journal_digests} lines of the journal remember the key's erasure, by its digest: not the key, no value"
+        what = (
+            "the key's erasure, by its digest; not the key" if proof.key is not None else "that it was dropped; no key"
+        )
+        yield f"{units.count(proof.journal_digests, 'line')} of the journal: {what}, no value"
+    if proof.verdict == NEVER_SEEN:
+        yield (
+            f"no record of this key was found in {proof.topic}, and no erasure of it is recorded: check the spelling of the "
+            "key. Removals by compaction alone are not recorded. For a dropped topic, leave out the key"
+        )
+    if proof.is_made_again:
+        yield (
+            f"{proof.topic} was made again since and is in the lake: that topic's records are not meant; ask for its keys with "
+            "--key"
+        )
     verdict = output.painted(proof.verdict, GOOD if proof.verdict == ERASED else BAD)
     total = sum(searched.bytes for searched in proof.searched)
-    yield f"{verdict}: {len(proof.searched)} objects, {total:,} bytes were read"
+    yield f"{verdict}: {units.count(len(proof.searched), 'object')}, {units.count(total, 'byte')} read"
 
 
-def _keys(arguments: argparse.Namespace) -> list[bytes]:
+def _keys(arguments: argparse.Namespace, *, dropped: bool) -> tuple[bytes, ...] | None:
+    """None: all of a topic that was dropped."""
+    given = {
+        "--key": arguments.key, "--key-hex": arguments.key_hex, "--keys-file": arguments.keys_file,
+        "--write-tombstone": arguments.write_tombstone,
+    }  # fmt: skip
+    if dropped:
+        if names := [name for name, value in given.items() if value]:
+            raise UsageError(
+                f"{arguments.topic} was dropped: all of it is erased; leave out the keys (here {', '.join(names)})"
+            )
+        return None
     keys = [text.encode() for text in arguments.key] + [key_of_hex("--key-hex", text) for text in arguments.key_hex]
     if arguments.keys_file is not None:
-        keys += list(_keys_in(arguments.keys_file))
+        keys += keys_in("--keys-file", arguments.keys_file)
     if not keys:
         raise UsageError("name the keys with --key, --key-hex or --keys-file")
-    return keys
-
-
-def _keys_in(path: Path) -> Iterator[bytes]:
-    """One per line, as text or, as other verbs show bytes that are none, as {"hex": "..."}."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--keys-file {path}: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if line.startswith('{"hex"'):
-            yield key_of_hex(f"--keys-file {path}, line {number}:", str(_hex_in(path, number, line)))
-        elif line:
-            yield line.encode()
-
-
-def _hex_in(path: Path, number: int, line: str) -> object:
-    try:
-        return json.loads(line)["hex"]
-    except (ValueError, KeyError) as error:
-        raise UsageError(f'--keys-file {path}, line {number}: expected {{"hex": "..."}}') from error
-
-
-def key_of_hex(where: str, text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError as error:
-        raise UsageError(f"{where} {text}: not hexadecimal") from error
+    return tuple(keys)

@@ -1,4 +1,4 @@
-"""The lake that a command line names, and the partitions of it: opened with the settings of its store.
+"""The lake that a command line names: opened with the settings of its store.
 
 Shared by the actions of `headstone lake`.
 """
@@ -6,16 +6,12 @@ Shared by the actions of `headstone lake`.
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 from typing import TYPE_CHECKING
 
 from headstone.cli.connections import store_settings
-from headstone.errors import UsageError
 
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake, LakeAddress
-    from headstone.log.topic_partition import TopicPartition
 
 
 def lake_address(arguments: argparse.Namespace) -> LakeAddress:
@@ -27,7 +23,7 @@ def lake_address(arguments: argparse.Namespace) -> LakeAddress:
 
 def _objects(arguments: argparse.Namespace, url: str) -> str:
     """Where the lake's objects are: only the metastore knows, and only a configuration with stores needs it."""
-    from headstone.lake.metastore import Metastore
+    from headstone.lake.metastore.metastore import Metastore
 
     if not arguments.configuration.stores:
         return ""
@@ -37,21 +33,9 @@ def _objects(arguments: argparse.Namespace, url: str) -> str:
     return location
 
 
-def open_named(arguments: argparse.Namespace) -> Lake:
-    lake = lake_address(arguments).open()
+def open_named(arguments: argparse.Namespace, *, damaged: bool = False) -> Lake:
+    """`damaged`: as for `open_lake`."""
+    lake = lake_address(arguments).open(damaged=damaged)
     if arguments.now_ms is not None:
         lake.metastore.give_clock(arguments.now_ms)
     return lake
-
-
-def name_of_worker(what: str = "") -> str:
-    """By which others see who works on a partition."""
-    return "-".join(filter(None, (what, socket.gethostname(), str(os.getpid()))))
-
-
-def chosen_partitions(arguments: argparse.Namespace, lake: Lake) -> list[TopicPartition]:
-    partitions = [partition for partition in lake.metastore.partitions() if partition.topic == arguments.topic]
-    chosen = [partition for partition in partitions if arguments.partition in (None, partition.number)]
-    if not chosen:
-        raise UsageError(f"the lake has no {arguments.topic}-{arguments.partition or 0}")
-    return chosen

@@ -1,88 +1,75 @@
 """`headstone lake topics|retain`: topics of a lake are listed, made, altered and dropped; old records are let go.
 
-Calls and renders; settings are checked in `retention/settings.py`, what has expired is decided in `lake/expiry.py`.
+Calls and renders; settings are checked in `retention/settings.py`, what has expired is decided in `lake/jobs/expiry.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from headstone import units
 from headstone.cli.lake_opening import open_named
 from headstone.cli.options import pairs
-from headstone.cli.output import Output
+from headstone.cli.output import Output, confirm, is_somebody_there
 from headstone.cli.parsing import DONE
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import UsageError
+from headstone.log.topic_partition import partition_row
+from headstone.retention.settings import BY_NAME
 
 if TYPE_CHECKING:
     from headstone.lake.lake import Lake
-    from headstone.lake.topics import TopicRow
+    from headstone.lake.metastore.catalog import TopicRow
 
 
 def topics(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.verb != "list" and arguments.topic is None:
         raise UsageError(f"name the topic to {arguments.verb}")
-    lake = open_named(arguments)
-    try:
+    with open_named(arguments) as lake:
         return _VERBS[arguments.verb](arguments, lake, output)
-    finally:
-        lake.close()
 
 
 def _list(arguments: argparse.Namespace, lake: Lake, output: Output) -> int:
-    from headstone.lake.topics import topic_rows
+    from headstone.lake.topics import topic_document
 
     del arguments
-    rows = topic_rows(lake)
-    output.answer(lambda: {"topics": [_document(row) for row in rows]}, map(_listed, rows))
+    rows = lake.metastore.topic_rows()
+    output.answer(lambda: {"topics": list(map(topic_document, rows))}, map(_listed, rows))
     return DONE
 
 
 def _listed(row: TopicRow) -> str:
     records, size = sum(part.records for part in row.partitions), sum(part.bytes for part in row.partitions)
     return (
-        f"{row.topic}: {len(row.partitions)} partitions, {records:,} records, {size / 1e6:,.1f} MB, "
-        f"cleanup.policy {_policy(row)}, id {row.kafka_id or 'unknown'}"
+        f"{row.topic}: {units.count(len(row.partitions), 'partition')}, {units.count(records, 'record')}, {units.size(size)}, "
+        f"cleanup.policy {row.cleanup_policy}, id {row.kafka_id or 'unknown'}"
     )
 
 
-def _policy(row: TopicRow) -> str:
-    from headstone.retention.settings import CLEANUP_POLICY, setting_of
-
-    return str(setting_of(row.settings, CLEANUP_POLICY))
-
-
-def _document(row: TopicRow) -> dict[str, Any]:
-    return {**asdict(row), "cleanup_policy": _policy(row)}
-
-
-def _named(lake: Lake, topic: str) -> TopicRow:
-    from headstone.lake.topics import topic_rows
-
-    for row in topic_rows(lake):
-        if row.topic == topic:
-            return row
-    raise UsageError(f"the lake has no topic {topic}")
-
-
 def _describe(arguments: argparse.Namespace, lake: Lake, output: Output) -> int:
-    row = _named(lake, arguments.topic)
-    output.answer(lambda: _document(row), _described(row))
+    from headstone.lake.topics import topic_document, topic_row
+
+    row = topic_row(lake, arguments.topic)
+    output.answer(lambda: topic_document(row), _described(row))
     return DONE
 
 
 def _described(row: TopicRow) -> Iterator[str]:
-    yield f"{row.topic}: id {row.kafka_id or 'unknown'}, cleanup.policy {_policy(row)}"
+    yield f"{row.topic}: id {row.kafka_id or 'unknown'}, cleanup.policy {row.cleanup_policy}"
     for name, value in sorted(row.settings.items()):
-        yield f"  {name}={value}"
+        yield f"  {name}={value}{_in_words(name, value)}"
     for part in row.partitions:
         yield (
-            f"  {row.topic}-{part.partition}: [{part.start_offset}, {part.next_offset}), {part.records:,} records, "
-            f"{part.bytes / 1e6:,.1f} MB in {part.extents} extents, epoch {part.compaction_epoch}"
+            f"  {row.topic}-{part.partition}: [{part.start_offset}, {part.next_offset}), "
+            f"{units.count(part.records, 'record')}, "
+            f"{units.size(part.bytes)} in {units.count(part.extents, 'extent')}, epoch {part.compaction_epoch}"
         )
+
+
+def _in_words(name: str, value: object) -> str:
+    is_duration = name in BY_NAME and BY_NAME[name].is_duration and str(value).isdecimal()
+    return f" ({units.duration(int(str(value)))})" if is_duration else ""
 
 
 def _create(arguments: argparse.Namespace, lake: Lake, output: Output) -> int:
@@ -102,19 +89,24 @@ def _alter(arguments: argparse.Namespace, lake: Lake, output: Output) -> int:
 
 
 def _drop(arguments: argparse.Namespace, lake: Lake, output: Output) -> int:
-    from headstone.lake.topics import drop_topic
+    from headstone.lake.topics import drop_topic, topic_document, topic_row
 
-    row = _named(lake, arguments.topic)
+    row = topic_row(lake, arguments.topic)
     if arguments.dry_run:
-        what = f"would drop {row.topic} with {len(row.partitions)} partitions; nothing was changed"
-        output.answer(lambda: {"dropped": False, **_document(row)}, [what])
+        what = f"would drop {row.topic} with {units.count(len(row.partitions), 'partition')}; nothing was changed"
+        output.answer(lambda: {"dropped": False, **topic_document(row)}, [what])
         return DONE
     if not arguments.yes:
-        _confirm(f"{row.topic} with {len(row.partitions)} partitions is dropped, and can't be had back. Go on? [y/N] ")
-    objects = drop_topic(lake, row.topic, now_ms=lake.metastore.clock)
+        _confirm(f"{row.topic} with {units.count(len(row.partitions), 'partition')} is dropped, and can't be had back")
+    objects = drop_topic(lake, row.topic, now_ms=lake.metastore.clock, deadline_ms=arguments.deadline_ms)
     output.answer(
-        lambda: {"dropped": True, "objects": objects, **_document(row)},
-        [f"dropped {row.topic}: {objects} objects are garbage, which `headstone lake gc` deletes after the grace"],
+        lambda: {"dropped": True, "objects": objects, **topic_document(row)},
+        [
+            f"dropped {row.topic}: {units.count(objects, 'object')} now garbage, which `headstone lake gc` deletes "
+            "after the grace",
+            "workers, and `headstone lake compact --purge`, empty objects that hold other topics, too; `headstone lake status` "
+            "tells when all of it is gone",
+        ],
     )
     return DONE
 
@@ -130,9 +122,9 @@ def _delete_records(arguments: argparse.Namespace, lake: Lake, output: Output) -
     applied = after > start and not arguments.dry_run
     if applied:
         if not arguments.yes:
-            _confirm(f"the records of {partition} before {after} are deleted, and can't be had back. Go on? [y/N] ")
+            _confirm(f"the records of {partition} before {after} are deleted, and can't be had back")
         lake.metastore.start_at(partition, after, now_ms=lake.metastore.clock, unless_held=True)
-    line = f"{partition}: begins at {after} now, it was {start}"
+    line = f"{partition}: now starts at {after}, before at {start}"
     if after == start:
         line = f"{partition}: begins at {start} already; nothing was changed"
     elif not applied:
@@ -142,15 +134,13 @@ def _delete_records(arguments: argparse.Namespace, lake: Lake, output: Output) -
     return DONE
 
 
-def _confirm(question: str) -> None:
+def _confirm(what: str) -> None:
     """Whoever is not there to be asked has to say --yes."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not is_somebody_there():
         raise UsageError(
-            "this asks before it does it; --yes goes on without the question, --dry-run shows what it would do"
+            "this command asks for confirmation; use --yes to skip the question, or --dry-run to see what it would do"
         )
-    print(question, end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Unfinished("not confirmed: nothing was changed")
+    confirm(what)
 
 
 _VERBS = {
@@ -160,21 +150,20 @@ _VERBS = {
 
 
 def retain(arguments: argparse.Namespace, output: Output) -> int:
-    from headstone.lake.expiry import expire, find_expired
+    from headstone.lake.jobs.expiry import expire, find_expired
+    from headstone.lake.metastore.commits import expect_topics
 
-    lake = open_named(arguments)
-    settings, chosen = lake.metastore.topics(), arguments.topic or None
-    if missing := sorted(set(arguments.topic) - settings.keys()):
-        raise UsageError(f"the lake has no topic {', '.join(missing)}")
-    if arguments.apply:
-        expired = expire(lake, clock=lake.metastore.clock, topics=chosen)
-    else:
-        expired = find_expired(lake, now_ms=lake.metastore.clock(), topics=chosen)
-    lake.close()
+    with open_named(arguments) as lake:
+        chosen, clock = arguments.topic or None, lake.metastore.clock
+        expect_topics(arguments.topic, lake.metastore.topics())
+        if arguments.apply:
+            expired = expire(lake, clock=clock, topics=chosen)
+        else:
+            expired = find_expired(lake, now_ms=clock(), topics=chosen)
     output.answer(
         lambda: {
             "applied": arguments.apply,
-            "partitions": [{**asdict(gone), "partition": str(gone.partition)} for gone in expired],
+            "partitions": list(map(partition_row, expired)),
         },
         _retained(expired, applied=arguments.apply),
     )
@@ -184,8 +173,8 @@ def retain(arguments: argparse.Namespace, output: Output) -> int:
 def _retained(expired: Sequence[Any], *, applied: bool) -> Iterator[str]:
     for gone in expired:
         yield (
-            f"{gone.partition}: start {gone.start_before} -> {gone.start_after}, {gone.records:,} records and "
-            f"{gone.bytes / 1e6:,.1f} MB in {gone.extents} extents, by {gone.reason}"
+            f"{gone.partition}: start {gone.start_before} -> {gone.start_after}, {units.count(gone.records, 'record')} and "
+            f"{units.size(gone.bytes)} in {units.count(gone.extents, 'extent')}, by {gone.reason}"
         )
     if not expired:
         yield "nothing has expired"

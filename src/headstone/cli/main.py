@@ -7,34 +7,38 @@ only the lake's worker does besides.
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import copy_context
 
 from headstone import __version__
+from headstone.api.stopping import run_heard
 from headstone.cli.configuration import apply_defaults, configuration_of
 from headstone.cli.connections import exposed_secrets
-from headstone.cli.output import Output
-from headstone.cli.parsing import FINDINGS, UNFINISHED, Parser, add_output_arguments, explain, what_to_do
-from headstone.cli.stopping import terminated_as_interrupted
-from headstone.errors import HeadstoneError, UsageError
+from headstone.cli.leftovers import NOTHING, left_by
+from headstone.cli.output import NotConfirmed, Output
+from headstone.cli.parsing import FINDINGS, UNFINISHED, Parser, add_output_arguments, explain, sentence, what_to_do
+from headstone.errors import HeadstoneError, Unfinished, UsageError
+from headstone.interruption import Interrupted, check, given_up
+from headstone.storage.error_texts import error_text
 from headstone.storage.redaction import without_secrets
 
 VERBS = {
-    "demo": "a one-command tour: a sample topic compacted on local Spark, the four corruptions, a report with drawings",
-    "synth": "write sample log directories, deterministic by seed",
-    "inspect": "exact facts of partitions: records, live keys, tombstones, markers, transactions, dirty ratio",
+    "demo": "take a one-command tour: compact a sample topic on local Spark, show the four corruptions, write a report",
+    "synth": "write sample log directories; the same seed gives the same bytes",
+    "inspect": "show what partitions hold: records, live keys, tombstones, markers, transactions, dirty ratio",
     "compact": "compact every partition found in log directories, on Spark",
     "audit": "compare the replicas of a cluster: do they tell readers the same story?",
-    "reproduce": "the four corruptions of compacted topics, step by step, by Kafka's rule and by the coordinated one",
-    "lake": "topics in object storage: ingest, compact, read, collect garbage",
-    "guard": "watch a live cluster and hold compaction before a replica that is away can miss a deletion for good",
-    "simulate": "seeded random clusters with faults, checked for the four corruptions",
-    "agent": "beside a broker: report to the guard how far its replicas really are cleaned",
-    "completion": "write a script that lets a shell complete verbs and options",
+    "reproduce": "show the four corruptions of compacted topics step by step, under Kafka's rules and under coordinated rules",
+    "lake": "keep topics in object storage: ingest, compact, read, collect garbage",
+    "guard": "watch a live cluster and hold compaction before an absent replica can miss a delete for good",
+    "simulate": "run seeded random clusters with faults and check them for the four corruptions",
+    "agent": "run beside a broker and report to the guard how far its replicas are really cleaned",
+    "completion": "print a shell completion script",
 }
 WITH_ACTIONS = ("lake", "guard")
 """Verbs whose actions have their own options."""
@@ -43,21 +47,6 @@ EXAMPLES = (
     "headstone inspect /var/lib/kafka/data",
     "headstone compact /var/lib/kafka/data --out /tmp/compacted",
 )
-
-BEGUN = "what it had begun to change is finished or undone by the next run, the rest is as it was"
-DISK_FULL = "the disk is full; make room and run again"
-NOT_ALLOWED = "permission denied; run as the user that it belongs to (on a broker's machine, the broker's)"
-OS_ADVICE = {
-    errno.ENOSPC: DISK_FULL,
-    errno.EDQUOT: DISK_FULL,
-    errno.EACCES: NOT_ALLOWED,
-    errno.EPERM: NOT_ALLOWED,
-    errno.EROFS: "the file system is read-only; mount it writable, or name another place",
-    errno.EIO: "the disk cannot read or write it; see the kernel's log for why, and restore the file from a replica",
-    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
-    errno.EISDIR: "a directory where a file is expected; move it out of the way",
-    errno.ENOTDIR: "a file where a directory is expected; name a directory",
-}
 
 
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
@@ -68,7 +57,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     )
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, about in VERBS.items():
-        verb = verbs.add_parser(name, help=about, description=about + ".")
+        verb = verbs.add_parser(name, help=about, description=sentence(about))
         if chosen not in (None, name):
             continue
         module = importlib.import_module(f"headstone.cli.{name}")
@@ -89,49 +78,84 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     configuration = configuration_of(file.parse_known_args(words)[0].config, os.environ)
     apply_defaults(configuration, top, parser)
     arguments = top.parse_args(words)
+    arguments.words = list(words)
     arguments.configuration = configuration
     return arguments
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else list(argv)
-    prog = " ".join(["headstone", *(word for word in words[:1] if word in VERBS)])
-    try:
-        arguments = parsed(words)
+class _Call:
+    """One call of `main`: the words, and what is known of the verb so far."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+        self._prog = " ".join(["headstone", *(word for word in words[:1] if word in VERBS)])
+        self._left = NOTHING
+
+    def interrupted(self) -> str:
+        return f"{self._prog}: interrupted; {self._left}"
+
+    def run(self) -> int:
+        try:
+            return self._run()
+        except Interrupted:
+            _say(self.interrupted())
+        except KeyboardInterrupt:  # somebody else's handler, in a process that is not ours
+            _say(self.interrupted())
+        except (HeadstoneError, OSError) as error:
+            return self._failed(error)
+        except Exception:
+            if not given_up():  # else it is how whatever was cancelled has ended
+                _say(traceback.format_exc().rstrip())
+                _say(f"{self._prog}: stopped by an unexpected error; {self._left}")
+            else:
+                _say(self.interrupted())
+        return UNFINISHED
+
+    def _run(self) -> int:
+        arguments = parsed(self._words)
         # Not by the parsed verb: `lake topics` has a word of that name too.
-        prog = " ".join([prog, *filter(None, [getattr(arguments, "action", None)])])
+        self._prog = " ".join([self._prog, *filter(None, [getattr(arguments, "action", None)])])
         output = Output.of(arguments)
         for text in exposed_secrets(arguments):
             output.warn(text)
-        with terminated_as_interrupted():
-            return int(arguments.run(arguments, output))
-    except UsageError as error:
-        _say(f"{prog}: {error}\n{what_to_do(prog)}")
+        check()
+        self._left = left_by(arguments)
+        return int(arguments.run(arguments, output))
+
+    def _failed(self, error: HeadstoneError | OSError) -> int:
+        if given_up() and isinstance(error, Unfinished | OSError) and not isinstance(error, NotConfirmed):
+            _say(self.interrupted())
+            return UNFINISHED
+        if isinstance(error, OSError):
+            _say(f"{self._prog}: {error_text(error)}")
+            return UNFINISHED
+        advice = f"\n{what_to_do(self._prog)}" if isinstance(error, UsageError) else ""
+        _say(f"{self._prog}: {error}{advice}")
         return error.exit_code
-    except HeadstoneError as error:
-        _say(f"{prog}: {error}")
-        return error.exit_code
-    except KeyboardInterrupt:
-        _say(f"{prog}: interrupted; {BEGUN}")
-        return UNFINISHED
-    except OSError as error:
-        _say(f"{prog}: {os_error_text(error)}")
-        return UNFINISHED
-    except Exception:
-        _say(traceback.format_exc().rstrip())
-        _say(f"{prog}: stopped by an unexpected error; {BEGUN}")
-        return UNFINISHED
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    call = _Call(sys.argv[1:] if argv is None else list(argv))
+    return copy_context().run(_heard, call)
+
+
+def _heard(call: _Call) -> int:
+    work = call.run
+    if "pyspark.sql.session" in sys.modules:  # else nobody can have a session
+        from headstone.spark.inheriting import inheriting
+        from headstone.spark.session import note_callers_session
+
+        running = note_callers_session()
+        work = call.run if running is None else inheriting(running, call.run)
+    return run_heard(work, left_behind=call.interrupted)
 
 
 def _say(text: str) -> None:
-    print(without_secrets(text), file=sys.stderr, flush=True)
-
-
-def os_error_text(error: OSError) -> str:
-    """Which file, what is wrong with it, what to do."""
-    what = OS_ADVICE.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
-    return what if error.filename is None else f"{os.fsdecode(error.filename)}: {what}"
+    with suppress(OSError):  # the terminal has gone; the exit code says enough
+        print(without_secrets(text), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from headstone.cli.start import start
+
+    start()

@@ -10,16 +10,29 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from headstone.agent.defaults import REPORT_INTERVAL_MS
+from headstone.bounds import (
+    COUNT,
+    DEADLINE_MS,
+    DURATION_MS,
+    INT_MAX,
+    INTERVAL_MS,
+    LONG_MAX,
+    MOMENT_MS,
+    OFFSET,
+    PARTITION_COUNT,
+    PARTITION_NUMBER,
+    REPLICATION_FACTOR,
+    SHARE,
+    TASK_MEMORY_BYTES,
+)
 from headstone.errors import UsageError
-from headstone.log.topic_partition import TOPIC_NAME
-from headstone.retention.policy import DAY_MS, KAFKA, NO_LIMIT, Policy, kafka_rules
-from headstone.retention.settings import BY_NAME, CLEANUP_POLICY, INT_MAX, TOPIC_SETTINGS, TopicSetting
-
-TIME_MS_MAX = 253_402_300_799_999
-"""The last millisecond of year 9999."""
+from headstone.log.topic_partition import TOPIC_NAME, TOPIC_NAME_RULE
+from headstone.retention.policy import NO_LIMIT
+from headstone.retention.settings import BY_NAME, CLEANUP_POLICIES, CLEANUP_POLICY, TOPIC_SETTINGS, TopicSetting
+from headstone.units import brief_duration, duration, parse_duration_ms, parse_moment_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +56,28 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Moment(Whole):
-    """Milliseconds since 1970, or a time by ISO 8601; without an offset it is UTC."""
+    """A time, as `units.parse_moment_ms` reads it."""
 
     def __call__(self, text: str) -> int:
         try:
-            return Whole(self.low, self.high)(text if text.lstrip("-").isdigit() else str(_iso_ms(text)))
+            return Whole(self.low, self.high)(str(parse_moment_ms(text)))
         except ValueError as error:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-11-16T09:30:00Z"
-            ) from error
-
-
-def _iso_ms(text: str) -> int:
-    moment = datetime.fromisoformat(text)
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+            raise argparse.ArgumentTypeError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Duration(Whole):
-    """Milliseconds, or a number of seconds, minutes, hours or days: 90s, 15m, 36h, 30d."""
+    """A duration in milliseconds, as `units.parse_duration_ms` reads it."""
 
     def __call__(self, text: str) -> int:
-        unit = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}.get(text[-1:])
-        if unit is None or not text[:-1].isdigit():
-            return Whole.__call__(self, text)
-        return Whole.__call__(self, str(int(text[:-1]) * unit))
+        try:
+            value = parse_duration_ms(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        if not self.low <= value <= self.high:
+            widest = "" if self.high == NO_LIMIT else f" ({duration(self.high)})"
+            raise argparse.ArgumentTypeError(f"{text} is not between {self.low} and {self.high} ms{widest}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,13 @@ class Share:
         if not self.low <= value <= self.high:  # nan is neither
             raise argparse.ArgumentTypeError(f"{text} is not between {self.low:g} and {self.high:g}")
         return value
+
+
+def topic_name(text: str) -> str:
+    """One that Kafka takes: a new topic's."""
+    if not TOPIC_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid topic name: {TOPIC_NAME_RULE}")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,42 +130,43 @@ class RecordName(NamedTuple):
         match = re.fullmatch(rf"({TOPIC_NAME.pattern})-(\d{{1,10}})@(\d{{1,19}})", text)
         if match is None:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not of the form TOPIC-PARTITION@OFFSET, such as orders-0@4711"
+                f"{text!r} does not have the form TOPIC-PARTITION@OFFSET, such as orders-0@4711"
             )
         return cls(match[1], partition_number(match[2]), offset(match[3]))
 
 
-# Every number of the command line has one of these ranges: no other place knows one.
-offset = Whole(0, NO_LIMIT)
-positive = Whole(1, NO_LIMIT)
-partition_number = Whole(0, INT_MAX)
+# Every number of the command line has one of these ranges. What a program may say, too, is in `bounds`.
+offset = Whole(*OFFSET)
+positive = Whole(*COUNT)
+partition_number = Whole(*PARTITION_NUMBER)
 broker_number = Whole(0, INT_MAX)
-moment_ms = Moment(0, TIME_MS_MAX)
-duration_ms = Whole(0, NO_LIMIT)
-"""Kafka's longs: the largest means for ever."""
-interval_ms = Whole(1, 365 * DAY_MS)
-deadline_ms = Duration(0, TIME_MS_MAX)
-report_interval_ms = Duration(1000, 3_600_000)
-ratio = Share()
-memory_mb = Whole(1, 1 << 24)
+moment_ms = Moment(*MOMENT_MS)
+duration_ms = Duration(*DURATION_MS)
+interval_ms = Duration(*INTERVAL_MS)
+deadline_ms = Duration(*DEADLINE_MS)
+report_interval_ms = Duration(*REPORT_INTERVAL_MS)
+ratio = Share(*SHARE)
+memory_mb = Whole(1, TASK_MEMORY_BYTES.high >> 20)
 record_count = Whole(1, 10**12)
 key_count = Whole(0, 10**12)
 value_bytes = Whole(0, 1_000_000)
 batch_bytes = Whole(1, 64 << 20)
-partition_count = Whole(1, 100_000)
+partition_count = Whole(*PARTITION_COUNT)
 producer_count = Whole(1, 1_000_000)
 copy_count = Whole(1, 100)
 replica_count = Whole(1, 9)
-replication_factor = Whole(1, 32767)
-seed_number = Whole(0, NO_LIMIT)
+replication_factor = Whole(*REPLICATION_FACTOR)
+seed_number = Whole(0, LONG_MAX)
 seed_count = Whole(1, 10**9)
 step_count = Whole(1, 10**6)
 process_count = Whole(1, 1024)
-MOMENT = "in ms since 1970 or as an ISO 8601 time"
 
 
 def number_of(setting: TopicSetting) -> Whole | Share:
-    return Share(setting.low, setting.high) if setting.kind is float else Whole(int(setting.low), int(setting.high))
+    if setting.kind is float:
+        return Share(setting.low, setting.high)
+    kind = Duration if setting.is_duration else Whole
+    return kind(int(setting.low), int(setting.high))
 
 
 segment_bytes = number_of(BY_NAME["segment.bytes"])
@@ -167,6 +183,10 @@ def pairs(flag: str, items: Sequence[str], *, such_as: str = "") -> dict[str, st
     return values
 
 
+def add_topic_argument(add: argparse.ArgumentParser | argparse._ArgumentGroup, about: str = "only this topic") -> None:
+    add.add_argument("--topic", action="append", default=[], help=f"{about}; may be repeated")
+
+
 def now_ms(arguments: argparse.Namespace) -> int:
     return time.time_ns() // 1_000_000 if arguments.now_ms is None else int(arguments.now_ms)
 
@@ -181,36 +201,16 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_setting(add: Callable[..., Any], setting: TopicSetting) -> None:
     default = "no limit" if setting.default == NO_LIMIT else setting.default
+    if setting.is_duration and setting.default != NO_LIMIT:
+        default = brief_duration(setting.default)
     flag, about = f"--{setting.name.replace('.', '-')}", f"{setting.about} (default {default})"
     if setting.name == CLEANUP_POLICY:
-        add(flag, choices=("compact", "compact,delete", "delete,compact"), metavar="POLICY", help=about)
+        add(flag, choices=[policy for policy in CLEANUP_POLICIES if "compact" in policy], metavar="POLICY", help=about)
     else:
-        add(flag, type=number_of(setting), metavar="N", help=about)
+        add(flag, type=number_of(setting), metavar="DURATION" if setting.is_duration else "N", help=about)
 
 
-def fields_not_given(arguments: argparse.Namespace) -> frozenset[str]:
-    """Fields of the policy that topics' own settings may tell."""
-    return frozenset(
-        setting.field
-        for setting in TOPIC_SETTINGS
-        if setting.flag and setting.field and getattr(arguments, setting.option) is None
-    )
-
-
-def policy(arguments: argparse.Namespace) -> Policy:
-    """Of the `kafka` rule set, or coordinated with the watermarks given (none given: 0, nothing may go)."""
-    numbers: dict[str, Any] = {
-        setting.field: getattr(arguments, setting.option)
-        for setting in TOPIC_SETTINGS
-        if setting.flag and setting.field and setting.name != CLEANUP_POLICY
-    }
-    common = Policy(
-        now_ms=now_ms(arguments),
-        **{field: number for field, number in numbers.items() if number is not None},
-        index_keys_max=arguments.index_keys_max,
-        cleanup_delete="delete" in (arguments.cleanup_policy or ""),
-        tombstones_below=arguments.tombstones_below or 0,
-        markers_below=arguments.markers_below or 0,
-        plain_below=arguments.plain_below or 0,
-    )
-    return kafka_rules(common) if arguments.rules == KAFKA else common
+def topic_settings(arguments: argparse.Namespace) -> dict[str, str]:
+    """Those that were given, by Kafka's names."""
+    given = {setting.name: getattr(arguments, setting.option) for setting in TOPIC_SETTINGS if setting.flag}
+    return {name: str(value) for name, value in given.items() if value is not None}

@@ -8,12 +8,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from headstone.errors import Unfinished, UsageError
+from headstone.interruption import Interrupted, check, droppable
 
 GOOD, BAD, HEADING = "32", "31", "1"
 """Colours, by what they say."""
+LOOK_S = 0.1
+"""While a question waits for its answer: how soon an interruption is heard."""
+
+
+class NotConfirmed(Unfinished):
+    """Whoever was asked did not say yes, and was asked before anything was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +64,51 @@ class Output:
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
-    def warn(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+    def warn(self, *texts: str) -> None:
+        """Also beside JSON: whoever looks at the terminal sees why the exit code is not 0."""
+        for text in texts:
+            print(text, file=sys.stderr, flush=True)
 
     def painted(self, text: str, colour: str) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if self.coloured else text
+
+
+def refuse_unwritable(path: Path | None) -> None:
+    """Before anything is read: reading may take hours."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; name the file to write")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: cannot be written: {path.parent} is not a directory")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{path}: cannot be written: permission denied")
+
+
+def is_somebody_there() -> bool:
+    """To be asked, and to answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(what: str, *, hint: str = "") -> None:
+    """Asks; any answer but yes ends the verb, and so does Ctrl-C."""
+    print(f"{what}. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        answer = _typed_line()
+    except Interrupted:
+        print(file=sys.stderr, flush=True)
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise NotConfirmed(f"not confirmed: nothing was changed{hint}")
+
+
+def _typed_line() -> str:
+    """A terminal that can be read has a whole line, or none any more."""
+    with droppable():
+        while not select.select([sys.stdin], [], [], LOOK_S)[0]:
+            check()
+        check()
+    return sys.stdin.readline()
 
 
 def takes_colours(environment: Mapping[str, str]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 import textwrap
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from headstone.cli.parsing import DONE, FINDINGS, UNFINISHED
 from headstone.errors import UsageError
 from headstone.retention.policy import COORDINATED, KAFKA, RULES
 from headstone.sim.variants import VARIANTS
+from headstone.spelling import instead
 
 if TYPE_CHECKING:
     from headstone.brokers.outages import Outage
@@ -29,24 +29,28 @@ EXAMPLES = (
     "headstone reproduce --kafka-home /opt/kafka",
 )
 EXIT_CODES = {
-    DONE: "each shows by Kafka's rule and none by the coordinated one",
-    FINDINGS: "not so",
-    UNFINISHED: "the brokers did not get there",
+    DONE: "every corruption shows under Kafka's rules and none under coordinated rules",
+    FINDINGS: "a corruption did not show, or showed under coordinated rules",
+    UNFINISHED: "the brokers did not reach the corruption in time",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "variants", nargs="*", metavar="VARIANT", help=f"which ones (default all): {', '.join(VARIANTS)}"
+        "variants", nargs="*", metavar="VARIANT", help=f"corruptions to show (default all): {', '.join(VARIANTS)}"
     )
-    parser.add_argument("--rules", choices=(*RULES, "both"), default="both", help="which rule set")
+    parser.add_argument(
+        "--rules", choices=(*RULES, "both"), default="both", help="rules that remove tombstones and markers"
+    )
     parser.add_argument(
         "--kafka-home",
         metavar="DIR",
-        help="play it on three real brokers of this Kafka release (DIR/libs has its jars; default: simulated ones)",
+        help="run it on three real brokers of this Kafka release (DIR/libs has its jars; default: simulated brokers)",
     )
     parser.add_argument(
-        "--keep", metavar="DIR", help="with --kafka-home: leave the brokers' directories there (default: removed)"
+        "--keep",
+        metavar="DIR",
+        help="with --kafka-home: keep the brokers' directories here (default: they are removed)",
     )
 
 
@@ -55,14 +59,14 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
     unknown = [name for name in arguments.variants if name not in VARIANTS]
     if unknown:
-        raise UsageError(f"unknown variant {unknown[0]!r}; there are {', '.join(VARIANTS)}")
+        raise UsageError(f"unknown variant {unknown[0]!r}{instead(unknown[0], VARIANTS)}")
     if arguments.kafka_home:
         return _on_real_brokers(arguments, output)
     chosen = [story for story in STORIES if not arguments.variants or story.variant in arguments.variants]
     rules = RULES if arguments.rules == "both" else (arguments.rules,)
     tellings = [tell_story(story, rule) for story in chosen for rule in rules]
     output.answer(
-        lambda: {"runs": [as_json(telling) for telling in tellings]},
+        lambda: {"runs": [telling.as_json() for telling in tellings]},
         [*(as_text(telling, output) + "\n" for telling in tellings), *summary(tellings, output)],
     )
     return 0 if all(telling.corrupt == (telling.rules == KAFKA) for telling in tellings) else 1
@@ -71,27 +75,26 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def _on_real_brokers(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.brokers.distribution import distribution_at
     from headstone.brokers.outages import play
+    from headstone.log.directory import refuse_broker_directory
 
     if arguments.rules == COORDINATED:
-        raise UsageError("--rules coordinated: unmodified brokers know Kafka's rule only; leave --kafka-home out")
+        raise UsageError("--rules coordinated: unmodified brokers only have Kafka's rules; leave out --kafka-home")
     distribution = distribution_at(arguments.kafka_home)
     if arguments.keep and Path(arguments.keep).exists() and any(Path(arguments.keep).iterdir()):
-        raise UsageError(f"--keep {arguments.keep}: there is something already; name a new directory")
+        raise UsageError(f"--keep {arguments.keep}: not empty; name a new directory")
+    if arguments.keep:
+        refuse_broker_directory(Path(arguments.keep), instead="name a new directory elsewhere")
     with tempfile.TemporaryDirectory(prefix="headstone-") as temporary:
         root = Path(arguments.keep).absolute() if arguments.keep else Path(temporary)
         outages = play(distribution, root, arguments.variants or VARIANTS, tell=output.tell)
     output.answer(
-        lambda: {"runs": [outage_as_json(outage) for outage in outages]},
+        lambda: {"runs": [outage.as_json() for outage in outages]},
         [
             *(outage_as_text(outage, output) + "\n" for outage in outages),
             *(f"{outage.variant:22} Kafka {outage.kafka:8} {judged(outage.corrupt, output)}" for outage in outages),
         ],
     )
     return 0 if all(outage.corrupt for outage in outages) else 1
-
-
-def outage_as_json(outage: Outage) -> dict[str, object]:
-    return {"variant": outage.variant, "rules": KAFKA, "corrupt": outage.corrupt, **asdict(outage)}
 
 
 def outage_as_text(outage: Outage, output: Output) -> str:
@@ -114,19 +117,6 @@ def outage_as_text(outage: Outage, output: Output) -> str:
     verdict = output.painted("CORRUPT.", BAD) if outage.corrupt else output.painted("Correct on every broker.", GOOD)
     lines.append(verdict)
     return "\n".join(lines)
-
-
-def as_json(telling: Telling) -> dict[str, object]:
-    return {
-        "variant": telling.variant,
-        "about": telling.about,
-        "rules": telling.rules,
-        "corrupt": telling.corrupt,
-        "findings": [asdict(finding) for finding in telling.findings],
-        "expected": telling.expected,
-        "replicas": [asdict(replica) for replica in telling.scenes[-1].replicas],
-        "scenes": [asdict(scene) for scene in telling.scenes],
-    }
 
 
 def as_text(telling: Telling, output: Output) -> str:

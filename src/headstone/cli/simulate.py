@@ -1,124 +1,89 @@
 """`headstone simulate`: seeded random clusters with faults, checked at every turn.
 
-Parses, calls the campaign, renders what it found with the command that replays it.
+Parses, calls the campaign (`sim/campaign_run.py`), renders what it found with the command that replays it.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from headstone.cli.engines import cores
+from headstone import units
 from headstone.cli.options import process_count, replica_count, seed_count, seed_number, step_count
 from headstone.cli.output import BAD, GOOD, Output
 from headstone.cli.parsing import DONE, FINDINGS
-from headstone.errors import UsageError
+from headstone.pipeline.machine import cores
 from headstone.retention.policy import COORDINATED, RULES
-from headstone.sim.tallies import GUARDED
+from headstone.sim.tallies import FIRST_SEED, GUARDED, GUARDED_STEPS, SEEDS, STEPS
 
 if TYPE_CHECKING:
-    from headstone.sim.campaign import Settings
+    from headstone.sim.campaign_run import CampaignRun
     from headstone.sim.tallies import Tally, Violation
 
 SHOWN_MAX = 5
 TOLD_EVERY_S = 5.0
-STEPS = 200
 EXAMPLES = (
     "headstone simulate --seeds 10000",
     "headstone simulate --rules kafka --seeds 100",
     "headstone simulate --rules guarded --seeds 1000",
     "headstone simulate --mutant list",
 )
-EXIT_CODES = {DONE: "nothing was found", FINDINGS: "something was, and the command that replays it is told"}
+EXIT_CODES = {DONE: "no violation was found", FINDINGS: "a violation was found; the command that replays it is printed"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=seed_count, default=1000, metavar="N", help="how many clusters")
+    parser.add_argument("--seeds", type=seed_count, default=SEEDS, metavar="N", help="number of clusters")
     parser.add_argument(
-        "--seed", type=seed_number, metavar="N", help="the first of them (default 0; with --fresh a random one)"
+        "--seed",
+        type=seed_number,
+        metavar="N",
+        help=f"first seed (default {FIRST_SEED}; with --fresh a random one)",
     )
-    parser.add_argument("--fresh", action="store_true", help="begin at a random seed, which is printed")
+    parser.add_argument("--fresh", action="store_true", help="start at a random seed, which is printed")
     parser.add_argument(
         "--steps",
         type=step_count,
         metavar="N",
-        help=f"steps each (default {STEPS}; guarded 16, some of them long outages)",
+        help=f"steps per cluster (default {STEPS}; guarded {GUARDED_STEPS}, some of them long outages)",
     )
-    parser.add_argument("--replicas", type=replica_count, metavar="N", help="1 to 9 (default: each seed draws its own)")
+    parser.add_argument(
+        "--replicas", type=replica_count, metavar="N", help="brokers, 1 to 9 (default: each seed draws its own)"
+    )
     parser.add_argument(
         "--rules", choices=(*RULES, GUARDED), default=COORDINATED,
-        help="by which brokers remove tombstones and markers; guarded: by Kafka's, under the guard, and again without it",
+        help="rules by which brokers remove tombstones and markers; guarded: Kafka's rules under the guard, then without it",
     )  # fmt: skip
     parser.add_argument(
         "--mutant",
         metavar="NAME",
-        help="one thing wrong on purpose; stops when it is found; `list` lists them (default: none)",
+        help="break one thing on purpose and stop when it is found; `list` shows the mutants (default: none)",
     )
     parser.add_argument(
-        "--jobs", type=process_count, default=cores(), metavar="N", help="processes (default: one per core)"
+        "--jobs", type=process_count, default=cores(), metavar="N", help="number of processes (default: one per core)"
     )
-    parser.add_argument("--shrink", action="store_true", help="look for a shorter story of the first violation")
+    parser.add_argument("--shrink", action="store_true", help="shrink the first violation to a shorter history")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from headstone.sim.campaign import Settings, campaign, shortened
-    from headstone.sim.guarded_runs import STEPS as GUARDED_STEPS
+    from headstone.sim.campaign_run import first_seed, known_mutants, run_campaign, settings_of
 
     if arguments.mutant == "list":
-        _list_mutants(output)
+        mutants = known_mutants()
+        lines = (f"{name:26} {about}" for kind in mutants.values() for name, about in kind.items())
+        output.answer(lambda: mutants, lines)
         return DONE
-    _check_usage(arguments)
-    first = arguments.seed or 0
-    if arguments.fresh and arguments.seed is None:
-        first = random.SystemRandom().randrange(10**9, 2 * 10**9)
-    steps = arguments.steps or (GUARDED_STEPS if arguments.rules == GUARDED else STEPS)
-    settings = Settings(rules=arguments.rules, steps=steps, replicas=arguments.replicas, mutant=arguments.mutant)
-    started = time.monotonic()
-    tally = campaign(
-        first, arguments.seeds, settings, jobs=arguments.jobs, stop_early=arguments.mutant is not None,
-        tell=_Progress(arguments.seeds, output),
+    settings = settings_of(
+        rules=arguments.rules, steps=arguments.steps, replicas=arguments.replicas, mutant=arguments.mutant
+    )
+    ran = run_campaign(
+        settings, first=first_seed(arguments.seed, fresh=arguments.fresh), seeds=arguments.seeds, jobs=arguments.jobs,
+        shrink=arguments.shrink, tell=_Progress(arguments.seeds, output),
     )  # fmt: skip
-    seconds = time.monotonic() - started
-    short = shortened(tally.violations[0], settings) if arguments.shrink and tally.violations else None
-    output.answer(
-        lambda: as_json(tally, settings, first, seconds, short),
-        as_text(tally, settings, first, seconds, short, output),
-    )
-    return 1 if tally.violations else 0
-
-
-def _list_mutants(output: Output) -> None:
-    from headstone.sim.guarded_runs import MUTANTS as MARGINS
-    from headstone.sim.mutants import MUTANTS
-
-    mutants = {mutant.name: mutant.about for mutant in MUTANTS.values()}
-    margins = dict.fromkeys(MARGINS, f"with --rules {GUARDED}: a guard without this margin")
-    output.answer(
-        lambda: {"mutants": mutants, GUARDED: margins},
-        (f"{name:26} {about}" for name, about in (*mutants.items(), *margins.items())),
-    )
-
-
-def _check_usage(arguments: argparse.Namespace) -> None:
-    from headstone.sim.guarded_runs import MUTANTS as MARGINS
-    from headstone.sim.mutants import MUTANTS
-
-    guarded = arguments.rules == GUARDED
-    if guarded and arguments.replicas is not None:
-        raise UsageError("guarded seeds draw two or three replicas each; leave --replicas out")
-    if arguments.mutant is None:
-        return
-    if arguments.mutant not in (MARGINS if guarded else MUTANTS):
-        raise UsageError(
-            f"unknown mutant {arguments.mutant!r} of the {arguments.rules} rules; "
-            "`headstone simulate --mutant list` lists them"
-        )
-    if arguments.rules not in (COORDINATED, GUARDED):
-        raise UsageError("a mutant is one of the coordinated rules or of the guard; leave --rules out")
+    output.answer(ran.as_json, as_text(ran, output))
+    return FINDINGS if ran.tally.violations else DONE
 
 
 class _Progress:
@@ -130,10 +95,10 @@ class _Progress:
         self._started = self._told_s = time.monotonic()
 
     def __call__(self, tally: Tally) -> None:
+        from headstone.sim.campaign_run import progress_line
+
         now = time.monotonic()
-        rate = tally.seeds / max(now - self._started, 1e-9)
-        left = (self._seeds - tally.seeds) / max(rate, 1e-9)
-        line = f"{tally.seeds}/{self._seeds} seeds, {rate:.0f}/s, {left:.0f} s left, {len(tally.violations)} violations"
+        line = progress_line(tally, self._seeds, now - self._started)
         if self._output.quiet:
             return
         if sys.stderr.isatty():
@@ -143,66 +108,24 @@ class _Progress:
             self._told_s = now
 
 
-def replay(seed: int, settings: Settings) -> str:
-    parts = ["headstone simulate", f"--seed {seed} --seeds 1", f"--steps {settings.steps}"]
-    if settings.mutant is None or settings.rules == GUARDED:
-        parts.append(f"--rules {settings.rules}")
-    if settings.mutant is not None:
-        parts.append(f"--mutant {settings.mutant}")
-    if settings.replicas is not None:
-        parts.append(f"--replicas {settings.replicas}")
-    return " ".join(parts)
-
-
-def as_json(
-    tally: Tally, settings: Settings, first: int, seconds: float, short: tuple[int, list[str], object] | None
-) -> dict[str, object]:
-    guarded = {
-        "corrupt_without_guard": dict(sorted(tally.corrupt_without.items())),
-        "prevented": tally.prevented,
-        "foretold": tally.foretold,
-        "actions": dict(sorted(tally.actions.items())),
-    }
-    return {
-        "seeds": tally.seeds,
-        "first_seed": first,
-        "rules": settings.rules,
-        "mutant": settings.mutant,
-        "steps": tally.steps,
-        "violations": [
-            {
-                "seed": violation.seed,
-                "kind": violation.finding.kind,
-                "where": violation.finding.where,
-                "text": violation.finding.text,
-                "at_step": violation.at_step,
-                "replay": replay(violation.seed, settings),
-            }
-            for violation in tally.violations
-        ],
-        "faults": dict(sorted(tally.faults.items())),
-        "checks": tally.checks,
-        "shrunk": None if short is None else {"drawn": short[0], "steps": short[1]},
-        "seconds": round(seconds, 1),
-    } | (guarded if settings.rules == GUARDED else {})
-
-
-def as_text(
-    tally: Tally, settings: Settings, first: int, seconds: float, short: tuple[int, list[str], object] | None,
-    output: Output,
-) -> list[str]:  # fmt: skip
+def as_text(ran: CampaignRun, output: Output) -> list[str]:
+    tally, settings = ran.tally, ran.settings
     what = f"{settings.rules} rules" if settings.mutant is None else f"mutant {settings.mutant}"
-    count = output.painted(f"{len(tally.violations):,} violations", BAD if tally.violations else GOOD)
+    count = output.painted(units.count(len(tally.violations), "violation"), BAD if tally.violations else GOOD)
+    rate = units.count(round(tally.seeds / max(ran.seconds, 1e-9)), "seed")
     lines = [
-        f"{tally.seeds:,} seeds from {first}, {tally.steps:,} steps, {what}: {count} "
-        f"({seconds:.0f} s, {tally.seeds / seconds:.0f} seeds/s)",
+        f"{units.count(tally.seeds, 'seed')} from {ran.first}, {units.count(tally.steps, 'step')}, {what}: {count} "
+        f"({ran.seconds:.0f} s, {rate}/s)",
         f"checks made: {tally.checks:,}",
         f"faults injected: {_counts(tally.faults)}",
     ]
     if settings.rules == GUARDED:
         lines += [
             f"without the guard: {sum(tally.corrupt_without.values()):,} corrupt: {_counts(tally.corrupt_without)}",
-            f"with it {tally.prevented:,} of these are right; in {tally.foretold:,} seeds it said that it came too late",
+            (
+                f"with it {tally.prevented:,} of these are right; in {units.count(tally.foretold, 'seed')} it said that "
+                "it came too late"
+            ),
             f"what it did: {_counts(tally.actions)}",
         ]
     kinds: dict[str, list[Violation]] = {}
@@ -212,11 +135,13 @@ def as_text(
         lines.append(f"\n{kind}: {len(violations):,}")
         for violation in violations[:SHOWN_MAX]:
             lines.append(f"  {violation.finding.where} {violation.finding.text}")
-            lines.append(f"    {replay(violation.seed, settings)}")
-    if short is not None:
-        drawn, steps, finding = short
-        lines.append(f"\nshortest story found: {len(steps)} of {drawn} steps: {', '.join(steps) or '(none)'}")
-        lines.append(f"  {finding}")
+            lines.append(f"    {ran.replay(violation.seed)}")
+    if ran.short is not None:
+        drawn, steps, finding = ran.short
+        lines.append(
+            f"\nshortest story found: {len(steps)} of {units.count(drawn, 'step')}: {', '.join(steps) or '(none)'}"
+        )
+        lines.append(f"  {finding.where} {finding.text}: {finding.kind}")
     return lines
 
 

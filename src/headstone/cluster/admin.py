@@ -12,19 +12,25 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
 
-from headstone.audit.views import ProducerSaid
 from headstone.cluster import questions
-from headstone.cluster.connection import SECONDS_MAX, Connection, Host, WireSettings, wire_settings
+from headstone.cluster.broker_line import SILENT_SECONDS, SILENT_SHARE, Answer, Ask, BrokerLine
+from headstone.cluster.connection import SECONDS_MAX, Connection, Host, wire_settings
 from headstone.cluster.questions import BROKER, DEBUGGER, EVERY_BROKER, TOPIC, Configs, Reassignment, ReplicaOnDisk
-from headstone.cluster.refusals import DENIED, NoAnswer, refusal
+from headstone.cluster.refusals import DENIED, NoAnswer, TimedOut, refusal
 from headstone.cluster.wire import NOBODY, BrokerConnection, ClusterState, Node
+from headstone.divergence.views import ProducerSaid
 from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
 
-Answer = TypeVar("Answer")
-Ask = Callable[[BrokerConnection], Answer]
+CONTROLLERS_SHARE = 0.7
+"""Of its own time, which a broker may wait for the controllers."""
+Check = Callable[[], None]
+"""Asked once a broker is reached, just before a change is sent to it: what it raises keeps the change from being sent."""
+
+
+def _nothing() -> None:
+    pass
 
 
 class MayHaveArrived(Unfinished):
@@ -40,48 +46,6 @@ class LogEnd:
     last_stable: int | None = None
 
 
-class _Line:
-    """The way to one broker: a connection that is opened when it is needed, and opened again when it was lost."""
-
-    def __init__(self, host: Host, settings: WireSettings) -> None:
-        self._host = host
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._connection: BrokerConnection | None = None
-
-    def read(self, ask: Ask[Answer], seconds_max: float) -> Answer:
-        """Once more only if the connection is an old one: brokers close those that were idle, or were restarted."""
-        with self._lock:
-            old = self._connection is not None
-            started = time.monotonic()
-            try:
-                return self._ask(ask, seconds_max)
-            except NoAnswer:
-                left = seconds_max - (time.monotonic() - started)
-                if not old or left <= 0:
-                    raise
-                return self._ask(ask, left)
-
-    def _ask(self, ask: Ask[Answer], seconds_max: float) -> Answer:
-        if self._connection is None:
-            self._connection = BrokerConnection(self._host, self._settings, seconds_max=seconds_max)
-        self._connection.seconds_max = seconds_max
-        try:
-            return ask(self._connection)
-        except NoAnswer:
-            self._close()
-            raise
-
-    def close(self) -> None:
-        with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
 class Admin:
     """A context manager. `seconds_max` is for each question, whoever is asked."""
 
@@ -90,11 +54,14 @@ class Admin:
         self.seconds_max = seconds_max
         self._settings = wire_settings(connection)
         self._lock = threading.Lock()
-        self._lines: dict[Host, _Line] = {}
+        self._lines: dict[Host, BrokerLine] = {}
+        self._proved = threading.Event()
         self._brokers: dict[int, Node] = {}
         self._controller: int | None = None
         self._answered: Host | None = None
         self._doubted: list[Host] = []
+        self._let_pass: dict[Host, float] = {}
+        """Until when a broker that let a change's whole time go by is told changes last. It may still answer questions."""
 
     def __enter__(self) -> Admin:
         return self
@@ -115,6 +82,13 @@ class Admin:
         state = self._ask_any(lambda broker: broker.metadata(topics, with_ids=True))
         self._brokers, self._controller = state.brokers, state.controller
         return state
+
+    def ask_silent_again(self) -> None:
+        """A new look begins: a broker that was silent at the last one has another chance, and costs one deadline at most."""
+        with self._lock:
+            lines = list(self._lines.values())
+        for line in lines:
+            line.ask_again()
 
     def doubt(self) -> None:
         """Whoever answered last is asked last from now on, wherever any broker will do."""
@@ -162,35 +136,56 @@ class Admin:
 
         return self._ask_broker(broker, ask) if broker is not None else self._ask_any(ask)
 
-    def alter_topic(self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
-        """All of them or none; None deletes the override."""
-        self._alter(TOPIC, topic, changes, None, validate_only)
+    def alter_topic(
+        self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False, check: Check = _nothing,
+        repeatable: bool = False,
+    ) -> None:  # fmt: skip
+        """All of them or none; None deletes the override. repeatable: made twice it does no harm, so another broker is told if
+        one does not answer."""
+        self._alter(TOPIC, topic, changes, None, validate_only, check, repeatable=repeatable)
 
-    def alter_broker_default(self, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
+    def alter_broker_default(
+        self, changes: Mapping[str, str | None], *, validate_only: bool = False, check: Check = _nothing
+    ) -> None:
         """The dynamic default of all brokers."""
-        self._alter(BROKER, EVERY_BROKER, changes, None, validate_only)
+        self._alter(BROKER, EVERY_BROKER, changes, None, validate_only, check)
 
-    def alter_broker(self, broker: int, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
+    def alter_broker(
+        self, broker: int, changes: Mapping[str, str | None], *, validate_only: bool = False, check: Check = _nothing
+    ) -> None:
         """Only that broker takes it."""
-        self._alter(BROKER, str(broker), changes, broker, validate_only)
+        self._alter(BROKER, str(broker), changes, broker, validate_only, check)
 
     def _alter(
-        self, kind: int, name: str, changes: Mapping[str, str | None], broker: int | None, validate_only: bool
-    ) -> None:
+        self, kind: int, name: str, changes: Mapping[str, str | None], broker: int | None, validate_only: bool,
+        check: Check, *, repeatable: bool = False,
+    ) -> None:  # fmt: skip
         self._change(
-            lambda reached: questions.alter_configs(reached, kind, name, changes, validate_only=validate_only), broker
+            lambda reached: questions.alter_configs(reached, kind, name, changes, validate_only=validate_only), broker,
+            check=check, repeatable=repeatable,
+        )  # fmt: skip
+
+    def reassignments(self, *, seconds_max: float | None = None) -> dict[TopicPartition, Reassignment]:
+        """Those that run, of all topics. A broker that does not reach the controllers says so before its time is over: it is
+        not silent itself."""
+        seconds = self.seconds_max if seconds_max is None else seconds_max
+        timeout_ms = int(CONTROLLERS_SHARE * seconds * 1000)
+        return self._ask_controllers(
+            lambda broker: questions.list_reassignments(broker, timeout_ms=timeout_ms), seconds
+        )  # fmt: skip
+
+    def reassign(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, check: Check = _nothing
+    ) -> None:  # fmt: skip
+        """None cancels the one that runs."""
+        self._change(
+            lambda broker: questions.alter_reassignments(broker, wanted, timeout_ms=self._timeout_ms), check=check
         )
 
-    def reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """Those that run, of all topics."""
-        return self._ask_controllers(lambda broker: questions.list_reassignments(broker, timeout_ms=self._timeout_ms))
-
-    def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """None cancels the one that runs."""
-        self._change(lambda broker: questions.alter_reassignments(broker, wanted, timeout_ms=self._timeout_ms))
-
-    def elect_preferred(self, partitions: Sequence[TopicPartition]) -> None:
-        self._change(lambda broker: questions.elect_leaders(broker, partitions, timeout_ms=self._timeout_ms))
+    def elect_preferred(self, partitions: Sequence[TopicPartition], *, check: Check = _nothing) -> None:
+        self._change(
+            lambda broker: questions.elect_leaders(broker, partitions, timeout_ms=self._timeout_ms), check=check
+        )
 
     def log_ends(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:
         """Of that broker's own replicas, leaders or not. What it does not have, or cannot tell now, is left out."""
@@ -289,27 +284,27 @@ class Admin:
     def _timeout_ms(self) -> int:
         return int(self.seconds_max * 1000)
 
-    def _line(self, host: Host) -> _Line:
+    def _line(self, host: Host) -> BrokerLine:
         with self._lock:
-            return self._lines.setdefault(host, _Line(host, self._settings))
+            return self._lines.setdefault(host, BrokerLine(host, self._settings, self._proved))
 
     def _host_of(self, broker: int) -> Host:
         if broker not in self._brokers:
             self.describe([])
         node = self._brokers.get(broker)
         if node is None:
-            raise Unfinished(f"broker {broker}: the cluster does not know where it is: it is off")
+            raise Unfinished(f"broker {broker}: its address is unknown to the cluster: it is down")
         return Host(node.host, node.port)
 
     def _ask_broker(self, broker: int, ask: Ask[Answer]) -> Answer:
         return self._line(self._host_of(broker)).read(ask, self.seconds_max)
 
-    def _ask_controllers(self, ask: Ask[Answer]) -> Answer:
+    def _ask_controllers(self, ask: Ask[Answer], seconds_max: float | None = None) -> Answer:
         """Through one broker that answers: the others would only pass it on to the same controller."""
         if self._answered is None:
             self.describe([])
         assert self._answered is not None
-        return self._line(self._answered).read(ask, self.seconds_max)
+        return self._line(self._answered).read(ask, self.seconds_max if seconds_max is None else seconds_max)
 
     def _ask_any(self, ask: Ask[Answer]) -> Answer:
         """Who answered last has the whole time; if it is lost, the others have as much again, all of them together."""
@@ -340,29 +335,63 @@ class Admin:
         self._doubted = [host for host in self._doubted if host in hosts]
         return [*(host for host in hosts if host not in self._doubted), *self._doubted]
 
-    def _change(self, ask: Ask[None], broker: int | None = None) -> None:
-        """On a connection of its own: on an old one nobody could tell whether the change was lost with it.
+    def _change(
+        self, ask: Ask[None], broker: int | None = None, *, check: Check, repeatable: bool = False
+    ) -> None:  # fmt: skip
+        """On a connection of its own: on an old one nobody could tell whether the change was lost with it. To open one may
+        take long, also because those before it were not answered; `check` comes after that.
 
-        Without a broker it goes to the one that counts as controller, or to any that can be reached: they pass it on.
+        Without a broker it goes to the one that counts as controller, or to any that can be reached: they pass it on. One that
+        let its whole time go by is the last to be told of the next ones.
         """
         if broker is None and not self._brokers:
             self.describe([])
-        failed: list[str] = []
+        failed: list[Unfinished] = []
         for host in [self._host_of(broker)] if broker is not None else self._changers():
+            if self._passes(host) and any(isinstance(error, MayHaveArrived) for error in failed):
+                break
+            started = time.monotonic()
             try:
-                reached = BrokerConnection(host, self._settings, seconds_max=self.seconds_max)
+                reached = BrokerConnection(
+                    host, self._settings, seconds_max=self.seconds_max, proved=self._proved.is_set()
+                )
             except Unfinished as error:
-                failed.append(str(error))
+                self._note_time(host, started)
+                failed.append(error)
                 continue
             with reached:
+                check()
                 try:
                     ask(reached)
-                except NoAnswer as error:
-                    raise MayHaveArrived(f"{error}; the change may or may not have arrived") from error
+                except (NoAnswer, TimedOut) as error:
+                    self._note_time(host, started)
+                    lost = MayHaveArrived(f"{error}; the change may have been applied or not")
+                    if not repeatable or isinstance(error, TimedOut):
+                        raise lost from error
+                    failed.append(lost)
+                    continue
             return
-        raise Unfinished("; ".join(failed))
+        raise _failure(failed)
+
+    def _note_time(self, host: Host, started: float) -> None:
+        now = time.monotonic()
+        if now - started >= SILENT_SHARE * self.seconds_max:
+            self._let_pass[host] = now + SILENT_SECONDS
+
+    def _passes(self, host: Host) -> bool:
+        return self._line(host).is_silent or time.monotonic() < self._let_pass.get(host, 0.0)
 
     def _changers(self) -> Iterable[Host]:
         controller = None if self._controller is None else self._brokers.get(self._controller)
         first = [] if controller is None else [Host(controller.host, controller.port)]
-        return dict.fromkeys([*first, *self._hosts()])
+        hosts = dict.fromkeys([*first, *self._hosts()])
+        return sorted(hosts, key=self._passes)
+
+
+def _failure(failed: Sequence[Unfinished]) -> Unfinished:
+    """Of a change that no broker took, by what became of it at each."""
+    if any(isinstance(error, MayHaveArrived) for error in failed):
+        kind: type[Unfinished] = MayHaveArrived
+    else:
+        kind = NoAnswer if all(isinstance(error, NoAnswer) for error in failed) else Unfinished
+    return kind("; ".join(map(str, failed)))

@@ -82,7 +82,7 @@ class Connection:
         rest = dict(settings)
         for name in ADDRESSES:
             if name in rest:
-                raise UsageError(f"{name}: the address is what --bootstrap names; leave it out")
+                raise UsageError(f"{name}: the address is given as bootstrap; leave it out")
         protocol = rest.pop("security.protocol", "PLAINTEXT").upper()
         if protocol not in PROTOCOLS:
             raise UsageError(f"security.protocol {protocol}: known are {', '.join(PROTOCOLS)}")
@@ -123,7 +123,7 @@ def _hosts(bootstrap: str) -> tuple[Host, ...]:
     for item in bootstrap.split(","):
         name, colon, port = item.strip().rpartition(":")
         if not colon or not name or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-            raise UsageError(f"--bootstrap {item}: expected HOST:PORT")
+            raise UsageError(f"bootstrap {item}: expected HOST:PORT")
         hosts.append(Host(name.removeprefix("[").removesuffix("]"), int(port)))
     return tuple(hosts)
 
@@ -161,7 +161,7 @@ def _take_tls(rest: dict[str, str]) -> Tls:
 def _refuse(names: Sequence[str], client: str, advice: str) -> None:
     if names:
         name = min(names, key=lambda name: (not name.startswith("sasl.mechanism"), name))
-        raise UsageError(f"--kafka-conf {name} means nothing to {client}; {advice}")
+        raise UsageError(f"the Kafka setting {name} means nothing to {client}; {advice}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class Reader:
         try:
             values = struct.unpack_from(">" + layout, self._data, self._position)
         except struct.error as error:
-            raise Unfinished(f"an answer of {len(self._data)} bytes ends too early") from error
+            raise Unfinished(f"truncated response of {len(self._data)} bytes") from error
         self._position += struct.calcsize(">" + layout)
         return values
 
@@ -49,7 +49,7 @@ class Reader:
         try:
             return self._bytes(size).decode()
         except UnicodeDecodeError as error:
-            raise Unfinished("an answer has a text that is not UTF-8") from error
+            raise Unfinished("invalid response: a string is not UTF-8") from error
 
     def name(self) -> str:
         """A text that is always there."""
@@ -64,7 +64,7 @@ class Reader:
         """To be walked through, one element at a time; None is empty."""
         count = self.unsigned() - 1 if self._flexible else self.one("i")
         if count > len(self._data):
-            raise Unfinished(f"an answer of {len(self._data)} bytes names {count} elements")
+            raise Unfinished(f"invalid response: {len(self._data)} bytes cannot hold {count} elements")
         return range(max(count, 0))
 
     def uuid(self) -> str | None:
@@ -81,7 +81,7 @@ class Reader:
             number |= (byte & 0x7F) << 7 * position
             if byte < 0x80:
                 return number
-        raise Unfinished("an answer has a size that does not end")
+        raise Unfinished("invalid response: a size does not end")
 
     def tags(self) -> dict[int, bytes]:
         """What stands behind the fields of a structure, by number; old versions have nothing there."""
@@ -95,7 +95,7 @@ class Reader:
 
     def _bytes(self, size: int) -> bytes:
         if size > len(self._data) - self._position:
-            raise Unfinished(f"an answer of {len(self._data)} bytes ends too early")
+            raise Unfinished(f"truncated response of {len(self._data)} bytes")
         self._position += size
         return self._data[self._position - size : self._position]
 

@@ -51,7 +51,7 @@ def leader_epochs(
 def _of_leader(
     host: Host, settings: WireSettings, current: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Epochs]:
-    with BrokerConnection(host, settings, seconds_max=SECONDS_MAX) as broker:
+    with BrokerConnection(host, settings, seconds_max=SECONDS_MAX, proved=True) as broker:
         starts = {
             partition: answer.offset
             for partition, answer in list_offsets(broker, list(current), timestamp=EARLIEST).items()

@@ -1,4 +1,4 @@
-"""librdkafka's clients, for what our own does not do: settings of topics, writing, consuming. The extra `headstone[kafka]`.
+"""librdkafka's clients, for what our own does not do: settings of topics, writing, consuming. The extra `kafka`.
 
 The only file that imports it. What its clients raise becomes an error of ours, with the address and the reason that librdkafka
 tells only aside, and without secrets.
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headstone.cluster.connection import SECONDS_MAX, Connection, librdkafka_settings
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import Unfinished, UsageError, not_installed
 
 GROUP = "headstone-lake"
 """Consumers have to name a group; none of ours joins one or commits an offset."""
@@ -22,7 +22,7 @@ def rdkafka() -> Any:
         import confluent_kafka
         import confluent_kafka.admin
     except ImportError as error:
-        raise UsageError("Kafka clusters need librdkafka: pip install 'headstone[kafka]'") from error
+        raise not_installed("librdkafka's client for Python (confluent_kafka) is", "kafka") from error
     return confluent_kafka
 
 
@@ -67,11 +67,11 @@ class Clients:
     def _made(self, kind: Any, usual: Mapping[str, str], needed: Mapping[str, str]) -> Any:
         for name, value in needed.items():
             if self._given.get(name, value) != value:
-                raise UsageError(f"--kafka-conf {name}: this command needs {value}; leave it out")
+                raise UsageError(f"the Kafka setting {name}: {value} is needed here; leave it out")
         try:
             return kind({**usual, **self._given, **needed, "error_cb": self._heard})
         except self.module.KafkaException as error:
-            raise UsageError(f"--kafka-conf: {self.connection.hide(error.args[0].str())}") from error
+            raise UsageError(f"Kafka settings: {self.connection.hide(error.args[0].str())}") from error
 
     def _heard(self, error: Any) -> None:
         if error.code() != self.module.KafkaError._ALL_BROKERS_DOWN:

@@ -1,4 +1,4 @@
-"""A running cluster as the lake asks for it (`lake/live.py` has the port), by librdkafka.
+"""A running cluster as the lake asks for it (`lake/transfer/live.py` has the port), by librdkafka.
 
 Before the first question our own client looks whether somebody answers: it says why not, where librdkafka says that it waited.
 """

@@ -48,7 +48,7 @@ def _scram(host: Host, login: Login, say: Say) -> None:
     server = say(f"n,,{first}".encode()).decode()
     fields = dict(field.split("=", 1) for field in server.split(","))
     if not fields["r"].startswith(nonce):
-        raise Unfinished(f"broker {host}: SCRAM nonce is not ours")
+        raise Unfinished(f"broker {host}: the SCRAM nonce does not match")
     salted = hashlib.pbkdf2_hmac(digest, login.password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
     final = f"c=biws,r={fields['r']}"
     message = f"{first},{server},{final}".encode()

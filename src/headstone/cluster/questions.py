@@ -12,7 +12,6 @@ from enum import IntEnum
 from itertools import groupby
 from types import MappingProxyType
 
-from headstone.audit.views import ProducerSaid
 from headstone.cluster.encoding import Reader, Writer
 from headstone.cluster.refusals import ELECTION_NOT_NEEDED, error_name, refusal
 from headstone.cluster.wire import (
@@ -27,6 +26,7 @@ from headstone.cluster.wire import (
     read_fetched,
     read_producers,
 )
+from headstone.divergence.views import ProducerSaid
 from headstone.log.topic_partition import TopicPartition
 
 API_VERSIONS = Api(18, 3, flexible=True, tagged_answer=False)

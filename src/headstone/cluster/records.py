@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from headstone import units
 from headstone.cluster.connection import SECONDS_MAX
 from headstone.cluster.librdkafka import Clients
-from headstone.errors import Spoilt, Unfinished
+from headstone.errors import NotResumable, Unfinished
+from headstone.interruption import check
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Stop, never
@@ -47,7 +49,7 @@ class _Deliveries:
 
     def expect_to_go_on(self, partition: TopicPartition) -> None:
         if self._given_up():
-            raise Unfinished(f"{partition}: given up, {self.acknowledged} records were acknowledged")
+            raise Unfinished(f"{partition}: cancelled, {units.count(self.acknowledged, 'record')} acknowledged")
 
 
 def send(
@@ -55,8 +57,8 @@ def send(
 ) -> None:  # fmt: skip
     """In this order, the first of them to this offset, which is the log's end; returns when all are acknowledged.
 
-    After Unfinished a beginning of them is there; Spoilt if one was refused for good, or got another offset. `given_up`: ends
-    as Unfinished, with nothing sent from then on."""
+    After Unfinished, a prefix of them is in the log. NotResumable: one was refused for good, or got another offset.
+    `given_up`: ends as Unfinished, and sends nothing more."""
     producer = clients.producer()
     deliveries = _Deliveries(offset, given_up)
     try:
@@ -73,7 +75,7 @@ def send(
     finally:
         producer.purge()  # else its thread goes on with them behind our back, for as long as somebody holds the error
     if deliveries.failure is not None:
-        raise Spoilt(f"{clients.connection.address}: {partition}: {clients.connection.hide(deliveries.failure)}")
+        raise NotResumable(f"{clients.connection.address}: {partition}: {clients.connection.hide(deliveries.failure)}")
 
 
 @contextmanager
@@ -110,8 +112,8 @@ def _wait(clients: Clients, producer: Any, partition: TopicPartition, deliveries
     while deliveries.acknowledged == before and deliveries.failure is None and len(producer):
         if waited >= SILENCE_SECONDS_MAX:
             raise Unfinished(
-                f"{clients.connection.address}: {partition}: {len(producer)} records were not acknowledged, none of them for "
-                f"{SILENCE_SECONDS_MAX:g} s"
+                f"{clients.connection.address}: {partition}: {units.count(len(producer), 'record')} not acknowledged; no "
+                f"progress for {SILENCE_SECONDS_MAX:g} s"
             )
         deliveries.expect_to_go_on(partition)
         producer.poll(POLL_SECONDS)
@@ -127,11 +129,12 @@ def consume(clients: Clients, partition: TopicPartition) -> Iterator[tuple[bytes
         consumer.assign([module.TopicPartition(partition.topic, partition.number, 0)])
         position, silent_since = 0, time.monotonic()
         while position < end:
+            check()
             message = consumer.poll(POLL_SECONDS)
             if time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
                 raise Unfinished(
-                    f"{clients.connection.address}: {partition}: nothing came behind offset {position} for "
-                    f"{SILENCE_SECONDS_MAX:g} s, the log ends at {end}"
+                    f"{clients.connection.address}: {partition}: no records after offset {position} for "
+                    f"{SILENCE_SECONDS_MAX:g} s, but the log ends at {end}"
                 )
             error = message.error() if message is not None else None
             if message is None or (error is not None and error.code() == module.KafkaError.GROUP_AUTHORIZATION_FAILED):

@@ -8,10 +8,12 @@ from __future__ import annotations
 from headstone.errors import Unfinished
 from headstone.log.shown import visible
 
-OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_REPLICA = 1, 3, 6
+OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_REPLICA, TIMED_OUT = 1, 3, 6, 7
 TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED = 29, 30, 31
 UNSUPPORTED_MECHANISM, NO_LOGIN_ASKED = 33, 34
 ELECTION_NOT_NEEDED = 84
+PASSING = (5, NOT_REPLICA, 9, 74, 75, 78)
+"""What a cluster says while a leader changes."""
 DENIED = (TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED)
 ERRORS = {
     -1: "UNKNOWN_SERVER_ERROR",
@@ -19,7 +21,7 @@ ERRORS = {
     UNKNOWN_TOPIC: "UNKNOWN_TOPIC_OR_PARTITION",
     5: "LEADER_NOT_AVAILABLE",
     NOT_REPLICA: "NOT_LEADER_OR_FOLLOWER",
-    7: "REQUEST_TIMED_OUT",
+    TIMED_OUT: "REQUEST_TIMED_OUT",
     9: "REPLICA_NOT_AVAILABLE",
     17: "INVALID_TOPIC_EXCEPTION",
     TOPIC_DENIED: "TOPIC_AUTHORIZATION_FAILED",
@@ -62,6 +64,18 @@ class NoAnswer(Unfinished):
     """The connection is lost. A question may be asked again on a new one; a change may or may not have arrived."""
 
 
+class TimedOut(Unfinished):
+    """The broker answers, but those that it asked in turn did not in time: a change may or may not have arrived."""
+
+
+class Passing(Unfinished):
+    """A leader changes, or a log has moved on: ask who leads and where it begins now, and try again in a moment."""
+
+
+def unfinished(message: str, code: int) -> Unfinished:
+    return Passing(message) if code in PASSING else Unfinished(message)
+
+
 def error_name(code: int) -> str:
     return ERRORS.get(code, f"error {code}")
 
@@ -72,4 +86,5 @@ def refusal(where: object, what: str, code: int, *, permission: str, text: str |
     if code in DENIED:
         # Without the broker's own text: it is the request, printed whole, and another one each time.
         return NotPermitted(f"{message}; this user lacks {permission}", permission)
-    return Unfinished(message + (f": {visible(text)}" if text else ""))
+    kind = TimedOut if code == TIMED_OUT else Unfinished
+    return kind(message + (f": {visible(text)}" if text else ""))

@@ -7,17 +7,19 @@ as it stores them: what cleaning has taken from it is missing here too.
 from __future__ import annotations
 
 import bisect
+import shutil
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from headstone.audit.views import ProducerSaid
+from headstone import units
 from headstone.cluster.connection import Connection, Host, WireSettings, wire_settings
-from headstone.cluster.refusals import OUT_OF_RANGE, error_name
+from headstone.cluster.defaults import BYTES_PER_SECOND
+from headstone.cluster.refusals import OUT_OF_RANGE, Passing, error_name, unfinished
 from headstone.cluster.wire import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -27,7 +29,16 @@ from headstone.cluster.wire import (
     ask_cluster,
 )
 from headstone.errors import CorruptLog, HeadstoneError, Unfinished, UsageError
-from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, read_offsets, write_offsets
+from headstone.interruption import sleep
+from headstone.log.checkpoints import (
+    HIGH_WATERMARK,
+    LOG_START,
+    PARTITION_METADATA,
+    read_offsets,
+    write_offsets,
+    write_topic_id,
+)
+from headstone.log.cluster_metadata import write_meta_properties
 from headstone.log.directory import LOG, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, aborted_bytes
 from headstone.log.layout import HEADER_BYTES, LAST_OFFSET_DELTA_AT
@@ -36,17 +47,19 @@ from headstone.log.reading import SegmentFile
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TOPIC_NAME, TOPIC_NAME_RULE, TopicPartition
 
-if TYPE_CHECKING:
-    from headstone.pipeline.auditing import PartitionAudit
-
 FETCH_BYTES = 4 << 20
 HEARD_SECONDS_MAX, HEARD_PAUSE_S = 5.0, 0.05
 """Ten times as long as a follower's fetch waits for records, unless somebody set that higher."""
-BYTES_PER_SECOND = 50 << 20
+TAIL_FETCHES_MAX = 16
+"""Of what was written while a replica was read: no more than this much of it is read too."""
+SETTLE_SECONDS_MAX, SETTLE_PAUSE_S, SETTLE_TRIES_MAX = 30.0, 0.2, 10
+"""For leaders that change and logs that move on while they are read: of one run, of one pause, of one replica."""
 PREFIX = struct.Struct(">qi")
 LAST_DELTA = struct.Struct(">i")
 
 Tell = Callable[[str], None]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
@@ -61,46 +74,52 @@ class Pace:
         self.taken += size
         ahead = self.taken / self.bytes_per_second - (time.monotonic() - self.started)
         if ahead > 0:
-            time.sleep(ahead)
+            sleep(ahead)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
     """Directories by broker, one log directory each, and what could not be copied, by partition."""
 
-    directories: dict[int, Path]
-    stable: dict[tuple[str, int], int] = field(default_factory=dict)
+    directories: Mapping[int, Path]
+    stable: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """By partition and broker: the last stable offset that the broker tells consumers."""
-    problems: dict[str, list[str]] = field(default_factory=dict)
-    failures: dict[tuple[str, int], HeadstoneError] = field(default_factory=dict)
+    problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    failures: Mapping[tuple[str, int], HeadstoneError] = field(default_factory=dict)
     """By partition and broker: why that replica was not read."""
-    leaders: dict[str, int] = field(default_factory=dict)
-
-    def withheld(self, audited: PartitionAudit) -> dict[str, str]:
-        """By replica: less is served to read_committed consumers than its own records say."""
-        served = {
-            facts.name: (self.stable[audited.partition, int(facts.name)], facts.stable_end)
-            for facts in (audited.results[0].facts if audited.results else ())
-        }
-        return {
-            name: f"broker {name} serves read_committed consumers up to {told} only; its records say {stable_end}"
-            for name, (told, stable_end) in served.items()
-            if told < stable_end
-        }
+    leaders: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Brokers:
     """Connections to the brokers of a cluster, one each; a broker that could not be reached is not asked again."""
 
-    def __init__(self, metadata: ClusterState, settings: WireSettings, stack: ExitStack) -> None:
+    def __init__(
+        self, connection: Connection, metadata: ClusterState, settings: WireSettings, stack: ExitStack
+    ) -> None:  # fmt: skip
+        self._connection = connection
         self._metadata = metadata
         self._settings = settings
         self._stack = stack
         self._reached: dict[int, BrokerConnection | str] = {}
+        self._ids: dict[int, ClusterState | None] = {}
+        self._patience_s = SETTLE_SECONDS_MAX
+
+    def pause(self) -> bool:
+        """False: this run has waited long enough for a cluster to settle."""
+        if self._patience_s <= 0:
+            return False
+        self._patience_s -= SETTLE_PAUSE_S
+        sleep(SETTLE_PAUSE_S)
+        return True
+
+    def leader_now(self, partition: TopicPartition) -> int | None:
+        self._metadata = ask_cluster(self._connection, self._settings, [partition.topic], proved=True)
+        state = self._metadata.topics.get(partition.topic, {}).get(partition.number)
+        return None if state is None else state.leader
 
     def reach(self, number: int | None) -> BrokerConnection:
         if number is None:
-            raise Unfinished("it has none")
+            raise Passing("it has none")
         if number not in self._reached:
             try:
                 self._reached[number] = self._stack.enter_context(self._connect(number))
@@ -111,11 +130,23 @@ class _Brokers:
             raise Unfinished(broker)
         return broker
 
+    def ids(self, number: int) -> ClusterState | None:
+        """What this broker itself says of its cluster and topics, asked once, when its first replica was read.
+
+        By a connection of its own: a broker before 2.8 does not know the question, and closes it."""
+        if number not in self._ids:
+            try:
+                with self._connect(number) as broker:
+                    self._ids[number] = broker.metadata(sorted(self._metadata.topics), with_ids=True)
+            except Unfinished:
+                self._ids[number] = None
+        return self._ids[number]
+
     def _connect(self, number: int) -> BrokerConnection:
         node = self._metadata.brokers.get(number)
         if node is None:
-            raise Unfinished("the cluster does not know where it is: it is off")
-        return BrokerConnection(Host(node.host, node.port), self._settings)
+            raise Unfinished("its address is unknown to the cluster: it is down")
+        return BrokerConnection(Host(node.host, node.port), self._settings, proved=True)
 
 
 def copy_replicas(
@@ -127,76 +158,117 @@ def copy_replicas(
     wanted = {name: states for name, states in metadata.topics.items() if topics or not name.startswith("__")}
     _refuse_unknown(wanted, topics)
     if not wanted:
-        raise Unfinished(f"{connection.address} shows no topic: there is none, or this user may describe none")
-    copied = Copied(directories={})
+        raise Unfinished(f"{connection.address} lists no topics: there are none, or this user may not describe any")
+    copied: list[Copied] = []
     pace = Pace(bytes_per_second)
     with ExitStack() as stack:
-        brokers = _Brokers(metadata, settings, stack)
+        brokers = _Brokers(connection, metadata, settings, stack)
         for topic, partitions in sorted(wanted.items()):
             for number, state in sorted(partitions.items()):
                 partition = TopicPartition(topic, number)
-                tell(f"{partition}: reading {len(state.replicas)} replicas")
-                _copy_partition(brokers, partition, state, to, pace, copied)
-    return copied
+                tell(f"{partition}: reading {units.count(len(state.replicas), 'replica')}")
+                copied.append(_copy_partition(brokers, partition, state, to, pace))
+    return Copied(
+        directories=_merged(one.directories for one in copied), stable=_merged(one.stable for one in copied),
+        problems=_merged(one.problems for one in copied), failures=_merged(one.failures for one in copied),
+        leaders=_merged(one.leaders for one in copied),
+    )  # fmt: skip
+
+
+def _merged(parts: Iterable[Mapping[K, V]]) -> dict[K, V]:
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def copy_partition(
     connection: Connection, partition: TopicPartition, to: Path, *, last: int, bytes_per_second: int = BYTES_PER_SECOND
 ) -> Copied:
     """One partition: its leader's replica first and that of broker `last` at the end. A follower hears of what is committed
-    with its next fetch: each is given a moment to have heard of all that the leader called so."""
+    with its next fetch: each is given a moment to have heard of all that the leader called so. Whoever asks for one
+    partition has spoken with the cluster before."""
     settings = wire_settings(connection)
-    metadata = ask_cluster(connection, settings, [partition.topic])
+    metadata = ask_cluster(connection, settings, [partition.topic], proved=True)
     _refuse_unknown(metadata.topics, [partition.topic])
     state = metadata.topics[partition.topic].get(partition.number)
     if state is None:
-        raise UsageError(f"topic {partition.topic}: it has no partition {partition.number}")
-    leader = state.leader
-    order = sorted(state.replicas, key=lambda broker: (broker == last, broker != leader))
-    copied = Copied(directories={})
+        raise UsageError(f"topic {partition.topic}: no partition {partition.number}")
     with ExitStack() as stack:
-        brokers = _Brokers(metadata, settings, stack)
-        state = state._replace(replicas=tuple(order))
-        _copy_partition(brokers, partition, state, to, Pace(bytes_per_second), copied, waits=True)
-    return copied
+        brokers = _Brokers(connection, metadata, settings, stack)
+        return _copy_partition(brokers, partition, state, to, Pace(bytes_per_second), last=last)
 
 
 def _copy_partition(
-    brokers: _Brokers, partition: TopicPartition, state: PartitionState, to: Path, pace: Pace, copied: Copied, *,
-    waits: bool = False,
-) -> None:  # fmt: skip
-    """`waits`: for those that are behind the first."""
+    brokers: _Brokers, partition: TopicPartition, state: PartitionState, to: Path, pace: Pace, *, last: int | None = None
+) -> Copied:  # fmt: skip
+    """`last` names who is read at the end, behind the leader: then each is given time to hear of what the leader has."""
     name, committed = str(partition), 0
-    if state.leader is not None:
-        copied.leaders[name] = state.leader
     try:
-        start = brokers.reach(state.leader).earliest(partition)
+        leader, start = _beginning(brokers, partition, state.leader)
     except Unfinished as error:
-        copied.problems.setdefault(name, []).append(f"its leader does not say where the log begins: {error}")
-        copied.failures.update({(name, broker): error for broker in state.replicas})
-        return
-    for broker in state.replicas:
+        problem = f"its leader does not say where the log begins: {error}"
+        failures = {(name, broker): error for broker in state.replicas}
+        return Copied(directories={}, problems={name: (problem,)}, failures=failures)
+    directories: dict[int, Path] = {}
+    stable: dict[tuple[str, int], int] = {}
+    failed: dict[tuple[str, int], HeadstoneError] = {}
+    order = state.replicas
+    if last is not None:
+        order = tuple(sorted(order, key=lambda broker: (broker == last, broker != leader)))
+    for broker in order:
         try:
             reached = brokers.reach(broker)
-            if waits:
+            if last is not None:
                 committed = max(committed, _wait_heard(reached, partition, start, committed))
-            copied.stable[name, broker] = _copy(reached, partition, start, to / str(broker), pace)
-            copied.directories[broker] = to / str(broker)
+            stable[name, broker] = _copy_settled(brokers, reached, partition, start, to / str(broker), pace)
+            _note_ids(brokers, broker, partition, to / str(broker))
+            directories[broker] = to / str(broker)
         except (Unfinished, CorruptLog) as error:
-            copied.failures[name, broker] = error
-            problem = f"the replica on broker {broker} was not read: {error}"
-            copied.problems.setdefault(name, []).append(problem)
+            failed[name, broker] = error
+    problems = tuple(f"the replica on broker {broker} was not read: {error}" for (_, broker), error in failed.items())
+    return Copied(
+        directories=directories, stable=stable, problems={name: problems} if problems else {}, failures=failed,
+        leaders={name: leader},
+    )  # fmt: skip
 
 
-def ask_producers(connection: Connection, partition: TopicPartition, broker: int) -> tuple[ProducerSaid, ...] | None:
-    """What the broker says of producers on its replica; None if it does not: before 2.8 it does not know the question."""
-    try:
-        settings = wire_settings(connection)
-        node = ask_cluster(connection, settings, [partition.topic]).brokers[broker]
-        with BrokerConnection(Host(node.host, node.port), settings) as reached:
-            return reached.producers(partition)
-    except (Unfinished, KeyError):
-        return None
+def _beginning(brokers: _Brokers, partition: TopicPartition, leader: int | None) -> tuple[int, int]:
+    """Its leader, and where the log begins by that one's word. Leaders change: who leads now is asked, and after a while."""
+    while True:
+        try:
+            start = brokers.reach(leader).earliest(partition)
+        except Unfinished as error:
+            before, leader = leader, brokers.leader_now(partition)
+            if (leader == before and not isinstance(error, Passing)) or not brokers.pause():
+                raise
+            continue
+        assert leader is not None
+        return leader, start
+
+
+def _copy_settled(
+    brokers: _Brokers, broker: BrokerConnection, partition: TopicPartition, start: int, log_dir: Path, pace: Pace
+) -> int:
+    """From its beginning once more if the log moved on under the reading, or its broker was just changing sides."""
+    for tries in range(1, SETTLE_TRIES_MAX + 1):
+        try:
+            return _copy(broker, partition, start, log_dir, pace)
+        except Passing:
+            before = start
+            _, start = _beginning(brokers, partition, brokers.leader_now(partition))
+            if tries == SETTLE_TRIES_MAX or (start == before and not brokers.pause()):
+                raise
+            shutil.rmtree(log_dir / str(partition), ignore_errors=True)
+    raise AssertionError("the last try raises")
+
+
+def _note_ids(brokers: _Brokers, broker: int, partition: TopicPartition, log_dir: Path) -> None:
+    """Which topic of which cluster this broker takes it for, beside the copy, as beside a log on its disk."""
+    state = brokers.ids(broker)
+    if state is None:
+        return
+    write_meta_properties(log_dir, {"cluster.id": state.cluster_id})
+    topic_id = state.topic_ids.get(partition.topic)
+    if topic_id is not None:
+        write_topic_id(log_dir / str(partition) / PARTITION_METADATA, topic_id)
 
 
 def _refuse_unknown(described: Mapping[str, Mapping[int, object]], topics: Sequence[str]) -> None:
@@ -204,8 +276,8 @@ def _refuse_unknown(described: Mapping[str, Mapping[int, object]], topics: Seque
     for topic in described:
         if not TOPIC_NAME.fullmatch(topic):
             raise Unfinished(
-                f"topic {visible(topic)}: no name of Kafka's ({TOPIC_NAME_RULE}), though a broker tells of it: nothing was "
-                "copied"
+                f"topic {visible(topic)}: a broker reports this topic, but the name is invalid ({TOPIC_NAME_RULE}): nothing "
+                "was copied"
             )
     for topic in topics or described:
         state = described.get(topic, {}).get(-1)
@@ -221,39 +293,49 @@ def _wait_heard(broker: BrokerConnection, partition: TopicPartition, start: int,
         answer = broker.fetch(partition, start, bytes_max=1, isolation=READ_UNCOMMITTED)
         if answer.error or answer.high_watermark >= committed or time.monotonic() > deadline:
             return answer.high_watermark
-        time.sleep(HEARD_PAUSE_S)
+        sleep(HEARD_PAUSE_S)
 
 
 def _copy(broker: BrokerConnection, partition: TopicPartition, start: int, log_dir: Path, pace: Pace) -> int:
-    """The replica from `start` to the high watermark that it had when the copy began; its last stable offset.
+    """The replica from `start` to the high watermark that it had when the copy began, which counts; its last stable offset.
 
-    As read_committed as far as that goes, because then the broker tells which transactions it takes for aborted."""
+    As read_committed as far as that goes, because then the broker tells which transactions it takes for aborted.
+
+    Its cleaner goes on meanwhile: what it takes out before it was read is superseded by something that was written since. So
+    that is read as well, up to an answer that shows all there is: whoever compares sees that the key was written again,
+    behind what counts."""
     first = broker.fetch(partition, start, bytes_max=FETCH_BYTES, isolation=READ_COMMITTED)
     if first.error == OUT_OF_RANGE:
-        raise Unfinished(f"offset {start}, where its leader's log begins, is out of its range")
+        raise Passing(f"offset {start}, where the leader's log starts, is out of its range")
     if first.error:
-        raise Unfinished(error_name(first.error))
+        raise unfinished(error_name(first.error), first.error)
     directory = log_dir / str(partition)
     directory.mkdir(parents=True)
     end, stable = first.high_watermark, min(first.last_stable_offset, first.high_watermark)
     log = directory / numbered(start, LOG)
     aborted = set(first.aborted)
     offset, answer, isolation = start, first, READ_COMMITTED
+    behind_end = 0
     with open(log, "wb") as file:
         while True:
-            whole, following = whole_batches(answer.records, offset, end)
+            reach = max(end, answer.high_watermark)
+            whole, following = whole_batches(answer.records, offset, reach)
             file.write(whole)
             pace.take(len(answer.records))
             aborted.update(answer.aborted)
             if following >= end:
-                break
+                behind_end += 1
+                if following >= reach or behind_end > TAIL_FETCHES_MAX:
+                    break
             stuck = following == offset
             if stuck and isolation == READ_UNCOMMITTED:
-                raise Unfinished(f"nothing came behind offset {offset}, though it has records up to {end}")
+                raise Unfinished(f"no data after offset {offset}, although it has records up to {end}")
             offset, isolation = following, READ_UNCOMMITTED if stuck or following >= stable else READ_COMMITTED
             answer = broker.fetch(partition, offset, bytes_max=FETCH_BYTES, isolation=isolation)
+            if answer.error == OUT_OF_RANGE:
+                raise Passing(f"offset {offset} was deleted while it was read")
             if answer.error:
-                raise Unfinished(f"offset {offset}: {error_name(answer.error)}")
+                raise unfinished(f"offset {offset}: {error_name(answer.error)}", answer.error)
     write_aborted_index(log, start, aborted)
     write_partition_offset(log_dir / HIGH_WATERMARK, partition, end)
     write_partition_offset(log_dir / LOG_START, partition, max(first.log_start, start))
@@ -294,7 +376,7 @@ def whole_batches(data: bytes, offset: int, end: int) -> tuple[bytes, int]:
     while position + LAST_OFFSET_DELTA_AT + LAST_DELTA.size <= len(data):
         base, length = PREFIX.unpack_from(data, position)
         if length < HEADER_BYTES - PREFIX.size:
-            raise Unfinished(f"what it sent behind offset {following} is not a record batch")
+            raise Unfinished(f"the data after offset {following} is not a record batch")
         last = base + LAST_DELTA.unpack_from(data, position + LAST_OFFSET_DELTA_AT)[0]
         if last >= end:
             return data[start:position], end

@@ -17,6 +17,7 @@ from headstone.cluster.questions import DESCRIBE_TOPIC, list_offsets
 from headstone.cluster.refusals import refusal
 from headstone.cluster.wire import BrokerConnection, ask_cluster
 from headstone.errors import Unfinished, UsageError
+from headstone.interruption import sleep
 from headstone.log.topic_partition import TopicPartition
 
 SECURITY = ("sasl.", "ssl.", "enable.ssl.")
@@ -116,9 +117,9 @@ def _wait_until_known(clients: Clients, topic: str) -> None:
         except Unfinished as error:
             times, why = 0, str(error)
         if time.monotonic() > until_s:
-            raise Unfinished(f"{topic} was made, but: {why}; run the same command again")
+            raise Unfinished(f"{topic} was created, but: {why}; run the same command again")
         if not times:
-            time.sleep(PAUSE_S)
+            sleep(PAUSE_S)
 
 
 def log_end(clients: Clients, partition: TopicPartition) -> int:
@@ -138,7 +139,7 @@ def log_end(clients: Clients, partition: TopicPartition) -> int:
         except Unfinished:  # another one is about to lead
             if time.monotonic() > until_s:
                 raise
-        time.sleep(PAUSE_S)
+        sleep(PAUSE_S)
 
 
 def leaders_end(connection: Connection, settings: WireSettings, partition: TopicPartition) -> int:
@@ -147,7 +148,7 @@ def leaders_end(connection: Connection, settings: WireSettings, partition: Topic
     if leader is None or leader.leader not in state.brokers:
         raise Unfinished(f"{connection.address}: {partition} has no leader; run the same command again")
     node = state.brokers[leader.leader]
-    with BrokerConnection(Host(node.host, node.port), settings) as broker:
+    with BrokerConnection(Host(node.host, node.port), settings, proved=True) as broker:
         answer = list_offsets(broker, [partition], replica=node.number)[partition]
     if answer.error:
         raise refusal(f"{node.host}:{node.port}", f"end of {partition}", answer.error, permission=DESCRIBE_TOPIC)
@@ -167,7 +168,7 @@ def unaware_brokers(connection: Connection, settings: WireSettings, topic: str) 
     """Those that do not describe it themselves yet, or know no leader of a partition. Each is asked."""
     unaware = []
     for node in sorted(ask_cluster(connection, settings, []).brokers.values()):
-        with BrokerConnection(Host(node.host, node.port), settings) as broker:
+        with BrokerConnection(Host(node.host, node.port), settings, proved=True) as broker:
             partitions = broker.metadata([topic]).topics.get(topic, {})
         if not partitions or any(state.error or state.leader is None for state in partitions.values()):
             unaware.append(node.number)

@@ -17,14 +17,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
 
-from headstone.audit.views import ProducerSaid
 from headstone.cluster.connection import SECONDS_MAX, Connection, Host, Login, WireSettings
 from headstone.cluster.encoding import Reader, Writer
 from headstone.cluster.listener import PLAIN, TLS, looks_like_tls, spoken
 from headstone.cluster.login import log_in
 from headstone.cluster.oauth import BearerLogin
-from headstone.cluster.refusals import NO_LOGIN_ASKED, UNSUPPORTED_MECHANISM, NoAnswer, error_name
+from headstone.cluster.refusals import NO_LOGIN_ASKED, UNSUPPORTED_MECHANISM, NoAnswer, error_name, unfinished
+from headstone.divergence.views import ProducerSaid
 from headstone.errors import Unfinished
+from headstone.interruption import check
 from headstone.log.topic_partition import TopicPartition
 
 
@@ -51,6 +52,8 @@ DESCRIBE_PRODUCERS = Api(61, 0, flexible=True)
 """Brokers since 2.8 know it."""
 CLIENT_ID = "headstone"
 WAIT_MS = 500
+LISTEN_SECONDS = 0.2
+"""Whoever is given up while it waits for a broker ends this late."""
 CORRELATION_BYTES, ANSWER_BYTES_MAX = 4, 256 << 20
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST = -2
@@ -101,11 +104,16 @@ class Fetched:
 
 
 class BrokerConnection:
-    """To one broker. A context manager. `seconds_max` is for all of the opening together, and then for each answer."""
+    """To one broker. A context manager. `seconds_max` is for all of the opening together, and then for each answer.
 
-    def __init__(self, host: Host, settings: WireSettings, *, seconds_max: float = SECONDS_MAX) -> None:
+    `proved`: the same settings have worked before, so that a connection that is lost says nothing about them."""
+
+    def __init__(
+        self, host: Host, settings: WireSettings, *, seconds_max: float = SECONDS_MAX, proved: bool = False
+    ) -> None:  # fmt: skip
         self.host = host
         self._settings = settings
+        self._proved = proved
         self.seconds_max = seconds_max
         self._open_by: float | None = time.monotonic() + seconds_max
         self._answer_by: float | None = None
@@ -201,7 +209,7 @@ class BrokerConnection:
         answer.array()
         _, error, _, offset, _ = answer.take("ihqqi")
         if error:
-            raise Unfinished(f"broker {self.host}: {error_name(error)}")
+            raise unfinished(f"broker {self.host}: {error_name(error)}", error)
         return offset
 
     def fetch(self, partition: TopicPartition, offset: int, *, bytes_max: int, isolation: int) -> Fetched:
@@ -250,7 +258,7 @@ class BrokerConnection:
             answer = Reader(self._receive(size), flexible=api.flexible)
         except OSError as error:
             why = self._why(error)
-            if isinstance(error, ConnectionError) and self._correlation == 1:
+            if isinstance(error, ConnectionError) and self._correlation == 1 and not self._proved:
                 why += self._advice()
             self._lost = f"broker {self.host} does not answer: {why}"
             raise NoAnswer(self._lost) from error
@@ -272,18 +280,29 @@ class BrokerConnection:
     def _receive(self, size: int) -> bytes:
         parts = bytearray()
         while len(parts) < size:
-            self._socket.settimeout(self._left())
-            got = self._socket.recv(min(size - len(parts), 1 << 20))
+            got = self._received(size - len(parts))
             if not got:
-                raise ConnectionError("it closed the connection")
+                raise ConnectionError("the broker closed the connection")
             parts += got
         return bytes(parts)
+
+    def _received(self, size_max: int) -> bytes:
+        """Some bytes of an answer. Whoever gives up does not wait for the rest."""
+        while True:
+            check()
+            left = self._left()
+            self._socket.settimeout(min(left, LISTEN_SECONDS))
+            try:
+                return self._socket.recv(min(size_max, 1 << 20))
+            except TimeoutError:
+                if left <= LISTEN_SECONDS:
+                    raise
 
     def _authenticate(self, login: Login | BearerLogin) -> None:
         answer = self.ask(SASL_HANDSHAKE, Writer().text(login.mechanism))
         error = answer.one("h")
         if error == NO_LOGIN_ASKED:
-            raise Unfinished(f"broker {self.host} asks for no login: security.protocol is PLAINTEXT or SSL")
+            raise Unfinished(f"broker {self.host} does not require a login: set security.protocol to PLAINTEXT or SSL")
         if error == UNSUPPORTED_MECHANISM:
             offered = ", ".join(sorted(answer.name() for _ in answer.array()))
             raise Unfinished(f"broker {self.host} does not offer SASL {login.mechanism}; it offers {offered or 'none'}")
@@ -350,15 +369,17 @@ def _no_answer(prefix: bytes) -> str:
 
 
 def ask_cluster(
-    connection: Connection, settings: WireSettings, topics: Sequence[str] | None, *, seconds_max: float = SECONDS_MAX
-) -> ClusterState:
-    """By the first of the hosts that answers: one after the other, all of them within `seconds_max`."""
+    connection: Connection, settings: WireSettings, topics: Sequence[str] | None, *, seconds_max: float = SECONDS_MAX,
+    proved: bool = False,
+) -> ClusterState:  # fmt: skip
+    """By the first of the hosts that answers: one after the other, all of them within `seconds_max`. `proved` as of a
+    connection."""
     deadline = time.monotonic() + seconds_max
     failed: list[str] = []
     for number, host in enumerate(connection.hosts):
         share = (deadline - time.monotonic()) / (len(connection.hosts) - number)
         try:
-            with BrokerConnection(host, settings, seconds_max=max(share, 0.001)) as broker:
+            with BrokerConnection(host, settings, seconds_max=max(share, 0.001), proved=proved) as broker:
                 return broker.metadata(topics)
         except Unfinished as error:
             failed.append(str(error))

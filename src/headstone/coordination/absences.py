@@ -120,12 +120,12 @@ def learn_retentions(memory: Memory, seen: TopicSeen, margins: Margins) -> Memor
         new = Retention(retention_ms=seen.delete_retention_ms, since_ms=since_ms)
         spans = (*spans[:-1], ended, new)
     # As far back as `still_complete_ms` may go.
-    known = [
+    complete = [
         *(c.complete_ms for c in memory.complete),
         *(a.complete_ms for a in memory.away if a.complete_ms is not None),
         *(end.asked_ms for _, end in memory.ends),
     ]
-    oldest = min(known, default=0)
+    oldest = min(complete, default=0)
     return replace(
         memory, retentions=tuple(span for span in spans if span.until_ms >= oldest), retention_seen_ms=seen.asked_ms
     )
@@ -175,8 +175,8 @@ def learn_new_partitions(memory: Memory, seen: TopicSeen, looked_ms: int | None,
     only of numbers beyond all that were ever shown, or of a topic that was not there; and of that one only by a look of just
     now: nobody knows which delete.retention.ms it had longer ago. It may also have been denied to who looked, so each of its
     partitions must bear it out."""
-    known = [*(c.partition for c in memory.complete), *(a.partition for a in memory.away)]
-    count = max([memory.partitions, *(number + 1 for number in known)])
+    partitions = [*(c.partition for c in memory.complete), *(a.partition for a in memory.away)]
+    count = max([memory.partitions, *(number + 1 for number in partitions)])
     unseen_ms = looked_ms if count else seen.unseen_ms if _is_polled(seen.unseen_ms, seen, margins) else None
     complete, ends = list(memory.complete), list(memory.ends)
     for partition in seen.partitions:
@@ -208,8 +208,13 @@ def learn_absences(
     for partition in seen.partitions:
         first_look = partition.partition not in known_partitions
         for replica in partition.replicas:
-            known = _complete(memory, partition.partition, replica.broker)
+            entry = _complete(memory, partition.partition, replica.broker)
             absence = _away(memory, partition.partition, replica.broker)
+            if partition.is_sole or (absence is not None and _leads_first(absence, partition)):
+                # It has all that there is.
+                complete_ms = seen.asked_ms - margins.metadata_age_ms
+                complete.append(Complete(partition=partition.partition, broker=replica.broker, complete_ms=complete_ms))
+                continue
             if absence is not None and _is_older_answer(absence, seen, partition, margins):
                 away.append(absence)
                 continue
@@ -220,11 +225,11 @@ def learn_absences(
                     unread=True, began_ms=began_ms,
                 )  # fmt: skip
             if absence is None:
-                absence = _absence(memory, seen, partition, replica, known, first_look=first_look, margins=margins)
+                absence = _absence(memory, seen, partition, replica, entry, first_look=first_look, margins=margins)
                 if absence is not None and absence.complete_ms is None and not first_look:
                     absence = replace(absence, began_ms=began_ms)
             if absence is None:
-                complete_ms = max(seen.asked_ms - margins.metadata_age_ms, known or 0)
+                complete_ms = max(seen.asked_ms - margins.metadata_age_ms, entry or 0)
                 complete.append(
                     Complete(partition=partition.partition, broker=replica.broker, complete_ms=complete_ms)
                 )  # fmt: skip
@@ -235,36 +240,46 @@ def learn_absences(
 
 
 def _absence(
-    memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen, known: int | None, *,
+    memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen, complete_ms: int | None, *,
     first_look: bool, margins: Margins,
 ) -> Away | None:  # fmt: skip
     """A replica that was fine, or not known at all. What was before the guard's first look is the audit's to find; but one that
     was read with another and found wrong is read again, and so on."""
     in_sync = replica.broker in partition.isr
+    watched = (complete_ms is None and first_look) or _was_watched(memory, seen, complete_ms, margins)
     if in_sync and replica.verdict is Verdict.WRONG:
-        known = None
-    elif in_sync:
-        if known is None and first_look:
-            return None
-        limit = danger(
-            complete=known, retentions=memory.retentions, horizon_ms=None, skew_ms=memory.skew_ms, margins=margins
-        )
-        # In sync now; but if nobody looked for so long, it may have been away past its moment of danger and come back.
-        held = in_effect(memory) and is_held(seen.overrides) and known is not None
-        short = is_too_short(memory, seen, margins) and _is_polled(known, seen, margins)
-        if seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or short:
-            return None
+        complete_ms = None
+    elif in_sync and watched:
+        return None
     return Away(
-        partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=known,
-        unread=in_sync or (known is None and not first_look),
+        partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=complete_ms,
+        unread=in_sync or (complete_ms is None and not first_look),
+        unled_epoch=partition.leader_epoch if partition.leader is None and watched else None,
     )  # fmt: skip
 
 
-def _is_polled(known: int | None, seen: TopicSeen, margins: Margins) -> bool:
+def _was_watched(memory: Memory, seen: TopicSeen, complete_ms: int | None, margins: Margins) -> bool:
+    """If nobody looked for longer than the slack, it may have been away past its moment of danger and come back."""
+    limit = danger(
+        complete=complete_ms, retentions=memory.retentions, horizon_ms=None, skew_ms=memory.skew_ms, margins=margins
+    )  # fmt: skip
+    held = in_effect(memory) and is_held(seen.overrides) and complete_ms is not None
+    short = is_too_short(memory, seen, margins) and _is_polled(complete_ms, seen, margins)
+    return seen.asked_ms + margins.poll_ms < limit.unsafe_ms or held or short
+
+
+def _leads_first(absence: Away, partition: PartitionSeen) -> bool:
+    """It was in sync until nobody led, and nobody else has led since. But for an unclean election, who leads then has all that
+    was committed; of the others nobody knows what they missed before."""
+    epoch = absence.unled_epoch
+    return epoch is not None and partition.leader == absence.broker and partition.leader_epoch == epoch + 1
+
+
+def _is_polled(complete_ms: int | None, seen: TopicSeen, margins: Margins) -> bool:
     """By the look before, or by the one before that. A retention that is too short, or a clock of which an agent says so,
     excuses no more: after a gap nobody knows where a replica was, whatever clocks are said to be."""
     polled_ms = margins.metadata_age_ms + 2 * margins.poll_ms + margins.effect_ms
-    return known is not None and seen.asked_ms - known <= polled_ms
+    return complete_ms is not None and seen.asked_ms - complete_ms <= polled_ms
 
 
 def _looked_at(
@@ -277,7 +292,10 @@ def _looked_at(
     else:
         returned_ms = absence.returned_ms if absence.returned_ms is not None else seen.asked_ms
     order = tuple(other.broker for other in partition.replicas) if absence.order else ()
-    absence = replace(absence, returned_ms=returned_ms, order=order)
+    # Not by an older answer, which may show who led before.
+    led = absence.unled_epoch is not None and (partition.leader_epoch or 0) > absence.unled_epoch
+    unled_epoch = None if led else absence.unled_epoch
+    absence = replace(absence, returned_ms=returned_ms, order=order, unled_epoch=unled_epoch)
     if returned_ms is not None:
         return absence
     ends = tuple(end for number, end in memory.ends if number == partition.partition)
@@ -317,8 +335,10 @@ def _expelled(memory: Memory, seen: TopicSeen, partition: PartitionSeen) -> list
     concern any more."""
     assigned = {replica.broker for replica in partition.replicas}
     out = [a for a in memory.away if a.partition == partition.partition and a.order and a.broker not in assigned]
-    ours = [a for a in out if partition.moving or assigned == set(a.order) - {a.broker}]
-    return [a if a.expelled_ms is not None else replace(a, expelled_ms=seen.asked_ms, returned_ms=None) for a in ours]
+    expelled = [a for a in out if partition.moving or assigned == set(a.order) - {a.broker}]
+    return [
+        a if a.expelled_ms is not None else replace(a, expelled_ms=seen.asked_ms, returned_ms=None) for a in expelled
+    ]
 
 
 def _complete(memory: Memory, partition: int, broker: int) -> int | None:

@@ -60,16 +60,24 @@ class PartitionSeen:
 
     partition: int
     leader: int | None
+    """None: nobody leads, so nothing is written. Who is in sync then may be shown as nobody (Kafka 4.1), or as who was last."""
     replicas: tuple[ReplicaSeen, ...]
     isr: tuple[int, ...]
     moving: tuple[int, ...] = ()
     """Replicas that a reassignment adds or removes."""
+    leader_epoch: int | None = None
+    """One more each time that somebody else leads, or nobody; None: not told."""
     committed_end: int | None = None
     first_ms: int | None = None
     """The timestamp of the record at offset 0; None: there is none, or it was not asked for."""
     horizons: tuple[tuple[int, int], ...] = ()
     deletions: DeletionsRead | None = None
     """Of what some replica lacks; read after asked_ms, each batch once."""
+
+    @property
+    def is_sole(self) -> bool:
+        """It has one replica, which nobody else can have left behind, and which can be compared with nobody."""
+        return len(self.replicas) == 1 and not self.moving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +127,7 @@ class Away:
     horizon_ms: int | None = None
     """The earliest delete horizon that was read of what it lacks since: what was read once counts when it is back, too."""
     too_late: bool = False
-    """Its moment of danger came without a hold in effect: it stays so until it is read, or copies afresh."""
+    """Its moment of danger came without a hold in effect: it stays so until it is checked or re-replicated."""
     unread: bool = False
     """Nobody saw that it was away too long, and nobody can say that it was not: a new copy that began without a hold in
     effect, or a replica that nobody looked at for too long."""
@@ -127,6 +135,8 @@ class Away:
     """A new copy began no earlier than this; None: it is none."""
     returned_ms: int | None = None
     """When it was first seen in sync again."""
+    unled_epoch: int | None = None
+    """It was in sync until nobody led, which was this leader epoch: if it is the next to lead, it has missed nothing."""
     order: tuple[int, ...] = ()
     """The replicas as they were assigned before the guard decided to expel this one; empty: it did not."""
     expel_asked_ms: int | None = None
@@ -165,6 +175,7 @@ class Hold:
     default_seen_ms: int | None = None
     """When the cluster default last showed the hold, where the guard holds by it."""
     default_asked_ms: int | None = None
+    """When the default was last asked for: that call may still arrive."""
     default_accepted_ms: int | None = None
     """When the cluster first accepted the default since it was asked for."""
     default_undone_ms: int | None = None
@@ -208,6 +219,8 @@ class Memory:
     """One of each size that was seen, up to twice as large as the next."""
     partitions: int = 0
     """How many partitions the topic was seen with: those beyond are made since."""
+    uncompacted_ms: int | None = None
+    """Since when its cleanup.policy does not say `compact`; None: it does. A purge switches it off for a while."""
     topic_id: str | None = None
 
 
@@ -292,7 +305,7 @@ class Expel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAgain:
-    """Effect: reassign to the replicas of before: the expelled one copies afresh, under the hold. It gets its place in their
+    """Effect: reassign to the replicas of before: the expelled one is re-replicated under the hold. It gets its place in their
     order only when it was read: until then no election prefers it."""
 
     topic: str
@@ -308,6 +321,7 @@ class AlarmKind(StrEnum):
     NOT_CONFIRMED = "a broker does not have the hold"
     TOO_LATE = "away past the moment of danger"
     WRONG = "a replica is wrong"
+    UNJUDGED = "a replica cannot be judged"
     RETENTION_TOO_SHORT = "delete.retention.ms is too short to guard"
 
 
@@ -331,6 +345,7 @@ class State(StrEnum):
     WATCHED = "watched"
     HELD = "held"
     UNREAD = "to be read"
+    UNJUDGED = "cannot be judged"
     TOO_LATE = "too late: needs readmission"
     UNKNOWN = "unknown"
 

@@ -7,6 +7,7 @@ since when is `absences.py`'s, what became of a hold is `holding.py`'s; the sums
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from headstone.coordination.absences import (
@@ -21,6 +22,7 @@ from headstone.coordination.absences import (
     learn_skews,
 )
 from headstone.coordination.danger import Margins
+from headstone.coordination.freshness import acts_until_ms
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
@@ -46,20 +48,24 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
+from headstone.coordination.hold_states import Reason, move
 from headstone.coordination.holding import Case, cases_of, follow_hold, is_news
 from headstone.coordination.judging import has_source, is_dispensable, missed_span, verdict_of, was_read
 
 REREAD_MS = 600_000
 """What a reading could not tell, of this replica or of the one that it would copy, is read again."""
+BEHIND_NAMED = 8
 STALE_LOOKS = 4
 """A look older than this many polling intervals says nothing about now."""
 
 
 def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed) -> Decision:
     """The memory must be durable before the actions are carried out."""
-    looked_ms = memory.retention_seen_ms
+    looked_ms, before = memory.retention_seen_ms, memory
     memory = learn_retentions(memory, seen, margins)
     memory = learn_skews(replace(memory, topic_id=seen.topic_id or memory.topic_id), seen)
+    uncompacted_ms = seen.asked_ms if memory.uncompacted_ms is None else memory.uncompacted_ms
+    memory = replace(memory, uncompacted_ms=None if seen.compacted else uncompacted_ms)
     memory = learn_new_partitions(memory, seen, looked_ms, margins)
     memory = learn_ends(memory, seen)
     memory = learn_absences(memory, seen, looked_ms, now_ms, margins)
@@ -69,13 +75,30 @@ def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allow
     cases = cases_of(memory, seen, margins)
     memory, wanted = _hold_or_release(memory, seen, cases, now_ms, margins)
     statuses = tuple(_status(memory, seen, partition, cases, now_ms, margins) for partition in seen.partitions)
-    actions = (*_too_short(memory, seen, margins), *hold_actions, *late_alarms, *returned, *wanted)
+    alarms = (*_too_short(memory, seen, margins), *_sole_in_doubt(before, seen))
+    actions = (*alarms, *hold_actions, *late_alarms, *returned, *wanted)
     return Decision(memory=memory, actions=actions, statuses=statuses)
 
 
 def _too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Action]:
     short = seen.compacted and is_too_short(memory, seen, margins)
     return [Alarm(kind=AlarmKind.RETENTION_TOO_SHORT, topic=seen.topic)] if short else []
+
+
+def _sole_in_doubt(before: Memory, seen: TopicSeen) -> list[Action]:
+    """Told once, at the look that shows it as the only replica: it may have missed something, but nothing is left to compare it
+    with, to copy it from, or to hold the topic for."""
+    fine = {(known.partition, known.broker) for known in before.complete}
+    doubtful = {(a.partition, a.broker) for a in before.away if a.too_late or a.unread or a.order}
+    partitions = {number for number, _ in fine} | {away.partition for away in before.away}
+    return [
+        Alarm(kind=AlarmKind.UNJUDGED, topic=seen.topic, partition=partition.partition, broker=sole.broker)
+        for partition in seen.partitions
+        if partition.is_sole and partition.partition in partitions
+        for sole in partition.replicas
+        if (partition.partition, sole.broker) in doubtful
+        or ((partition.partition, sole.broker) not in fine | {(a.partition, a.broker) for a in before.away})
+    ]
 
 
 def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
@@ -115,7 +138,7 @@ def _copied_from_ms(absence: Away, margins: Margins) -> int:
 
 
 def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowed) -> tuple[Memory, list[Action]]:
-    """Absences that are over, readings that are needed, and replicas that must copy afresh, one at a time."""
+    """Absences that are over, readings that are needed, and replicas that must be re-replicated, one at a time."""
     partitions = {partition.partition: partition for partition in seen.partitions}
     left: list[Away] = []
     complete = list(memory.complete)
@@ -154,12 +177,15 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
 def _read(
     memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away, verdict: Verdict | None
 ) -> list[Action]:  # fmt: skip
-    """Who is back is read; who is wrong is told, and read again now and then while nobody can say that its leader is right."""
+    """Who is back is read, once somebody leads; who is wrong, or cannot be judged, is told so, and read again now and then
+    while nobody can say that its leader is right."""
     verify = Verify(topic=seen.topic, partition=away.partition, broker=away.broker)
     if verdict is None:
-        missed = missed_span(memory, partition, away)
-        return [] if away.returned_ms is None else [replace(verify, missed=missed)]
-    alarm = Alarm(kind=AlarmKind.WRONG, topic=seen.topic, partition=away.partition, broker=away.broker)
+        if away.returned_ms is None or partition.leader is None:
+            return []
+        return [replace(verify, missed=missed_span(memory, partition, away))]
+    kind = AlarmKind.WRONG if verdict is Verdict.WRONG else AlarmKind.UNJUDGED
+    alarm = Alarm(kind=kind, topic=seen.topic, partition=away.partition, broker=away.broker)
     again = not has_source(memory, partition, away) and was_read(partition, away, seen.asked_ms - REREAD_MS)
     return [alarm, *([verify] if again else [])]
 
@@ -169,7 +195,7 @@ def _still_ordered(
 ) -> Away:  # fmt: skip
     """Whom nobody may or need expel any more stays, once no call of before can still take it out: then it would be out with
     nobody to add it again."""
-    if away.expelled_ms is not None or _is_to_leave(verdict, allowed) or partition.moving:
+    if away.expelled_ms is not None or _is_to_leave(verdict, seen, allowed) or partition.moving:
         return away
     late_ms = margins.effect_ms + margins.metadata_age_ms
     if away.expel_asked_ms is not None and seen.asked_ms <= away.expel_asked_ms + late_ms:
@@ -177,8 +203,9 @@ def _still_ordered(
     return replace(away, order=(), expel_asked_ms=None)
 
 
-def _is_to_leave(verdict: Verdict | None, allowed: Allowed) -> bool:
-    return allowed.readmission and verdict is not Verdict.RIGHT
+def _is_to_leave(verdict: Verdict | None, seen: TopicSeen, allowed: Allowed) -> bool:
+    """Of a topic that is not compacted nobody is taken out: retention by time may be all that tells its replicas apart."""
+    return allowed.readmission and seen.compacted and verdict is not Verdict.RIGHT
 
 
 def _readmission(
@@ -188,7 +215,7 @@ def _readmission(
     if partition.moving:
         return away, []
     if away.expelled_ms is None:
-        if not is_dispensable(partition, away, seen) or not _is_to_leave(verdict, allowed):
+        if not is_dispensable(partition, away, seen) or not _is_to_leave(verdict, seen, allowed):
             return away, []
         remaining = tuple(broker for broker in away.order if broker != away.broker)
         expel = Expel(topic=seen.topic, partition=away.partition, broker=away.broker, remaining=remaining)
@@ -204,39 +231,47 @@ def _hold_or_release(
     hold = memory.hold
     due = [case for case in cases if now_ms >= case.danger.hold_ms and _needs_hold(seen, case.away)]
     asks = hold is None or hold.released_ms is not None or (hold.seen_ms is None and hold.undone_ms is None)
-    if due and seen.compacted and asks:
-        found = hold.found if hold is not None else seen.overrides
-        if hold is None and is_held(found):
+    if due and asks:
+        # Under `delete` too, where a hold does nothing: what is due goes as soon as somebody switches back to `compact`.
+        restored = hold.found if hold is not None else seen.overrides
+        if hold is None and is_held(restored):
             # Somebody else's: it counts as long as it stands.
-            theirs = Hold(asked_ms=now_ms, found=found, seen_ms=seen.asked_ms, shown_ms=seen.asked_ms)
-            return replace(memory, hold=theirs), []
+            foreign = Hold(asked_ms=now_ms, found=restored, seen_ms=seen.asked_ms, shown_ms=seen.asked_ms)
+            return move(memory, replace(memory, hold=foreign), Reason.DUE_FOREIGN), []
         if hold is None or hold.released_ms is not None:
-            new = Hold(asked_ms=now_ms, found=found, late_release_ms=None if hold is None else hold.released_ms)
+            new = Hold(asked_ms=now_ms, found=restored, late_release_ms=None if hold is None else hold.released_ms)
         else:
             new = replace(hold, asked_ms=now_ms)
-        memory = replace(memory, hold=new)
-        who = ", ".join(f"partition {case.away.partition}: broker {case.away.broker}" for case in due)
+        memory = move(memory, replace(memory, hold=new), Reason.DUE)
         by_ms = min(case.danger.unsafe_ms for case in due)
-        return memory, [SetHold(topic=seen.topic, configs=HOLD, by_ms=by_ms, reason=f"behind: {who}")]
+        return memory, [SetHold(topic=seen.topic, configs=HOLD, by_ms=by_ms, reason=f"behind: {_who(due)}")]
     settled = all(_settled(memory, seen, partition, margins) for partition in seen.partitions)
-    if hold is None or (seen.compacted and not settled):
+    if hold is None or not settled or now_ms > acts_until_ms(memory, seen, margins):
         return memory, []
     return _release(memory, hold, seen, now_ms, margins)
 
 
+def _who(due: list[Case]) -> str:
+    """The first ones, and how many partitions of each broker there are besides."""
+    named, rest = due[:BEHIND_NAMED], Counter(case.away.broker for case in due[BEHIND_NAMED:])
+    words = [f"partition {case.away.partition}: broker {case.away.broker}" for case in named]
+    return ", ".join([*words, *(f"{count} more of broker {broker}" for broker, count in sorted(rest.items()))])
+
+
 def _needs_hold(seen: TopicSeen, away: Away) -> bool:
-    """Whoever is behind; and who is back and wrong, because it will copy afresh."""
+    """Whoever is behind; and who is back and wrong, because it will be re-replicated."""
     partitions = {partition.partition: partition for partition in seen.partitions}
     return away.returned_ms is None or verdict_of(partitions[away.partition], away) is not None
 
 
 def _settled(memory: Memory, seen: TopicSeen, partition: PartitionSeen, margins: Margins) -> bool:
-    """Everyone is back and right; or whoever is away misses nothing that could go, by what was read."""
+    """Everyone is back and right; or whoever is away misses nothing that could go, by what was read. An only replica needs no
+    hold, wherever it is."""
     absences = [away for away in memory.away if away.partition == partition.partition]
     if absences and all(is_excused(away, seen, margins) for away in absences):
         doubtful = any(a.too_late or a.unread or a.order or a.returned_ms is not None for a in absences)
         return not partition.moving and not doubtful
-    in_sync = {replica.broker for replica in partition.replicas} <= set(partition.isr)
+    in_sync = partition.is_sole or {replica.broker for replica in partition.replicas} <= set(partition.isr)
     return in_sync and not absences and not partition.moving
 
 
@@ -245,26 +280,28 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
     actions: list[Action] = []
     if restore := _to_restore(HOLD, seen.overrides, hold.found):
         actions.append(Release(topic=seen.topic, restore=restore))
-    default, unknown = memory.default_hold, memory.default_hold is not None and seen.default_overrides is None
+    # A call that was given up, or repeated, may still arrive, and an old answer may show what is gone: the hold, and what the
+    # cluster default was before, are remembered for as long as either could be.
+    called_ms = max(hold.asked_ms, hold.default_asked_ms or 0) + margins.effect_ms
+    is_over = is_news(seen, margins, called_ms, hold.shown_ms, hold.default_seen_ms)
+    default = memory.default_hold
     if default is not None and seen.default_overrides is not None:
         restore = _to_restore(DEFAULT_HOLD, seen.default_overrides, default)
         if restore:
             actions.append(ReleaseDefault(restore=restore))
-        else:
+        elif is_over:
             default = None
-    # A call that was given up, or repeated, may still arrive, and an old answer may show what is gone: the hold is
-    # remembered for as long as either could be.
-    last_ms = max(hold.asked_ms + margins.effect_ms, hold.shown_ms or 0, hold.default_seen_ms or 0)
-    waits = bool(actions) or unknown or (not is_held(hold.found) and not is_news(seen, margins, last_ms))
-    left = replace(hold, released_ms=now_ms) if waits else None
-    return replace(memory, hold=left, default_hold=default), actions
+    waits = bool(actions) or default is not None or (not is_held(hold.found) and not is_over)
+    released = replace(memory, hold=replace(hold, released_ms=now_ms), default_hold=default)
+    memory = move(memory, released, Reason.SETTLED)
+    return memory if waits else move(memory, replace(memory, hold=None), Reason.OVER), actions
 
 
-def _to_restore(held: Configs, present: Configs, found: Configs) -> Configs:
+def _to_restore(held: Configs, present: Configs, previous: Configs) -> Configs:
     """A value that the guard found and that is a hold's already is not the guard's to restore."""
-    present_values, found_values = dict(present), dict(found)
-    ours = [name for name, value in held if present_values.get(name) == value and found_values.get(name) != value]
-    return tuple((name, found_values.get(name)) for name in ours)
+    present_values, found_values = dict(present), dict(previous)
+    names = [name for name, value in held if present_values.get(name) == value and found_values.get(name) != value]
+    return tuple((name, found_values.get(name)) for name in names)
 
 
 def _status(
@@ -273,6 +310,8 @@ def _status(
     blocking = [case for case in cases if case.away.partition == partition.partition]
     if now_ms - seen.asked_ms > STALE_LOOKS * margins.poll_ms:
         state = State.UNKNOWN
+    elif any(verdict_of(partition, case.away) is Verdict.UNJUDGED and not case.away.order for case in blocking):
+        state = State.UNJUDGED
     elif any(case.away.too_late or case.away.order for case in blocking):
         state = State.TOO_LATE
     elif any(case.away.unread for case in blocking):

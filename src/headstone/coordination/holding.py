@@ -30,6 +30,7 @@ from headstone.coordination.guard_values import (
     Memory,
     TopicSeen,
 )
+from headstone.coordination.hold_states import Reason, asked_by_default, move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,11 @@ def follow_hold(
     elif _gone(hold, seen, margins):
         if is_held(hold.found):
             # Somebody else's, who took it away: nobody undid anything of the guard's, which holds itself from now on.
-            return replace(memory, hold=Hold(asked_ms=seen.asked_ms, found=seen.overrides)), actions
+            own = Hold(asked_ms=seen.asked_ms, found=seen.overrides)
+            return move(memory, replace(memory, hold=own), Reason.OWNER_RELEASED), actions
         if _by_own_release(hold, seen, margins):
             again = replace(hold, seen_ms=None, shown_ms=None, accepted_ms=None, confirmed=(), confirmed_ms=None)
-            return replace(memory, hold=again), actions
+            return move(memory, replace(memory, hold=again), Reason.OWN_RELEASE), actions
         memory, more = _undone(memory, hold, seen, margins, allowed)
         actions += more
     if not _stands(memory, seen):
@@ -122,7 +124,7 @@ def _stands(memory: Memory, seen: TopicSeen) -> bool:
     if hold.undone_ms is None:
         by_default = is_held_by_default(seen.default_overrides) and is_reached_by_default(seen.overrides)
         return shows_hold(seen) or by_default
-    return memory.default_hold is not None and hold.default_undone_ms is None and hold.out_of_reach_ms is None
+    return asked_by_default(memory) and hold.default_undone_ms is None and hold.out_of_reach_ms is None
 
 
 def _without_word_of_others(memory: Memory) -> Memory:
@@ -132,7 +134,7 @@ def _without_word_of_others(memory: Memory) -> Memory:
     assert hold is not None
     if hold.undone_ms is None and hold.seen_ms is None:
         hold = replace(hold, confirmed=(), confirmed_ms=None)
-    return replace(memory, hold=hold)
+    return move(memory, replace(memory, hold=hold), Reason.OTHERS_ENDED)
 
 
 def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
@@ -150,13 +152,14 @@ def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> 
             actions += [Alarm(kind=AlarmKind.NOT_CONFIRMED, topic=seen.topic, broker=broker) for broker in missing]
     elif hold.confirmed_ms is None and unsafe_ms is not None and now_ms + margins.pass_start_ms > unsafe_ms:
         actions.append(EndPasses(topic=seen.topic))
-    hold = replace(hold, confirmed=confirmed, confirmed_ms=confirmed_ms)
     if hold.undone_ms is not None or is_held(seen.overrides) or hold.accepted_ms is not None:
         # Else brokers hold, but not by what the guard asked for: that is asked for until it is there itself.
         seen_ms = hold.seen_ms if hold.seen_ms is not None else seen.asked_ms
         shown_ms = hold.shown_ms if hold.shown_ms is not None else seen.asked_ms
         hold = replace(hold, seen_ms=seen_ms, shown_ms=shown_ms)
-    return replace(memory, hold=hold), actions
+        memory = move(memory, replace(memory, hold=hold), Reason.SHOWN)
+    hold = replace(hold, confirmed=confirmed, confirmed_ms=confirmed_ms)
+    return move(memory, replace(memory, hold=hold), Reason.CONFIRMED), actions
 
 
 def _undone(
@@ -168,17 +171,21 @@ def _undone(
     robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= margins.robot_ms
     kind = AlarmKind.UNDONE_BY_ROBOT if robot else AlarmKind.CHANGED_BY_PERSON
     hold = replace(hold, undone_ms=seen.asked_ms, by_robot=robot, confirmed=(), confirmed_ms=None)
-    memory, answer = _answer_robot(replace(memory, hold=hold), hold, seen, allowed)
+    reason = Reason.ROBOT if robot else Reason.PERSON
+    memory = move(memory, replace(memory, hold=hold), reason)
+    memory, answer = _answer_robot(memory, hold, seen, allowed)
     return memory, [Alarm(kind=kind, topic=seen.topic), *answer]
 
 
 def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
     """Where the cluster default reaches the topic, and as soon as that is allowed: perhaps only at the next start."""
     reached = is_reached_by_default(seen.overrides)
-    before = seen.default_overrides  # without it nobody could put it back
-    if hold.by_robot and reached and allowed.cluster_default and memory.default_hold is None and before is not None:
+    # Without it nobody could put it back. That of an earlier hold, which is not restored yet, is what was there.
+    before = seen.default_overrides if memory.default_hold is None else memory.default_hold
+    if hold.by_robot and reached and allowed.cluster_default and before is not None:
         hold = replace(hold, default_asked_ms=seen.asked_ms)
-        return replace(memory, hold=hold, default_hold=before), [HoldByDefault(configs=DEFAULT_HOLD)]
+        after = replace(memory, hold=hold, default_hold=before)
+        return move(memory, after, Reason.ANSWERED), [HoldByDefault(configs=DEFAULT_HOLD)]
     return memory, []
 
 
@@ -186,27 +193,29 @@ def _follow_default(
     memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
 ) -> tuple[Memory, list[Action]]:
     """The cluster default is asked for until the cluster shows it; who undoes that is a person, told and left alone."""
-    if memory.default_hold is None:
+    if not asked_by_default(memory):
         return _answer_robot(memory, hold, seen, allowed)
     if hold.default_undone_ms is not None:
         return memory, []
-    hold, alarms = _follow_reach(_learn_default_accepted(hold, seen), seen, margins)
+    memory, alarms = _follow_reach(replace(memory, hold=_learn_default_accepted(hold, seen)), seen, margins)
+    assert memory.hold is not None
+    hold = memory.hold
     if seen.default_overrides is None:
         # Nobody answered, which says nothing of the default: neither that it is there nor that somebody undid it.
-        return replace(memory, hold=hold), alarms
+        return memory, alarms
     if is_held_by_default(seen.default_overrides):
-        return replace(memory, hold=replace(hold, default_seen_ms=seen.asked_ms)), alarms
+        hold = replace(hold, default_seen_ms=seen.asked_ms)
+        return move(memory, replace(memory, hold=hold), Reason.SHOWN), alarms
     undone = is_news(seen, margins, hold.default_seen_ms, hold.default_accepted_ms)
     if hold.default_seen_ms is not None and not undone:
-        return replace(memory, hold=hold), alarms
-    if not undone or _by_own_release(hold, seen, margins):
-        accepted_ms = None if undone else hold.default_accepted_ms
-        asked_ms = seen.asked_ms if undone else hold.default_asked_ms
-        hold = replace(hold, default_seen_ms=None, default_accepted_ms=accepted_ms, default_asked_ms=asked_ms)
-        hold = replace(hold, confirmed=(), confirmed_ms=None)
-        return replace(memory, hold=hold), [*alarms, HoldByDefault(configs=DEFAULT_HOLD)]
+        return memory, alarms
+    if not undone:
+        hold = replace(hold, default_asked_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
+        memory = move(memory, replace(memory, hold=hold), Reason.NOT_SHOWN)
+        return memory, [*alarms, HoldByDefault(configs=DEFAULT_HOLD)]
     hold = replace(hold, default_undone_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
-    return replace(memory, hold=hold), [Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)]
+    alarm = Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)
+    return move(memory, replace(memory, hold=hold), Reason.DEFAULT_CHANGED), [alarm]
 
 
 def _learn_default_accepted(hold: Hold, seen: TopicSeen) -> Hold:
@@ -217,11 +226,15 @@ def _learn_default_accepted(hold: Hold, seen: TopicSeen) -> Hold:
     return replace(hold, default_accepted_ms=accepted_ms)
 
 
-def _follow_reach(hold: Hold, seen: TopicSeen, margins: Margins) -> tuple[Hold, list[Action]]:
+def _follow_reach(memory: Memory, seen: TopicSeen, margins: Margins) -> tuple[Memory, list[Action]]:
     """Overrides of its own take a topic away from the cluster default's hold. Brokers are asked anew once they are gone."""
+    hold = memory.hold
+    assert hold is not None
     if is_reached_by_default(seen.overrides):
         back = hold.out_of_reach_ms is not None and is_news(seen, margins, hold.out_of_reach_ms)
-        return (replace(hold, out_of_reach_ms=None) if back else hold), []
+        hold = replace(hold, out_of_reach_ms=None) if back else hold
+        return move(memory, replace(memory, hold=hold), Reason.OVERRIDES_GONE), []
     alarm = Alarm(kind=AlarmKind.CHANGED_BY_PERSON, topic=seen.topic)
     alarms: list[Action] = [] if hold.out_of_reach_ms is not None else [alarm]
-    return replace(hold, out_of_reach_ms=seen.asked_ms, confirmed=(), confirmed_ms=None), alarms
+    hold = replace(hold, out_of_reach_ms=seen.asked_ms, confirmed=(), confirmed_ms=None)
+    return move(memory, replace(memory, hold=hold), Reason.OWN_OVERRIDES), alarms

@@ -1,33 +1,52 @@
 """A lake: its metastore and its store, opened together. Two lakes never share a prefix.
 
-The marker object at the prefix carries the lake's id; whoever finds another id there has been given the wrong pair. Behind the
-id is what a lost metastore cannot be made again without: the secret of the digests, and whose clock the lake goes by. Who may
-read the marker may read the records themselves. Every commit is told to the store (`journal`).
+The marker object at the prefix carries the lake's id (`marker`); whoever finds another id there has been given the wrong pair.
+A metastore that knows of nothing, over objects, is refused: to it all of them would be garbage. Every commit is told to the
+store (`journal`).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from sqlalchemy import select
-
-from headstone.errors import Unfinished, UsageError
-from headstone.lake import schema
-from headstone.lake.journal import expect_current, record
-from headstone.lake.metastore import Metastore
+from headstone.errors import CorruptLog, Unfinished, UsageError
+from headstone.lake.format.objects import is_object_path
+from headstone.lake.format.prefixes import (
+    EMBEDDED,
+    OBJECTS,
+    expect_free_directory,
+    expect_free_prefix,
+    refuse_embedded,
+    refuse_enclosing,
+    refuse_kafka,
+    what_is_there,
+)
+from headstone.lake.metastore.commits import OtherVersion
+from headstone.lake.metastore.database import file_of
+from headstone.lake.metastore.identity import adopt, expect_own
+from headstone.lake.metastore.journal import (
+    NO_ENTRY,
+    expect_current,
+    is_of_earlier_time,
+    knows_nothing,
+    record,
+    tell_end,
+)
+from headstone.lake.metastore.marker import Marker, expect_marker, expect_marker_or_others, mend_marker, no_lake
+from headstone.lake.metastore.metastore import Metastore
+from headstone.storage.durable import make_directories
 from headstone.storage.redaction import address, hide, password_of
 from headstone.storage.secrets import resolved
 from headstone.storage.stores import MissingObject, Store
+from headstone.units import count
 
-MARKER = "headstone-lake"
-LAKE_ID_BYTES = 36
-EMBEDDED = "metastore.db"
-"""The metastore of a lake in a directory."""
+MOVED = (
+    "if the lake's objects were moved, `headstone lake rebuild LAKE --objects URL` tells the metastore where they are"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +57,12 @@ class Lake:
     def close(self) -> None:
         self.metastore.close()
 
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()
+
 
 def metastore_url(given: str, *, make: bool = False) -> str:
     """Of a lake that is named by its directory, by the URL itself, or by a reference to it (`env:NAME`, `file:PATH`)."""
@@ -45,14 +70,16 @@ def metastore_url(given: str, *, make: bool = False) -> str:
     if "://" in given:
         return given
     if make:
-        Path(given).mkdir(parents=True, exist_ok=True)
+        expect_free_directory(Path(given))
     elif not (Path(given) / EMBEDDED).exists():
-        raise UsageError(f"{given} holds no lake; `headstone lake init {given}` makes one")
+        raise UsageError(what_is_there(Path(given)))
     return directory_url(given)
 
 
 def _resolved(given: str) -> str:
-    """Its password is not shown by this process, however it was given."""
+    """Its password is not shown by this process, however it was given. An empty text would be the current directory."""
+    if not given:
+        raise UsageError("'' is no lake: name its directory, or its metastore by its URL")
     given = resolved(given)
     hide(unquote(password_of(given) or ""))
     return given
@@ -63,6 +90,16 @@ def directory_url(path: str) -> str:
     return f"sqlite:///{Path(path).absolute() / EMBEDDED}"
 
 
+def new_place(given: str, objects: str | None) -> tuple[str, str]:
+    """The metastore's URL, and where the objects go, of a lake that is to be made. Named as for `metastore_url`."""
+    url = metastore_url(given, make=True)
+    if objects is None and url != directory_url(given):
+        raise UsageError(
+            "name the object storage with --objects (objects= in a program); only a lake in a directory has its own"
+        )
+    return url, objects or f"file://{Path(given).absolute() / OBJECTS}"
+
+
 def rebuilt_place(given: str, objects: str | None) -> tuple[str, str | None]:
     """The metastore's URL, and where the objects are, of a lake whose metastore may be gone; None: it has to tell.
 
@@ -71,8 +108,8 @@ def rebuilt_place(given: str, objects: str | None) -> tuple[str, str | None]:
     if "://" in given:
         return given, objects
     if not Path(given).is_dir():
-        raise UsageError(f"{given}: no such directory; name the one that the lake was in")
-    return directory_url(given), objects or f"file://{Path(given).absolute() / 'objects'}"
+        raise UsageError(f"{given}: no such directory; name the lake's directory")
+    return directory_url(given), objects
 
 
 def create_lake(
@@ -81,44 +118,91 @@ def create_lake(
     """A new lake. The prefix must be free: objects of another lake would be garbage to this one.
 
     `now_ms`: it goes by a given clock, which stands there now. None: by its database's."""
-    if Store.open(location, settings, patient=False).list():
-        raise UsageError(f"{address(location)} holds objects already; a lake needs a prefix of its own")
-    store = Store.open(location, settings)
+    expect_free_prefix(location, settings)
+    if (file := file_of(metastore_url)) is not None:
+        refuse_kafka(file.parent)
+        refuse_embedded(file.parent)
+        make_directories(file.parent)
     metastore = Metastore.create(metastore_url, location=location, now_ms=now_ms)
-    with store.writing(MARKER) as sink:
-        sink.write(marker_of(metastore).encode())
+    store = Store.open(metastore.location, settings)
+    Marker.of(metastore).write(store)
+    tell_end(store, metastore.lake_id, NO_ENTRY)
+    expect_own(metastore, store)
     return joined(metastore, store)
-
-
-def marker_of(metastore: Metastore) -> str:
-    with metastore.transaction() as connection:
-        row = connection.execute(select(schema.lakes)).one()
-    return f"{row.lake_id}\n{json.dumps({'hash_key': row.hash_key, 'clock': row.clock})}\n"
 
 
 def joined(metastore: Metastore, store: Store) -> Lake:
-    """A commit is made when the database has it. A store that does not answer then is told later, and by the newer program if
-    the tables have been upgraded since."""
+    """A commit is made when the database has it. A store that does not answer then is told later; so it is, by
+    another program, where the tables are of another version by now."""
 
-    def after_commit() -> None:
-        with suppress(Unfinished, schema.OtherVersion):
+    def tell_store() -> None:
+        with suppress(Unfinished, OtherVersion):
             record(metastore, store)
 
-    metastore.after_commit = after_commit
+    metastore.after_commit.add(tell_store)
     return Lake(metastore=metastore, store=store)
 
 
-def open_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None) -> Lake:
+def open_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None, damaged: bool = False) -> Lake:
+    """A metastore that is a copy, or of another time than the store, is refused, and nothing is changed.
+
+    `damaged`: what tells whose the store is may be, for whoever checks or mends it."""
+    lake = unchecked_lake(metastore_url, settings=settings, damaged=damaged)
+    with closed_if_refused(lake.metastore):
+        refuse_enclosing(lake.store.url, settings)
+        if damaged and is_of_earlier_time(lake.metastore, lake.store):
+            return lake  # nothing is told to objects that may be there by mistake; mending asks whose they are
+        with suppress(*((CorruptLog,) if damaged else ())):
+            expect_own(lake.metastore, lake.store)
+    return lake
+
+
+def adopt_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None) -> Lake:
+    """The metastore is the lake's from now on; its copies are refused. What tells whose the store is is written again."""
+    lake = unchecked_lake(metastore_url, settings=settings, damaged=True)
+    with closed_if_refused(lake.metastore):
+        mend_marker(lake.metastore, lake.store)
+        adopt(lake.metastore, lake.store)
+    return lake
+
+
+def unchecked_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None, damaged: bool = False) -> Lake:
+    """Of the time of its store; whether it is the store's only metastore is for the caller to ask."""
     metastore = Metastore.open(metastore_url)
-    store = Store.open(metastore.location, settings)
-    try:
-        lake_id = Store.open(metastore.location, settings, patient=False).read(MARKER, 0, LAKE_ID_BYTES).decode()
-    except MissingObject as error:
-        raise UsageError(f"{store.url} holds no lake: {MARKER} is missing there") from error
-    if lake_id != metastore.lake_id:
-        raise UsageError(f"{store.url} belongs to lake {lake_id}, the metastore to lake {metastore.lake_id}")
-    expect_current(metastore, store)
+    with closed_if_refused(metastore):
+        location = metastore.location
+        expect = expect_marker_or_others if damaged else expect_marker
+        try:
+            expect(metastore, Store.open(location, settings, patient=False, make=False))
+        except MissingObject as error:
+            raise no_lake(location, MOVED) from error
+        store = Store.open(location, settings, make=False)
+        expect_current(metastore, store, damaged=damaged)
+        _refuse_empty(metastore, store)
     return joined(metastore, store)
+
+
+@contextmanager
+def closed_if_refused(metastore: Metastore) -> Iterator[None]:
+    """A connection that is left open keeps parts of a SQLite database beside its file, which a backup put there would meet."""
+    with ExitStack() as refused:
+        refused.callback(metastore.close)
+        yield
+        refused.pop_all()
+
+
+def _refuse_empty(metastore: Metastore, store: Store) -> None:
+    """One that was never told of anything, over the objects of a lake that was: a rebuild that was killed, or files that do not
+    belong together."""
+    if not knows_nothing(metastore):
+        return
+    stored = [path for path in store.list(OBJECTS) if is_object_path(path)]
+    if stored:
+        raise UsageError(
+            f"the metastore is empty, but {store.url} has {count(len(stored), 'object')} of the lake: they were written with "
+            "another metastore; nothing was changed. Restore that metastore, or restore journal/, journal-base/, "
+            "journal-base-parts/ and journal-end/ and run `headstone lake rebuild`"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,5 +215,5 @@ class LakeAddress:
     def __repr__(self) -> str:
         return f"LakeAddress({address(self.metastore_url)}, {', '.join(sorted(self.store_settings))})"
 
-    def open(self) -> Lake:
-        return open_lake(self.metastore_url, settings=self.store_settings)
+    def open(self, *, damaged: bool = False) -> Lake:
+        return open_lake(self.metastore_url, settings=self.store_settings, damaged=damaged)

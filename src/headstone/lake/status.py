@@ -1,23 +1,26 @@
 """What `lake status` tells: partitions from their rows, totals of topics and of the lake, who works on what, and why not.
 
-Values only; how they are shown is the CLI's. Extents are read by whoever asks for a check of them, and by nobody else.
+Values, and the one document that is made of them; lines for people are the CLI's. Extents are read by whoever asks for a check
+of them, and by nobody else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
-from headstone.lake.commits import TombstoneRange
-from headstone.lake.erasures import Erasure, Erasures
-from headstone.lake.holds import Hold, Holds
-from headstone.lake.leases import HistoryRow, Leases, WorkerRow
-from headstone.lake.metastore import Metastore
-from headstone.lake.rows import located_all
-from headstone.lake.scheduling import queue
-from headstone.lake.spans import Spans
-from headstone.lake.standings import Standing, standings
-from headstone.log.topic_partition import TopicPartition
+from headstone import units
+from headstone.lake.format.spans import Spans
+from headstone.lake.metastore.commits import TombstoneRange
+from headstone.lake.metastore.erasures import Erasure, Erasures
+from headstone.lake.metastore.holds import Hold, Holds
+from headstone.lake.metastore.leases import HistoryRow, Leases, WorkerRow
+from headstone.lake.metastore.losses import Loss, all_losses
+from headstone.lake.metastore.metastore import Metastore
+from headstone.lake.metastore.scheduling import queue
+from headstone.lake.metastore.standings import Standing
+from headstone.lake.metastore.surveys import all_standings
+from headstone.log.topic_partition import TopicPartition, partition_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,13 @@ class Sums:
     bytes: int
     dirty_bytes: int
     dead_bytes: int
+
+    def as_line(self, name: str) -> str:
+        return (
+            f"{name}: {units.count(self.partitions, 'partition')}, {self.due:,} due; {units.count(self.records, 'record')} "
+            f"(and {self.dead_records:,} dead), {units.size(self.bytes)}, {units.size(self.dirty_bytes)} dirty, "
+            f"in {units.count(self.extents, 'extent')}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,16 @@ class PartitionStatus:
     """Why it is due, or why it is not."""
     waits_for: str
     """Why nobody begins although it is due, or who has begun; empty if the next worker may."""
+
+    def as_line(self) -> str:
+        cleaned, sums = ", ".join(map(str, self.cleaned_ranges)) or "nothing", self.sums
+        return (
+            f"{self.partition}: [{self.start_offset}, {self.next_offset}) "
+            f"{units.count(sums.records, 'record')} (and {sums.dead_records:,} dead), {units.size(sums.bytes)} "
+            f"in {units.count(sums.extents, 'extent')}, clean: {cleaned}, epoch {self.compaction_epoch}; "
+            f"{'due' if self.eligible else 'not due'}: {self.reason}"
+            + (f"; {self.waits_for}" if self.waits_for else "")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +92,21 @@ class LakeStatus:
     history: tuple[HistoryRow, ...]
     holds: tuple[Hold, ...]
     erasures: tuple[Erasure, ...]
+    losses: tuple[Loss, ...]
+    """What was given up of damaged objects, and is not in the log any more."""
 
 
 def lake_status(metastore: Metastore) -> LakeStatus:
     leases, now_ms = Leases(metastore), metastore.clock()
-    with metastore.transaction(snapshot=True) as connection:
-        judged = standings(connection, located_all(connection, None), now_ms=now_ms)
+    judged, lost = all_standings(metastore, now_ms=now_ms), all_losses(metastore)
     working, waiting = leases.held(now_ms=now_ms), leases.waiting(now_ms=now_ms)
     topics: dict[str, list[PartitionStatus]] = {name: [] for name in metastore.topics()}
     for standing in sorted(judged, key=lambda standing: standing.partition):
         worker, until_ms = working.get(standing.partition), waiting.get(standing.partition)
         waits_for = f"{worker} works on it" if worker else ""
         if until_ms is not None and not worker:
-            waits_for = f"its last job failed: not before {until_ms}, in {until_ms - now_ms} ms"
+            wait = units.exact_duration(until_ms - now_ms)
+            waits_for = f"its last job failed: not before {units.moment(until_ms)}, in {wait}"
         topics[standing.partition.topic].append(_partition(standing, waits_for))
     states = [(standing.partition, standing.state) for standing in judged]
     return LakeStatus(
@@ -100,6 +122,7 @@ def lake_status(metastore: Metastore) -> LakeStatus:
         history=tuple(leases.history()),
         holds=tuple(Holds(metastore).all(now_ms=now_ms)),
         erasures=tuple(Erasures(metastore).all()),
+        losses=tuple(lost),
     )  # fmt: skip
 
 
@@ -120,3 +143,36 @@ def _partition(standing: Standing, waits_for: str) -> PartitionStatus:
 def _sums(parts: Iterable[Sums]) -> Sums:
     parts = list(parts)
     return Sums(**{field.name: sum(getattr(part, field.name) for part in parts) for field in fields(Sums)})
+
+
+def status_document(status: LakeStatus) -> dict[str, object]:
+    return {
+        "now_ms": status.now_ms,
+        "totals": asdict(status.sums),
+        "topics": [
+            {
+                "topic": topic.topic,
+                "totals": asdict(topic.sums),
+                "partitions": [_partition_document(partition) for partition in topic.partitions],
+            }
+            for topic in status.topics
+        ],
+        "queue": [str(partition) for partition in status.queue],
+        "working": {str(partition): worker for partition, worker in status.working.items()},
+        "workers": [asdict(row) for row in status.workers],
+        "history": list(map(partition_row, status.history)),
+        "erasures": [asdict(erasure) for erasure in status.erasures],
+        "losses": list(map(partition_row, status.losses)),
+        "holds": list(map(partition_row, status.holds)),
+    }
+
+
+def _partition_document(status: PartitionStatus) -> dict[str, object]:
+    sums = {name: value for name, value in asdict(status.sums).items() if name not in ("partitions", "due")}
+    return {
+        "partition": status.partition.number, "start_offset": status.start_offset, "next_offset": status.next_offset,
+        "compaction_epoch": status.compaction_epoch, "dirty_ratio": round(status.dirty_ratio, 6), **sums,
+        "dead_since_ms": status.dead_since_ms, "cleaned_ranges": [list(span) for span in status.cleaned_ranges],
+        "tombstone_ranges": [[*known.span, known.cleaned_at_ms] for known in status.tombstone_ranges],
+        "eligible": status.eligible, "reason": status.reason, "waits_for": status.waits_for,
+    }  # fmt: skip

@@ -33,6 +33,8 @@ class Written:
     last_offset: int
     records: int
     max_timestamp_ms: int
+    oldest_timestamp_ms: int
+    """Of its records; -1 if none has a timestamp."""
 
 
 def batches_of(table: pa.RecordBatch, *, codec: int = codecs.NONE) -> Iterator[Written]:
@@ -60,9 +62,15 @@ def batches_of(table: pa.RecordBatch, *, codec: int = codecs.NONE) -> Iterator[W
         data = batch_bytes(head, encode_section(columns), end - start).tobytes()
         yield Written(
             data=data, base_offset=int(offsets[start]), last_offset=int(offsets[end - 1]), records=end - start,
-            max_timestamp_ms=newest,
+            max_timestamp_ms=newest, oldest_timestamp_ms=oldest_stamp(stamps[rows]),
         )  # fmt: skip
         start = end
+
+
+def oldest_stamp(stamps: Ints) -> int:
+    """-1 if there is none: what has no timestamp, or 0, is as old as its neighbours."""
+    stamped = stamps[stamps > 0]
+    return int(stamped.min()) if stamped.size else -1
 
 
 def _batch_end(first: int, offsets: Ints, stamps: Ints, appended: Any, room: Ints) -> int:

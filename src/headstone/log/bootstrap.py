@@ -25,6 +25,7 @@ from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, 
 from headstone.log.layout import CONTROL
 from headstone.log.ownership import take_after
 from headstone.log.reading import chunk_of
+from headstone.storage.durable import make_directories
 from headstone.storage.places import Place
 
 PARTITION, PRODUCER_IDS = 3, 15
@@ -77,7 +78,7 @@ def snapshot_place(log_dir: Place, content: bytes) -> Place:
     footer = chunk_of("a snapshot", content).batches[-1]
     folder = log_dir / METADATA_FOLDER
     if isinstance(folder, Path) and not folder.exists():
-        folder.mkdir()
+        make_directories(folder)
         take_after(folder, folder.parent)
     return folder / f"{int(footer['last_offset']) + 1:020d}-{SNAPSHOT_EPOCH:010d}{SNAPSHOT}"
 

@@ -13,10 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
+from headstone import units
 from headstone.errors import UsageError
 from headstone.log.failpoint import reach
 from headstone.log.ownership import take_after
 from headstone.log.topic_partition import TopicPartition
+from headstone.storage.durable import sync_directory
 from headstone.storage.places import ObjectPlace, Place
 from headstone.storage.uploads import write_whole
 
@@ -32,6 +34,8 @@ BOOTSTRAP = "bootstrap.checkpoint"
 LOCK = ".lock"
 
 VERSION = "0"
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+"""16 bytes as base64 for URLs, without the padding."""
 
 NO_OFFSETS: Mapping[TopicPartition, int] = MappingProxyType({})
 
@@ -46,14 +50,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     reach(f"rename {temporary.name}")
     os.replace(temporary, path)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_offsets(path: Place) -> Mapping[TopicPartition, int]:
@@ -116,9 +112,13 @@ def read_topic_id(path: Place) -> str | None:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    for line in text.splitlines():
+    except UnicodeDecodeError as error:
+        raise _malformed(path, 1, "not text") from error
+    for number, line in enumerate(text.splitlines(), start=1):
         name, _, value = line.partition(":")
         if name.strip() == "topic_id":
+            if not _TOPIC_ID.fullmatch(value.strip()):
+                raise _malformed(path, number, f"{value.strip()!r} is not a topic id")
             return value.strip()
     raise _malformed(path, 1, "no topic_id")
 
@@ -146,7 +146,7 @@ def _rows(path: Place) -> list[list[str]]:
         raise _malformed(path, 2, "no entry count")
     rows = [line.split() for line in lines[2:] if line.strip()]
     if len(rows) != _integer(path, 2, lines[1].strip()):
-        raise _malformed(path, 2, f"says {lines[1].strip()} entries but has {len(rows)}")
+        raise _malformed(path, 2, f"says {lines[1].strip()} but has {units.count(len(rows), 'entry', 'entries')}")
     return rows
 
 

@@ -11,10 +11,11 @@ import base64
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headstone.errors import CorruptLog
 from headstone.log import checkpoints
-from headstone.log.directory import PartitionDir, list_segments
+from headstone.log.directory import PartitionDir, readable_segments
 from headstone.log.listing import list_batches
 from headstone.log.reading import SegmentFile
 from headstone.storage.access import FROM_ENVIRONMENT
@@ -91,7 +92,7 @@ def read_cluster_metadata(directory: PartitionDir) -> ClusterMetadata:
     snapshot, start = _newest_snapshot(directory.path)
     if snapshot is not None:
         _apply(_values(snapshot, 0), metadata)
-    segments = list_segments(directory)
+    segments = readable_segments(directory)
     if segments[0].base > start:
         raise CorruptLog(
             file=segments[0].path, position=0, offset=segments[0].base,
@@ -120,12 +121,24 @@ def node_id_of(properties: Mapping[str, str]) -> str | None:
 
 
 def meta_properties(log_dir: Place) -> Mapping[str, str]:
-    """What a formatted directory says of its broker and cluster; empty if there is no such file."""
+    """What a formatted directory says of its broker and cluster; empty if there is no such file, or none that is text."""
     try:
         lines = (log_dir / checkpoints.META_PROPERTIES).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeDecodeError):
         return {}
-    return dict(line.split("=", 1) for line in lines if "=" in line)
+    pairs = (line.partition("=") for line in lines if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def write_meta_properties(log_dir: Path, properties: Mapping[str, str]) -> None:
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    (log_dir / checkpoints.META_PROPERTIES).write_text(text, encoding="utf-8")
+
+
+def rename_in_meta_properties(log_dir: Path, names: Mapping[str, str]) -> None:
+    """These values in the place of those that are there; what an older release does not know is not added."""
+    properties = meta_properties(log_dir)
+    write_meta_properties(log_dir, {name: names.get(name, value) for name, value in properties.items()})
 
 
 def _newest_snapshot(path: Place) -> tuple[SegmentFile | None, int]:

@@ -8,24 +8,28 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import struct
+import sys
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headstone.errors import CorruptLog, UsageError
 from headstone.log import checkpoints
+from headstone.log.indexes import read_offset_index
 from headstone.log.ownership import take_after
-from headstone.log.reading import SegmentFile
+from headstone.log.reading import SegmentFile, whole_batches_end
 from headstone.log.topic_partition import TOPIC_NAME, TopicPartition
 from headstone.storage.access import FROM_ENVIRONMENT, Access
-from headstone.storage.places import ObjectPlace, Place, children, place
+from headstone.storage.places import ObjectPlace, Place, children, local, place
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 UNFINISHED = ".headstone-unfinished"
-"""In a partition's folder of an object store, as long as not all of it is there."""
+"""In a partition's folder of an output, as long as not all of it is there, or not what the checkpoints say of it."""
 
 METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log: snapshots, not compaction, keep it small, and a controller does not start on a compacted one."""
@@ -36,6 +40,14 @@ _NAME_LENGTH_MAX = 255
 """A broker cuts a topic's name where the name of its future copy would be longer."""
 _STRAY = re.compile(r".+-(delete|future|stray)$")
 _NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_FLOCK_BYTES = 64
+"""More than `struct flock` takes anywhere."""
+_FLOCK_TYPE = struct.Struct("h")
+_FLOCK_TYPE_AT = 20 if sys.platform == "darwin" else 0
+"""macOS has start, length and process in front of it. Zeros in the other fields: from the start to the end of the file."""
+_LOCKING = threading.Lock()
+_HELD: set[tuple[int, int]] = set()
+"""Device and inode of the locks that this process holds."""
 _OWNERS_FILES = (
     checkpoints.META_PROPERTIES,
     checkpoints.LOCK,
@@ -48,6 +60,12 @@ _OWNERS_FILES = (
 """What makes a directory the log directory of the partitions in it: who locks them, and what is known of them."""
 
 
+_BROKER_FILES = tuple(name for name in _OWNERS_FILES if name != checkpoints.LOCK)
+KAFKA = (
+    "is the log directory of a Kafka broker, or a part of one (it has {sign}): a folder in it keeps it from starting"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDir:
     """One partition's folder; `topic_partition` as the checkpoint files name it."""
@@ -55,10 +73,12 @@ class PartitionDir:
     path: Place
     topic: str
     partition: int
+    segment: str | None = None
+    """The name of the one `.log` file that was asked for; None: all that are there."""
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.path.name if self.segment is None else f"{self.path.name}/{self.segment}"
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -98,13 +118,10 @@ def numbered(offset: int, suffix: str) -> str:
 def as_partition(path: Place) -> PartitionDir | None:
     """None for what is no partition by its name, or holds partitions itself: a log directory may be called `kafka-1`.
 
-    Also for one in an object store that is not there yet: whoever writes it takes the sign away last."""
-    if not _named_as_partition(path.name) or not path.is_dir():
+    Also for one that is not whole yet: whoever writes it takes the sign away last."""
+    if not _named_as_partition(path.name) or not path.is_dir() or (path / UNFINISHED).exists():
         return None
-    if isinstance(path, ObjectPlace):
-        if (path / UNFINISHED).exists():
-            return None
-    else:
+    if isinstance(path, Path):
         path = _owned_place(path)
     match = _PARTITION.fullmatch(path.name)
     if match is None or _holds_partitions(path):
@@ -163,9 +180,9 @@ def find_partitions(paths: Sequence[str | Place], access: Access = FROM_ENVIRONM
     for given in paths:
         path = place(given, access)
         if not str(given) or not path.is_dir():
-            raise UsageError(
-                f"{given or repr(given)}: no such directory; name a partition directory or a log directory"
-            )
+            missing = "no such file" if LOG in path.name else "no such directory"
+            problem = "a file" if str(given) and path.is_file() else missing
+            raise UsageError(f"{given or repr(given)}: {problem}; name a partition directory or a log directory")
         if isinstance(path, Path) and not _named_as_partition(path.name):
             path = path.resolve()
         here = as_partition(path) if _has_segments(path) else None
@@ -179,15 +196,46 @@ def find_partitions(paths: Sequence[str | Place], access: Access = FROM_ENVIRONM
     return list(by_path.values())
 
 
+def one_segment(path: Place) -> PartitionDir:
+    """A partition of which only this file is looked at. Its folder may have any name, as a copied file's has."""
+    match = _NUMBERED.fullmatch(path.name)
+    if match is None or match[2] != LOG:
+        raise UsageError(f"{path}: {_what_file(path.name)}")
+    if isinstance(path, Path) and not _named_as_partition(path.parent.name):
+        path = path.parent.resolve() / path.name
+    folder = as_partition(path.parent)
+    return PartitionDir(
+        path=path.parent, topic=folder.topic if folder else "", partition=folder.partition if folder else 0,
+        segment=path.name,
+    )  # fmt: skip
+
+
+def _what_file(name: str) -> str:
+    """Of a file that is no segment: what it is, and what to name instead."""
+    numbered_file = _NUMBERED.fullmatch(name)
+    if numbered_file:
+        return f"an index or a snapshot; name {numbered_file[1]}{LOG} beside it, or the partition directory"
+    if name.endswith((CLEANED, SWAP, DELETED)):
+        return "left over from a compaction; name the partition directory"
+    if name.endswith(LOG):
+        return f"a segment's name is its first offset in 20 digits, such as {numbered(0, LOG)}; rename the file"
+    return "not a segment file; name a .log file, a partition directory or a log directory"
+
+
+def unfinished_folders(log_dir: Place) -> list[str]:
+    """Partitions that somebody has begun to write here, and not finished."""
+    return [child.name for child in children(log_dir) if (child / UNFINISHED).exists()]
+
+
 def _has_segments(path: Place) -> bool:
     """Finished or not: `.log.cleaned` and the like tell of a partition too."""
     return any(LOG in child.name and f"{LOG}." in f"{child.name}." for child in path.iterdir())
 
 
 def _what_is_there(path: Place) -> str:
-    unfinished = [child.name for child in path.iterdir() if (child / UNFINISHED).exists()]
+    unfinished = unfinished_folders(path)
     if unfinished:
-        return f"{unfinished[0]} is unfinished: whoever wrote it was interrupted; run the same command again"
+        return f"{unfinished[0]} is unfinished: the command that wrote it was interrupted; run the same command again"
     log_dirs = [child.name for child in children(path) if child.is_dir() and _holds_partitions(child)]
     if log_dirs:
         return f"it holds log directories: name them one by one ({', '.join(log_dirs)})"
@@ -196,7 +244,9 @@ def _what_is_there(path: Place) -> str:
 
 def list_segments(partition: PartitionDir) -> list[SegmentFile]:
     """Segments in offset order; leftovers of an interrupted swap are an error, because the list would be half of two."""
-    names = sorted(child.name for child in partition.path.iterdir() if child.is_file())
+    if partition.segment is not None:
+        return [_segment(partition.path / partition.segment, int(partition.segment.removesuffix(LOG)))]
+    names = sorted(child.name for child in partition.path.iterdir() if child.is_file() or _is_dangling(child))
     unfinished = [name for name in names if name.endswith((CLEANED, SWAP))]
     if unfinished:
         raise UsageError(
@@ -207,11 +257,53 @@ def list_segments(partition: PartitionDir) -> list[SegmentFile]:
     for name in names:
         match = _NUMBERED.fullmatch(name)
         if match and match[2] == LOG:
+            if _is_dangling(partition.path / name):
+                raise UsageError(
+                    f"{partition.path / name}: a link to a file that is not there; put it back, or take another replica"
+                )
             segments.append(_segment(partition.path / name, int(match[1])))
     if not segments:
         raise UsageError(f"{partition.path}: no .log file; this is not a partition directory")
     _refuse_missing(partition, names)
     return segments
+
+
+def _is_dangling(path: Place) -> bool:
+    return isinstance(path, Path) and path.is_symlink() and not path.exists()
+
+
+def readable_segments(partition: PartitionDir) -> list[SegmentFile]:
+    """As `list_segments`; of a directory in use as far as whole batches go: its owner may be in the middle of a write."""
+    files = list_segments(partition)
+    if is_in_use(partition.log_dir) and files[-1].base == _newest_base(partition):
+        files[-1] = _whole_batches(partition, files[-1])
+    return files
+
+
+def _newest_base(partition: PartitionDir) -> int:
+    """Of the segment to which its owner appends."""
+    matches = (_NUMBERED.fullmatch(child.name) for child in partition.path.iterdir())
+    return max((int(match[1]) for match in matches if match and match[2] == LOG), default=-1)
+
+
+def _whole_batches(partition: PartitionDir, file: SegmentFile) -> SegmentFile:
+    """The file without its last batch, if that is half written. With more batches behind it, it is not the last: it is damaged,
+    and the file stays as it is for whoever reads it to say so."""
+    whole = replace(file, size=whole_batches_end(file))
+    if whole.size < file.size and _is_indexed(partition, file, behind=whole.size):
+        later = _segment(partition.path / numbered(file.base, LOG), file.base)
+        if whole_batches_end(later) == whole.size:  # nobody has finished it since
+            return file
+    return whole
+
+
+def _is_indexed(partition: PartitionDir, file: SegmentFile, *, behind: int) -> bool:
+    """Whether the offset index, which is written after the log, tells of a batch behind this position."""
+    try:
+        positions = read_offset_index(local(partition.path) / numbered(file.base, INDEX))["position"]
+    except (OSError, CorruptLog):
+        return False
+    return bool(((positions > behind) & (positions < file.size)).any())
 
 
 def _refuse_missing(partition: PartitionDir, names: Sequence[str]) -> None:
@@ -251,6 +343,46 @@ def is_broker_directory(log_dir: Place) -> bool:
     return (log_dir / checkpoints.META_PROPERTIES).exists()
 
 
+def kafka_sign(names: Collection[str]) -> str | None:
+    """Of what lies in a directory the name by which it is a broker's log directory, or a partition's; None: it is neither."""
+    for name in sorted(names):
+        if name in _BROKER_FILES or name == checkpoints.PARTITION_METADATA:
+            return name
+    for name in sorted(names):
+        if _named_as_partition(name) or _NUMBERED.fullmatch(name):
+            return name
+    return None
+
+
+def broker_file_in(directory: Path) -> str | None:
+    """One that only a broker keeps in its log directory."""
+    return next((name for name in _BROKER_FILES if (directory / name).exists()), None)
+
+
+def partition_in(directory: Path) -> str | None:
+    """A partition's file, or a folder that has one: not by the folder's name alone, which may be anybody's."""
+    for name in sorted(os.listdir(directory)):
+        folder = directory / name
+        if _NUMBERED.fullmatch(name):
+            return name
+        if _named_as_partition(name) and folder.is_dir() and any(map(_NUMBERED.fullmatch, os.listdir(folder))):
+            return name
+    return None
+
+
+def refuse_broker_directory(directory: Path, *, instead: str) -> None:
+    """Also what lies in a broker's log directory. `instead`: what to do."""
+    if sign := broker_file_in(directory):
+        raise UsageError(f"{directory} {KAFKA.format(sign=sign)}; {instead}")
+    refuse_inside_broker_directory(directory, instead=instead)
+
+
+def refuse_inside_broker_directory(directory: Path, *, instead: str) -> None:
+    for outer in Path(os.path.realpath(directory)).parents:
+        if sign := broker_file_in(outer):
+            raise UsageError(f"{directory} lies in {outer}, which {KAFKA.format(sign=sign)}; {instead}")
+
+
 def tells_high_watermarks(log_dir: Place) -> bool:
     """Whether a partition without a high watermark has none; in a backup without such a file all there is was replicated."""
     return is_broker_directory(log_dir) or (log_dir / checkpoints.HIGH_WATERMARK).exists()
@@ -260,20 +392,56 @@ def was_stopped_cleanly(log_dir: Place) -> bool:
     return (log_dir / checkpoints.CLEAN_SHUTDOWN).exists()
 
 
+def is_in_use(log_dir: Place) -> bool:
+    """Whether somebody else holds the lock of a log directory, as a running broker does. Asks, and takes nothing."""
+    if isinstance(log_dir, ObjectPlace):
+        return False
+    lock = log_dir / checkpoints.LOCK
+    with _LOCKING:
+        try:
+            if _file_of(lock.stat()) in _HELD:
+                return False  # a second descriptor that is closed would let go of the lock
+            descriptor = os.open(lock, os.O_RDONLY)
+        except OSError:
+            return False  # none, or not ours to read: then nothing is known
+        try:
+            answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _lock_question())
+        except OSError:
+            return False  # a file system without locks
+        finally:
+            os.close(descriptor)
+    return bool(_FLOCK_TYPE.unpack_from(answer, _FLOCK_TYPE_AT)[0] != fcntl.F_UNLCK)
+
+
+def _file_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _lock_question() -> bytes:
+    """A `struct flock` that asks for the whole file."""
+    question = bytearray(_FLOCK_BYTES)
+    _FLOCK_TYPE.pack_into(question, _FLOCK_TYPE_AT, fcntl.F_WRLCK)
+    return bytes(question)
+
+
 @contextmanager
 def exclusive(log_dir: Path) -> Iterator[None]:
     """Holds the lock that a broker would hold, so that none can start here meanwhile; refuses if one does hold it."""
     lock = log_dir / checkpoints.LOCK
     with open(lock, "a+b") as file:
         take_after(lock, log_dir)
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(
-                f"{log_dir}: a running broker or another compaction holds {lock.name}; stop it first"
-            ) from error
+        held = _file_of(os.fstat(file.fileno()))
+        with _LOCKING:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"{log_dir}: a running broker or another compaction holds {lock.name}; stop it first"
+                ) from error
+            _HELD.add(held)
         try:
             yield
         finally:
+            _HELD.discard(held)
             if not is_broker_directory(log_dir):
                 lock.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 PREFIX = "kernels-"
 ROOMS_OF_CONSTANTS = ("log", "retention")
 """Every file counts there; elsewhere those that define a kernel."""
-ROOMS = (*ROOMS_OF_CONSTANTS, "audit", "pipeline")
+ROOMS = (*ROOMS_OF_CONSTANTS, "divergence", "pipeline")
 DECORATED = b"\n@kernel\n"
 
 

@@ -6,11 +6,13 @@ For people and for comparison with Kafka's own dump; Python objects, so not for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headstone import units
 from headstone.log import codecs, layout
 from headstone.log.columns import (
     BATCH_INDEX,
@@ -24,6 +26,7 @@ from headstone.log.columns import (
     header_column,
 )
 from headstone.log.reading import Batches, Bytes, Chunk, ChunkReader, Ints, Payloads, SegmentFile, walk_segment
+from headstone.log.shown import shown_bytes
 from headstone.storage.ranges import open_ranges
 
 CONTROL_NAMES = {layout.ABORT: "ABORT", layout.COMMIT: "COMMIT", layout.EMPTIED: "EMPTIED"}
@@ -68,6 +71,48 @@ class BatchEntry:
     base_sequence: int
     last_sequence: int
     records: tuple[RecordEntry, ...] | None
+
+    def as_json(self) -> dict[str, Any]:
+        fields = asdict(self)
+        if self.records is None:
+            del fields["records"]
+            return fields
+        fields["records"] = [
+            {
+                **asdict(record),
+                "key": shown_bytes(record.key),
+                "value": shown_bytes(record.value),
+                "headers": [{"key": name, "value": shown_bytes(value)} for name, value in record.headers],
+            }
+            for record in self.records
+        ]
+        return fields
+
+    def as_lines(self) -> Iterator[str]:
+        """One for the batch, and an indented one for each record."""
+        kinds = ["transactional"] if self.transactional else []
+        kinds += [self.control or "data"]
+        kinds += ["header-only"] if self.count == 0 else []
+        kinds += [f"horizon {_time(self.delete_horizon_ms)}"] if self.delete_horizon_ms is not None else []
+        some = self.records is not None and len(self.records) < self.count
+        listed = f" ({len(self.records or ())} of them in the range)" if some else ""
+        yield (
+            f"  [{self.base_offset}, {self.last_offset}] {units.count(self.count, 'record')}{listed}, {' '.join(kinds)}, "
+            f"producer {self.producer_id} epoch {self.producer_epoch} "
+            f"sequences [{self.base_sequence}, {self.last_sequence}], leader epoch {self.leader_epoch}, "
+            f"{self.timestamp_type} {_time(self.max_timestamp_ms)}, {self.codec}, crc {self.crc}, {Path(self.file).name} "
+            f"position {self.position}, {units.count(self.size, 'byte')}"
+        )
+        for record in self.records or ():
+            headers = "".join(f", {name}={shown_bytes(value)!r}" for name, value in record.headers)
+            what = "marker" if self.control else f"{shown_bytes(record.key)!r} = {shown_bytes(record.value)!r}"
+            time = _time(record.timestamp_ms)
+            yield f"    {record.offset}: {what}, time {time}, sequence {record.sequence}{headers}"
+
+
+def _time(time_ms: int) -> str:
+    """As the log has it, and as a person reads it; a record may have none."""
+    return f"{time_ms} ({units.moment(time_ms)})" if time_ms >= 0 else "none"
 
 
 def list_batches(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headstone import units
 from headstone.errors import CorruptLog
 from headstone.log import codecs, kernels
 from headstone.log.layout import BATCH, CODEC_MASK, HEADER_BYTES, LENGTH_AT, LOG_OVERHEAD, RECORD_BYTES_MIN, WIRE
@@ -35,8 +36,10 @@ ARENA_BYTES = 32 << 20
 INT32_MAX = (1 << 31) - 1
 TABLE_ROWS = 32768
 NO_OFFSET = -1
+OLDER_FORMATS = (0, 1)
 
 RECOVER = "start the broker once so that it recovers the log, or restore the file from a replica"
+NO_MAGIC = ("no batch of Kafka's: where a batch tells the version of its format, {magic} stands", RECOVER)
 FOUND = {
     kernels.TORN: ("torn tail: the batch says {size} bytes but {left} are left in the file", RECOVER),
     kernels.BAD_LENGTH: ("wrong length: the batch says {size} bytes, less than a batch header", RECOVER),
@@ -82,11 +85,12 @@ def corrupt(
         bytes(data[position : min(position + HEADER_BYTES, end)]).ljust(HEADER_BYTES, b"\0"), dtype=WIRE
     )[0]
     base = int(header["base_offset"])
-    text, advice = FOUND[code]
+    magic = int(header["magic"])
+    text, advice = NO_MAGIC if code == kernels.BAD_MAGIC and magic not in OLDER_FORMATS else FOUND[code]
     problem = text.format(
         size=int(header["length"]) + LOG_OVERHEAD,
         left=end - position,
-        magic=int(header["magic"]),
+        magic=magic,
         base=base,
         previous=previous,
         codec=int(header["attributes"]) & CODEC_MASK,
@@ -114,10 +118,10 @@ def with_loss(error: CorruptLog, files: Sequence[SegmentFile]) -> CorruptLog:
         return error
     file, behind = files[numbers[0]], files[numbers[0] + 1 :]
     if behind:
-        lost = f"{len(behind)} segments behind it, offsets from {behind[0].base} on"
+        lost = f"{units.count(len(behind), 'segment')} behind it, offsets from {behind[0].base} on"
         advice = f"restore the file from a replica: a broker that recovers the log cuts it here and deletes the {lost}"
     else:
-        advice = f"{RECOVER}: recovery drops the {file.size - error.position} bytes from here on"
+        advice = f"{RECOVER}: recovery drops the {units.count(file.size - error.position, 'byte')} from here on"
     return CorruptLog(
         file=error.file, position=error.position, offset=error.offset, problem=error.problem, advice=advice
     )
@@ -134,24 +138,37 @@ def walk_segment(
 ) -> Iterator[Batches]:
     """Tables of the batches of one file, in order; each table is valid until the next one is asked for.
 
-    previous is the last offset before this segment, if it is known to be above base - 1; size of an object that was listed
-    saves a request.
+    previous is the last offset before this segment, if it is known to be above base - 1. size: as it was listed; what was
+    appended since is not looked at, and an object costs a request less.
     """
     previous = base - 1 if previous is None else max(previous, base - 1)
     if is_remote(path):
         tables = _walk_object(open_ranges(path, access, size=size), previous, with_crc)
     else:
-        tables = _walk_file(path, previous, with_crc)
+        tables = _walk_file(path, previous, with_crc, size)
     for table in tables:
         if int(table[-1]["last_offset"]) - base > INT32_MAX:
             raise _too_far(path, table, base)
         yield table
 
 
-def _walk_file(path: str, previous: int, with_crc: bool) -> Iterator[Batches]:
+def whole_batches_end(file: SegmentFile) -> int:
+    """Where the last batch ends that is there as a whole. What is behind it, somebody may be writing just now."""
+    end = 0
+    for table in _walk_file(file.path, file.base - 1, False, file.size, may_be_torn=True):
+        end = int(table[-1]["position"]) + int(table[-1]["size"])
+    return end
+
+
+def _walk_file(
+    path: str, previous: int, with_crc: bool, size: int | None, *, may_be_torn: bool = False
+) -> Iterator[Batches]:
     table = np.zeros(TABLE_ROWS, dtype=BATCH)
     with open(path, "rb") as file:
         end = os.fstat(file.fileno()).st_size
+        if size is not None and end < size:
+            raise _shorter(path, end)
+        end = end if size is None else size
         if end == 0:
             return
         mapped = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
@@ -162,6 +179,8 @@ def _walk_file(path: str, previous: int, with_crc: bool) -> Iterator[Batches]:
         if n:
             previous = int(table[n - 1]["last_offset"])
             yield table[:n]
+        if error == kernels.TORN and may_be_torn:
+            return
         if error != kernels.OK:
             raise corrupt(path, data, position, end, error, file_position=position, previous=previous)
 
@@ -275,10 +294,14 @@ class ChunkReader:
 def read_exactly(ranges: Ranges, start: int, data: Bytes) -> None:
     got = ranges.read_into(start, data.data)
     if got != data.size:
-        raise CorruptLog(
-            file=ranges.path, position=start + got, offset=NO_OFFSET, problem="the file became shorter while it was read",
-            advice="stop whatever writes to this directory and run again",
-        )  # fmt: skip
+        raise _shorter(ranges.path, start + got)
+
+
+def _shorter(path: str, position: int) -> CorruptLog:
+    return CorruptLog(
+        file=path, position=position, offset=NO_OFFSET, problem="the file became shorter while it was read",
+        advice="stop whatever writes to this directory and run again",
+    )  # fmt: skip
 
 
 def chunk_of(path: str, content: bytes | memoryview, *, checksums: bool = True) -> Chunk:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headstone import units
 from headstone.errors import CorruptLog
 from headstone.log.intrinsics import crc32c
 from headstone.storage.places import Place
@@ -67,7 +68,9 @@ def read_snapshot(path: Place) -> list[ProducerEntry]:
     if crc32c(view, CRC_FROM, view.size) != head["crc"]:
         raise _corrupt(path, "wrong CRC-32C in a producer snapshot")
     if len(content) != HEAD.itemsize + int(head["count"]) * ENTRY.itemsize:
-        raise _corrupt(path, f"says {head['count']} producers but has {len(content)} bytes")
+        raise _corrupt(
+            path, f"says {units.count(int(head['count']), 'producer')} but has {units.count(len(content), 'byte')}"
+        )
     rows = np.frombuffer(content[HEAD.itemsize :], dtype=ENTRY)
     return [ProducerEntry(**{name: int(row[name]) for name in ENTRY.names or ()}) for row in rows]
 

@@ -3,6 +3,8 @@
 New files wait as `.cleaned`; all are renamed to `.swap` highest base first, and the last of these renames commits the
 whole log at once, because recovery throws away every `.swap` at or above the smallest `.cleaned`. Then old files become
 `.deleted` and `.swap` is stripped. A broker that starts on any state in between finishes it in the same way.
+
+What one step relies on is synced before the next begins: a power loss may undo renames that were not, in any order.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headstone.log.checkpoints import sync_directory
 from headstone.log.directory import CLEANED, DELETED, LOG, SEGMENT_SUFFIXES, SNAPSHOT, SWAP, numbered
 from headstone.log.failpoint import reach
 from headstone.log.reading import next_offset
+from headstone.storage.durable import sync_directory
 
 _ANY_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot))(\.cleaned|\.swap|\.deleted)?")
 
@@ -38,12 +40,15 @@ def recover(directory: Path) -> list[str]:
     """Finishes or undoes an interrupted swap as a starting broker does; what was done, one line each."""
     done: list[str] = []
     _remove(directory, _left_of_deleted(directory), done)
+    if done:
+        sync_directory(directory)  # without their `.log` nobody would know that they may go
     _remove(directory, [file for file in _files(directory) if file.stage == DELETED], done)
     cleaned = [file for file in _files(directory) if file.stage == CLEANED]
     if cleaned:
         smallest = min(file.offset for file in cleaned)
         undone = [file for file in _files(directory) if file.stage == SWAP and file.offset >= smallest]
         _remove(directory, undone, done)
+        sync_directory(directory)  # a `.swap` that came back without the `.cleaned` would be taken for whole
         _remove(directory, sorted(cleaned, key=lambda file: -file.offset), done)
     swaps = [file for file in _files(directory) if file.stage == SWAP]
     logs = [file for file in swaps if file.suffix == LOG]
@@ -53,12 +58,21 @@ def recover(directory: Path) -> list[str]:
         replaced = {file.offset for file in logs}
         old = [f for f in _files(directory) if f.stage == "" and (start <= f.offset < end or f.offset in replaced)]
         _remove(directory, old, done)
-    for file in sorted(swaps, key=_swap_order):
-        _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
-        done.append(f"took {file.name}")
+        sync_directory(directory)  # an old file that came back beside a new one would be read as well
+    _strip(directory, swaps)
+    done += [f"took {file.name}" for file in sorted(swaps, key=_swap_order)]
     if done:
         sync_directory(directory)
     return done
+
+
+def _strip(directory: Path, swaps: Sequence[_File]) -> None:
+    """Takes `.swap` off, highest base first. Recovery deletes what lies in the range of the `.log.swap` that are left: so none
+    of the segments and indexes that have their names already may lie there, whatever a power loss undoes."""
+    for file in sorted(swaps, key=lambda file: (file.suffix != LOG, *_swap_order(file))):
+        _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
+        if file.suffix == LOG:
+            sync_directory(directory)
 
 
 def _left_of_deleted(directory: Path) -> list[_File]:
@@ -88,25 +102,32 @@ def replace_segments(
         if file.suffix == SNAPSHOT and file.stage == "" and file.offset in stale_snapshots:
             _rename(file.path, file.path.with_name(file.name + DELETED))
     sync_directory(directory)
-    for file in sorted(cleaned, key=_swap_order):
-        _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix) + SWAP))
-    sync_directory(directory)
+    lowest = min(new_bases)
+    higher = [file for file in cleaned if file.offset != lowest]
+    for files in filter(None, (higher, [file for file in cleaned if file.offset == lowest])):
+        for file in sorted(files, key=_swap_order):
+            _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix) + SWAP))
+        sync_directory(directory)
     for file in _files(directory):
         if file.stage == "" and file.suffix in SEGMENT_SUFFIXES and file.offset in old:
             _rename(file.path, file.path.with_name(file.name + DELETED))
-    for file in sorted((f for f in _files(directory) if f.stage == SWAP), key=_swap_order):
-        _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
+    sync_directory(directory)
+    _strip(directory, [file for file in _files(directory) if file.stage == SWAP])
     sync_directory(directory)
     _remove(directory, [file for file in _files(directory) if file.stage == DELETED], [])
-    sync_directory(directory)
 
 
 def remove_segments(directory: Path, bases: Sequence[int]) -> None:
-    """Takes whole segments away, oldest first, as retention does."""
+    """Takes whole segments away, oldest first, as retention does.
+
+    Each `.log` goes before anything else of it, and before the next one: what is left of a power loss is a log that begins
+    later, and never one with a gap, or with data whose aborted transactions nobody knows."""
     wanted = set(bases)
     gone = [file for file in _files(directory) if file.offset in wanted and file.stage == ""]
-    for file in sorted(gone, key=lambda file: (file.offset, file.suffix != LOG)):
+    for file in sorted(gone, key=lambda file: (file.suffix != LOG, file.offset)):
         _rename(file.path, file.path.with_name(file.name + DELETED))
+        if file.suffix == LOG:
+            sync_directory(directory)
     sync_directory(directory)
     _remove(directory, [file for file in _files(directory) if file.stage == DELETED], [])
 

@@ -7,7 +7,8 @@ checkpoint files are kept by it. Knows nothing of where the partition's bytes ar
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from dataclasses import Field, asdict
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 """Kafka's own rule, for the whole of a name. Such a name stays in the directory in which its folder is made."""
@@ -20,3 +21,17 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.number}"
+
+
+class Partitioned(Protocol):
+    """A dataclass about one partition."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+
+def partition_row(value: Partitioned) -> dict[str, Any]:
+    """Its fields as JSON has them, with the partition by its name."""
+    return {**asdict(value), "partition": str(value.partition)}

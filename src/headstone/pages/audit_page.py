@@ -1,6 +1,6 @@
 """The audit's report: one HTML page that needs nothing else, with a lane for each replica on a shared axis of offsets.
 
-A pure function of the outcome. All text from outside is escaped; looks are `page_style`'s and a few own.
+A pure function of the outcome. All text from outside is escaped; its styles are those of `style` and a few of its own.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from headstone.audit.outcome import AuditOutcome, PartitionOutcome
-from headstone.audit.verdicts import Finding, Group
+from headstone import units
+from headstone.divergence.outcome import AuditedReplica, AuditOutcome, PartitionOutcome
+from headstone.divergence.verdicts import Finding, Group
 from headstone.log.shown import shown_bytes
 from headstone.pages.style import STYLE
 
@@ -18,32 +19,79 @@ MARKS = (("first_dirty", "first dirty", "--mcco"), ("lso", "LSO", "--lso"), ("hi
 LOOKS = """
 .verdict { display: inline-block; padding: 2px 12px; border-radius: 4px; font-weight: 600; }
 .clean { background: var(--correct); color: var(--correct-edge); }
-.diverged, .incomplete { background: var(--corrupt); color: var(--corrupt-edge); }
+.diverged, .different-logs, .incomplete { background: var(--corrupt); color: var(--corrupt-edge); }
 table.findings { border-collapse: collapse; width: 100%; margin: 8px 0 16px; }
 table.findings td, table.findings th { border: 1px solid var(--line); padding: 4px 8px; text-align: left; vertical-align: top; }
 """
 VERDICTS = {
     "clean": "Everything was read, and the replicas agree.",
     "diverged": "Replicas tell readers different stories.",
+    "different-logs": "What was named are not replicas of one partition: nothing is advised.",
     "incomplete": "No difference was found, but not everything could be compared.",
 }
 
 
 def audit_page(outcome: AuditOutcome) -> str:
     concerned = [one for one in outcome.partitions if one.findings or one.problems or one.forecast]
-    quiet = len(outcome.partitions) - len(concerned)
     verdict = outcome.verdict
+    findings = units.count(outcome.findings, "finding") if outcome.findings else "no findings"
     body = [
         "<h1>Audit of replicas</h1>",
         f'<p><span class="verdict {escape(verdict)}">{escape(verdict)}</span> {escape(VERDICTS[verdict])} '
-        f"{len(outcome.partitions)} partitions, {outcome.findings} findings.</p>",
+        f"{units.count(len(outcome.partitions), 'partition')}, {findings}.</p>",
+        *(_different(partition) for partition in outcome.partitions if partition.different is not None),
+        _evidence(outcome),
         *(_partition(partition) for partition in concerned),
-        f"<p>{quiet} partitions without anything to tell.</p>" if quiet else "",
+        _compared(outcome.partitions),
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Headstone audit</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}{LOOKS}</style></head>'
         f"<body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _different(partition: PartitionOutcome) -> str:
+    why = escape(str(partition.different))
+    return f"<p><strong>{escape(partition.partition)}: different logs, not replicas of one:</strong> {why}.</p>"
+
+
+def _evidence(outcome: AuditOutcome) -> str:
+    """When, by what and of what, also of a clean audit: a blank page proves nothing."""
+    run = outcome.run
+    facts = (
+        ("when", units.moment(run.time_ms)),
+        ("by", f"headstone {run.version}"),
+        ("command", run.command),
+        ("replicas", f"{', '.join(outcome.replicas) or 'none could be compared'} (of {', '.join(run.sources)})"),
+        ("compared", outcome.compared),
+        ("left out", "; ".join(outcome.left_out) or "nothing"),
+    )
+    rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in facts)
+    return f'<table class="findings">{rows}</table>'
+
+
+def _compared(partitions: Sequence[PartitionOutcome]) -> str:
+    """Every partition, with the offsets of each replica."""
+    rows = "".join(
+        f"<tr><td>{escape(partition.partition)}</td><td>{len(partition.findings) or 'none'}</td>"
+        f"<td>{_coverage(partition)}</td><td>{'<br>'.join(map(_offsets, partition.replicas))}</td></tr>"
+        for partition in partitions
+    )
+    head = "<tr><th>partition</th><th>findings</th><th>compared</th><th>replicas</th></tr>"
+    return f'<h2>What was compared</h2><table class="findings">{head}{rows}</table>'
+
+
+def _coverage(partition: PartitionOutcome) -> str:
+    if partition.coverage is None:
+        return "nothing"
+    return f"{units.count(partition.coverage.keys, 'key')} below offset {partition.coverage.below}"
+
+
+def _offsets(replica: AuditedReplica) -> str:
+    return (
+        f"{escape(replica.name)}: [{replica.log_start}, {replica.log_end}), LSO {replica.lso}, "
+        f"{units.count(replica.records, 'record')}, {units.count(replica.live_keys, 'live key')}"
     )
 
 
@@ -55,7 +103,7 @@ def _partition(partition: PartitionOutcome) -> str:
         )
     parts += [f"<p>Not covered: {escape(text)}</p>" for text in partition.problems]
     parts += [
-        f"<p>{escape(risk.replica)} is {risk.behind} offsets behind; from {risk.unsafe_ms} ms (since 1970) on, "
+        f"<p>{escape(risk.replica)} is {units.count(risk.behind, 'offset')} behind; from {units.moment(risk.unsafe_ms)} on, "
         "something that it has not copied yet may be removed.</p>"
         for risk in partition.forecast
     ]

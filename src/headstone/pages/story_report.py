@@ -1,6 +1,6 @@
 """The demo's report: one HTML page that needs nothing else, with the tour as a table and the stories as drawings.
 
-A pure function of what was measured and told. The words and the order of the page are here, its looks in `page_style`,
+A pure function of what was measured and told. The words and the order of the page are here, its styles in `style`,
 its drawings in `drawing` and `watermark_chart`. All text from outside is escaped.
 """
 

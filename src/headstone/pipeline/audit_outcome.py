@@ -1,48 +1,94 @@
-"""From what the tasks of an audit found to its outcome: findings with what to do about them, forecast, proofs of keys.
+"""From what the tasks of an audit found to its outcome: the judgement of each partition, forecast, proofs of keys.
 
-Adds up shares and asks `audit/` what it means; reads nothing.
+A judgement is made here only: people are told it as part of an outcome, the guard makes verdicts of it
+(`guard/verification/verdicts.py`). Adds up shares and asks `divergence/` what it means; reads nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from headstone.audit.advice import forecast
-from headstone.audit.outcome import AuditedReplica, AuditOutcome, Coverage, KeyProof, PartitionOutcome
-from headstone.pipeline.auditing import PartitionAudit, findings_of
+from headstone.divergence.advice import forecast
+from headstone.divergence.identity import Pair, different_contents
+from headstone.divergence.outcome import AuditedReplica, AuditOutcome, AuditRun, Coverage, KeyProof, PartitionOutcome
+from headstone.divergence.verdicts import Finding
+from headstone.pipeline.auditing import PartitionAudit, findings_of, uncompared
 
 ABSENT = "absent"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What one partition's audit came to."""
+
+    audited: PartitionAudit
+    findings: tuple[Finding, ...]
+    problems: tuple[str, ...]
+    """Why it could not be compared, or not all of it."""
+    different: str | None
+    """Why these are not replicas of one partition: findings about them would mean nothing, and nothing is advised."""
+    incomplete: str | None
+    """Why no replica that was read is known to be right, whichever it is."""
+    uncompared: Mapping[str, str]
+    """Replicas that were compared with no other, and why: nothing is known of them, or not yet."""
+
+
+def judgement_of(audited: PartitionAudit) -> Judgement:
+    different = audited.different or different_contents(_pairs(audited))
+    problems = tuple(problem for problem in audited.problems if problem != audited.different)
+    unexplained = None if different is not None else _unexplained(audited)
+    return Judgement(
+        audited=audited, findings=tuple(findings_of(audited)) if different is None else (), different=different,
+        problems=problems if unexplained is None else (*problems, unexplained), incomplete=unexplained,
+        uncompared=uncompared(audited.results),
+    )  # fmt: skip
+
+
 def outcome_of(
-    audits: Sequence[PartitionAudit], wanted: Sequence[bytes], *, now_ms: int, delete_retention_ms: int
+    judgements: Sequence[Judgement], wanted: Sequence[bytes], *, run: AuditRun, delete_retention_ms: int
 ) -> AuditOutcome:
-    """wanted: keys to prove. The clock and delete.retention.ms are for the forecast."""
+    """wanted: keys to prove. The run's clock and delete.retention.ms are for the forecast."""
     partitions = (
-        partition_outcome(audited, now_ms=now_ms, delete_retention_ms=delete_retention_ms) for audited in audits
+        _partition_outcome(judgement, now_ms=run.time_ms, delete_retention_ms=delete_retention_ms)
+        for judgement in judgements
     )
+    audits = [judgement.audited for judgement in judgements]
     proofs = [proof for key in wanted for proof in _proofs(audits, key)]
-    return AuditOutcome(partitions=tuple(partitions), proofs=tuple(proofs))
+    return AuditOutcome(run=run, partitions=tuple(partitions), proofs=tuple(proofs))
 
 
-def partition_outcome(audited: PartitionAudit, *, now_ms: int, delete_retention_ms: int) -> PartitionOutcome:
-    problems, unread = tuple(audited.problems), tuple(audited.unread)
-    if not audited.results:
-        return PartitionOutcome(partition=audited.partition, coverage=None, problems=problems, unread=unread)
-    first = audited.results[0]
-    unexplained = sum(result.compared.unexplained for result in audited.results)
-    if unexplained:
-        problems = (*problems, f"{unexplained} more keys differ and were not explained")
+def _partition_outcome(judgement: Judgement, *, now_ms: int, delete_retention_ms: int) -> PartitionOutcome:
+    audited, different = judgement.audited, judgement.different
+    coverage, risks = None, []
+    if audited.results:
+        first = audited.results[0]
+        coverage = Coverage(
+            below=first.below, keys=sum(result.compared.keys for result in audited.results),
+            keys_unsaid=sum(result.compared.unsaid for result in audited.results),
+        )  # fmt: skip
+        if different is None:
+            risks = forecast(first.facts, now_ms=now_ms, delete_retention_ms=delete_retention_ms)
     return PartitionOutcome(
-        partition=audited.partition,
-        coverage=Coverage(below=first.below, keys=sum(result.compared.keys for result in audited.results)),
-        replicas=_replicas(audited),
-        findings=tuple(findings_of(audited)),
-        forecast=tuple(forecast(first.facts, now_ms=now_ms, delete_retention_ms=delete_retention_ms)),
-        problems=problems,
-        unread=unread,
-    )
+        partition=audited.partition, coverage=coverage, replicas=_replicas(audited) if audited.results else (),
+        findings=judgement.findings, forecast=tuple(risks), problems=judgement.problems, unread=tuple(audited.unread),
+        different=different,
+    )  # fmt: skip
+
+
+def _unexplained(audited: PartitionAudit) -> str | None:
+    unexplained = sum(result.compared.unexplained for result in audited.results)
+    return f"{unexplained} more keys differ and were not explained" if unexplained else None
+
+
+def _pairs(audited: PartitionAudit) -> dict[Pair, tuple[int, int]]:
+    """Over all shares of the keys."""
+    pairs: dict[Pair, tuple[int, int]] = {}
+    for result in audited.results:
+        for names, (common, differing) in result.compared.pairs.items():
+            before = pairs.get(names, (0, 0))
+            pairs[names] = (before[0] + common, before[1] + differing)
+    return pairs
 
 
 def _replicas(audited: PartitionAudit) -> tuple[AuditedReplica, ...]:

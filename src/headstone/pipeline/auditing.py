@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from headstone.audit.comparison import Compared, compare
-from headstone.audit.findings import Difference
-from headstone.audit.frozen import Frozen, frozen_transactions
-from headstone.audit.verdicts import Finding, Placement, of_difference, of_frozen, with_repairs
-from headstone.audit.views import (
+from headstone.divergence.comparison import Compared, compare
+from headstone.divergence.findings import Difference
+from headstone.divergence.frozen import Frozen, frozen_transactions
+from headstone.divergence.verdicts import Finding, Placement, of_difference, of_frozen, with_repairs
+from headstone.divergence.views import (
     MARKER,
     ROW,
     SPAN,
@@ -30,21 +30,25 @@ from headstone.audit.views import (
     visible,
 )
 from headstone.errors import CorruptLog, UsageError
-from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, META_PROPERTIES, PARTITION_METADATA, read_offsets
+from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, read_offsets
 from headstone.log.columns import KEY_AT, KEY_SIZE, OFFSET, VALUE_SIZE, decode
-from headstone.log.directory import METADATA_TOPIC, PartitionDir, list_segments
+from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.layout import ABORT, COMMIT, DELETE_HORIZON, EMPTIED, TRANSACTIONAL
 from headstone.log.reading import Payloads, batch_at
 from headstone.pipeline.engine import Engine
+from headstone.pipeline.inputs import bytes_of
 from headstone.pipeline.planning import Surveyed, survey_each
 from headstone.pipeline.progress import Board, Meter
+from headstone.pipeline.replica_ids import broker_of, ids_differ
 from headstone.pipeline.row_spool import RowSpool
+from headstone.pipeline.runner import Runner
 from headstone.retention.keys import HashKey, siphash_spans
 from headstone.retention.passes import PieceReader
 from headstone.retention.survey import PartitionSurvey
 from headstone.retention.transactions import ABORTED, CONTROL_NEEDED, OPEN
 
 TASK_BYTES = 1 << 30
+TOO_FEW = "nothing could be compared: fewer than two replicas could be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,7 @@ class Counts:
     aborted: int = 0
     open: int = 0
     control: int = 0
+    keyless: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,87 +85,112 @@ class AuditWork:
     """Keys to prove."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShareResult:
     compared: Compared
-    frozen: list[Frozen]
+    frozen: tuple[Frozen, ...]
     facts: tuple[ReplicaFacts, ...]
     counts: tuple[Counts, ...]
     below: int
-    keys: dict[tuple[int, int], bytes]
+    keys: Mapping[tuple[int, int], bytes]
     """Of the differences, by their digests."""
-    proofs: list[tuple[bytes, dict[str, str]]] = field(default_factory=list)
+    keyed: frozenset[str]
+    """Replicas that have records with keys, replicated for sure."""
+    proofs: tuple[tuple[bytes, Mapping[str, str]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """One partition: its shares, and replicas that could not be read, with the reason."""
 
-    shares: list[ShareResult]
-    unread: dict[str, str]
+    shares: tuple[ShareResult, ...]
+    unread: Mapping[str, str]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAudit:
     partition: str
-    replicas: tuple[Replica, ...]
-    results: list[ShareResult]
-    problems: list[str]
+    replicas: tuple[Replica, ...] = ()
+    results: tuple[ShareResult, ...] = ()
+    problems: tuple[str, ...] = ()
     """Why it could not be compared, or not all of it."""
-    unread: list[str] = field(default_factory=list)
+    unread: tuple[str, ...] = ()
     """Replicas that could not be read: nothing is known of them."""
-    brokers: dict[str, int | None] = field(default_factory=dict)
+    brokers: Mapping[str, int | None] = field(default_factory=dict)
     """Of all replicas, also those that could not be read: by its name, if that is a number, or by what its log directory says;
     None if nothing does."""
-    producers: dict[str, tuple[ProducerSaid, ...]] = field(default_factory=dict)
+    producers: Mapping[str, tuple[ProducerSaid, ...]] = field(default_factory=dict)
     """By replica, where it was asked: what its broker says of producers."""
+    different: str | None = None
+    """Why these are logs of different partitions, by their ids: then nothing was compared."""
+
+
+Groups = Mapping[str, Sequence[tuple[str, PartitionDir]]]
+"""Partitions by name, each with its replicas: (name, directory)."""
+
+
+def audit_by(runner: Runner, groups: Groups, *, wanted: Sequence[bytes] = ()) -> tuple[PartitionAudit, ...]:
+    """By an engine that suits their size. wanted: keys to prove."""
+    size = bytes_of([directory for members in groups.values() for _, directory in members])
+    with runner.engine(size) as engine, runner.progress() as progress:
+        engine.begin()
+        return audit(groups, engine, wanted=wanted, board=progress.board)
 
 
 def audit(
-    groups: dict[str, list[tuple[str, PartitionDir]]],
-    engine: Engine,
-    *,
-    wanted: Sequence[bytes] = (),
-    board: Board | None = None,
-) -> list[PartitionAudit]:
-    """groups: partition name to its replicas, (name, directory) each."""
-    audits: list[PartitionAudit] = []
-    works: list[AuditWork] = []
+    groups: Groups, engine: Engine, *, wanted: Sequence[bytes] = (), board: Board | None = None
+) -> tuple[PartitionAudit, ...]:
+    """wanted: keys to prove."""
     hash_key = HashKey.random()
     directories = [directory for _, members in sorted(groups.items()) for _, directory in members]
     surveys = dict(zip(directories, survey_each(directories, engine), strict=True))
-    for partition, members in sorted(groups.items()):
-        replicas, unread = _surveyed(members, surveys)
-        problems = [f"{name}: {why}" for name, why in unread.items()]
-        if len(members) < 2:
-            problems.append(f"{partition}: only {members[0][0]} has it, there is nothing to compare it with")
-        if len(replicas) > 1:
-            shares = _shares(replicas)
-            works.append(AuditWork(replicas=replicas, hash_key=hash_key, shares=shares, wanted=tuple(wanted)))
-        elif len(members) > 1:
-            problems.append("nothing could be compared: fewer than two replicas could be read")
-        audits.append(
-            PartitionAudit(
-                partition=partition,
-                replicas=replicas,
-                results=[],
-                problems=problems,
-                unread=list(unread),
-                brokers={name: int(name) if name.isdigit() else _broker(directory) for name, directory in members},
-            )
+    audits = [_before_reading(partition, members, surveys) for partition, members in sorted(groups.items())]
+    works = {
+        audited.partition: AuditWork(
+            replicas=audited.replicas, hash_key=hash_key, shares=_shares(audited.replicas), wanted=tuple(wanted)
         )
-    by_name = {one.partition: one for one in audits}
+        for audited in audits
+        if audited.different is None and len(audited.replicas) > 1
+    }
     if board is not None:
-        board.expect(sum(s.size for work in works for replica in work.replicas for s in replica.survey.segments))
-    for work, result in zip(works, engine.each(audit_partition, works, board), strict=True):
-        audited = by_name[work.replicas[0].directory.name]
-        audited.problems += [f"{name}: {why}" for name, why in result.unread.items()]
-        audited.unread += result.unread
-        audited.results.extend(result.shares)
-        audited.problems += _not_compared(result.shares[0].facts) if result.shares else [
-            "nothing could be compared: fewer than two replicas could be read"
-        ]  # fmt: skip
-    return audits
+        board.expect(
+            sum(s.size for work in works.values() for replica in work.replicas for s in replica.survey.segments)
+        )
+    results = dict(zip(works, engine.each(audit_partition, list(works.values()), board), strict=True))
+    return tuple(
+        _with_result(audited, results[audited.partition]) if audited.partition in results else audited
+        for audited in audits
+    )
+
+
+def _before_reading(
+    partition: str,
+    members: Sequence[tuple[str, PartitionDir]],
+    surveys: Mapping[PartitionDir, Surveyed | Exception],
+) -> PartitionAudit:
+    """What ids and headers tell, and why the records are not to be compared, if they are not."""
+    different = ids_differ(members)
+    replicas, unread = _surveyed(members, surveys)
+    problems = [f"{name}: {why}" for name, why in unread.items()]
+    if len(members) < 2:
+        problems.append(f"{partition}: only {members[0][0]} has it, there is nothing to compare it with")
+    if different is not None:
+        problems.append(different)
+    elif len(replicas) < 2 <= len(members):
+        problems.append(TOO_FEW)
+    return PartitionAudit(
+        partition=partition, replicas=replicas, problems=tuple(problems), unread=tuple(unread), different=different,
+        brokers={name: int(name) if name.isdigit() else broker_of(directory) for name, directory in members},
+    )  # fmt: skip
+
+
+def _with_result(audited: PartitionAudit, result: TaskResult) -> PartitionAudit:
+    problems = [f"{name}: {why}" for name, why in result.unread.items()]
+    missing = dict.fromkeys(uncompared(result.shares).values()) if result.shares else (TOO_FEW,)
+    return replace(
+        audited, results=result.shares, unread=(*audited.unread, *result.unread),
+        problems=(*audited.problems, *problems, *missing),
+    )  # fmt: skip
 
 
 def findings_of(audited: PartitionAudit) -> list[Finding]:
@@ -182,13 +212,26 @@ def findings_of(audited: PartitionAudit) -> list[Finding]:
     return with_repairs(findings, doubtful, placement)
 
 
-def _not_compared(facts: Sequence[ReplicaFacts]) -> list[str]:
-    """A partition that has something, but on one replica at most something that is replicated for sure."""
+def uncompared(shares: Sequence[ShareResult]) -> dict[str, str]:
+    """Replicas that were compared with no other one, and why, if they have something: of all if only one has anything that is
+    replicated for sure; and those of which no key and no offset could be set against another's."""
+    if not shares:
+        return {}
+    facts = shares[0].facts
     reached = [one.name for one in facts if one.trusted_end > one.log_start]
-    if len(reached) > 1 or all(one.log_end == one.log_start for one in facts):
-        return []
-    who = f"only {reached[0]}" if reached else "no replica"
-    return [f"nothing could be compared: {who} has records below its high watermark"]
+    if len(reached) < 2 and any(one.log_end > one.log_start for one in facts):
+        who = f"only {reached[0]}" if reached else "no replica"
+        return dict.fromkeys(
+            (one.name for one in facts), f"nothing could be compared: {who} has records below its high watermark"
+        )
+    taking_part = set[str]().union(*(share.compared.taking_part for share in shares))
+    keyed = set[str]().union(*(share.keyed for share in shares))
+    return {
+        name: f"{name}: nothing of it could be compared: no other replica has a record at the same offset, or can say "
+        "something about the same key; if it only lags, audit again when it has caught up"
+        for name in reached
+        if name in keyed - taking_part
+    }
 
 
 def _surveyed(
@@ -197,40 +240,25 @@ def _surveyed(
     """The replicas, and why the others could not be read."""
     replicas: list[Replica] = []
     unread: dict[str, str] = {}
-    ids = {topic_id for _, directory in members if (topic_id := _topic_id(directory)) is not None}
-    if len(ids) > 1:
-        raise UsageError(
-            f"{members[0][1].name}: different topics of the same name, not replicas of one (topic ids {', '.join(sorted(ids))})"
-        )
     for name, directory in members:
         surveyed = surveys[directory]
-        if isinstance(surveyed, UsageError):
-            raise surveyed
         if isinstance(surveyed, Exception):
             unread[name] = str(surveyed)
             continue
-        high, clean = (
-            read_offsets(directory.log_dir / file).get(directory.topic_partition) for file in (HIGH_WATERMARK, CLEANER)
-        )
+        try:
+            high, clean = (
+                read_offsets(directory.log_dir / file).get(directory.topic_partition)
+                for file in (HIGH_WATERMARK, CLEANER)
+            )
+        except UsageError as error:
+            unread[name] = str(error)
+            continue
         replicas.append(
             Replica(
                 name=name, directory=directory, survey=surveyed[0], high_watermark=high, first_dirty=clean,
             )
         )  # fmt: skip
     return tuple(replicas), unread
-
-
-def _broker(directory: PartitionDir) -> int | None:
-    path = directory.log_dir / META_PROPERTIES
-    pairs = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line) if path.exists() else {}
-    number = pairs.get("node.id", pairs.get("broker.id"))
-    return int(number) if number is not None and number.strip().isdigit() else None
-
-
-def _topic_id(directory: PartitionDir) -> str | None:
-    path = directory.path / PARTITION_METADATA
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("topic_id:")), None)
 
 
 def _shares(replicas: tuple[Replica, ...]) -> int:
@@ -252,7 +280,7 @@ def audit_partition(work: AuditWork, meter: Meter) -> TaskResult:
                 continue
             read.append((facts, tally, spool))
         shares = [_audit_share(work, share, read) for share in range(work.shares)] if len(read) > 1 else []
-    return TaskResult(shares=shares, unread=unread)
+    return TaskResult(shares=tuple(shares), unread=unread)
 
 
 def _audit_share(
@@ -264,15 +292,16 @@ def _audit_share(
     names = {replica.name: replica for replica in work.replicas}
     keys = {(one.key, one.key_high): _key_of(names, one) for one in compared.differences}
     counts = tuple(Counts(**tally, live_keys=_live(one)) for (_, tally, _), one in zip(read, rows, strict=True))
-    result = ShareResult(
-        compared=compared, frozen=frozen_transactions(facts) if share == 0 else [], facts=facts, counts=counts,
-        below=sorted(one.stable_end for one in facts)[-2], keys=keys,
-    )  # fmt: skip
+    proofs = []
     for key in work.wanted:
         low, high = (int(part) for part in _digest(key, work.hash_key))
         if high % work.shares == share:
-            result.proofs.append((key, {one.facts.name: _state(one, low, high) for one in rows}))
-    return result
+            proofs.append((key, {replica.facts.name: _state(replica, low, high) for replica in rows}))
+    return ShareResult(
+        compared=compared, frozen=tuple(frozen_transactions(facts)) if share == 0 else (), facts=facts, counts=counts,
+        below=sorted(replica.stable_end for replica in facts)[-2], keys=keys, proofs=tuple(proofs),
+        keyed=frozenset(one.facts.name for one in rows if (one.rows["offset"] < one.facts.trusted_end).any()),
+    )  # fmt: skip
 
 
 def _digest(key: bytes, hash_key: HashKey) -> Any:
@@ -305,8 +334,8 @@ def _key_of(replicas: dict[str, Replica], difference: Difference) -> bytes:
 
 def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) -> tuple[ReplicaFacts, dict[str, int]]:
     markers, bare, spans, stamps = ([np.zeros(0, dtype=kind)] for kind in (MARKER, MARKER, SPAN, STAMP))
-    tally = {"records": 0, "tombstones": 0, "aborted": 0, "open": 0, "control": 0}
-    reader, payloads = PieceReader(), Payloads()
+    tally = {"records": 0, "tombstones": 0, "aborted": 0, "open": 0, "control": 0, "keyless": 0}
+    reader, payloads = PieceReader(may_grow=True), Payloads()
     for number, segment in enumerate(replica.survey.segments):
         for piece in reader.pieces(segment, backwards=False):
             batches, roles = piece.chunk.batches, piece.roles
@@ -328,6 +357,7 @@ def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) ->
             stamps.append(stamp)
             for content, record_spans in decode(piece.chunk, np.flatnonzero(data & (counts > 0)), payloads):
                 tally["tombstones"] += int((record_spans[:, VALUE_SIZE] < 0).sum())
+                tally["keyless"] += int((record_spans[:, KEY_SIZE] < 0).sum())
                 spool.add(_rows(number, piece, content, record_spans, hash_key))
             meter.add(piece.chunk.data.size, piece.records)
     survey = replica.survey
@@ -382,6 +412,6 @@ def replicas_of(directories: Sequence[tuple[str, Sequence[PartitionDir]]]) -> di
     groups: dict[str, list[tuple[str, PartitionDir]]] = {}
     for name, partitions in directories:
         for directory in partitions:
-            if directory.topic != METADATA_TOPIC and list_segments(directory):
+            if directory.topic != METADATA_TOPIC:
                 groups.setdefault(directory.name, []).append((name, directory))
     return groups

@@ -10,14 +10,14 @@ import os
 import secrets
 import shutil
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headstone import units
 from headstone.errors import UsageError
 from headstone.log import checkpoints
-from headstone.log.checkpoints import sync_directory, write_offsets
+from headstone.log.checkpoints import write_atomically, write_offsets
 from headstone.log.directory import (
     CLEANED,
     INDEX,
@@ -25,9 +25,12 @@ from headstone.log.directory import (
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     TIME_INDEX,
+    UNFINISHED,
     PartitionDir,
     is_broker_directory,
     numbered,
+    refuse_broker_directory,
+    refuse_inside_broker_directory,
     was_stopped_cleanly,
 )
 from headstone.log.failpoint import reach
@@ -41,9 +44,10 @@ from headstone.pipeline.work import GroupResult, PartitionWork
 from headstone.retention import verdicts
 from headstone.retention.ranges import RetainedSegment, deletable, largest_timestamp
 from headstone.retention.survey import SegmentSurvey
+from headstone.storage.durable import sync_directory
 from headstone.storage.places import Place, children, local
 from headstone.storage.stores import is_remote
-from headstone.storage.uploads import copy_whole
+from headstone.storage.uploads import copy_whole, write_whole
 
 WORK_PREFIX = ".headstone-w"
 """The letter keeps a name of digits from looking like a partition."""
@@ -150,7 +154,9 @@ def commit_in_place(done: Finished) -> int:
 
 
 def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
-    """Completes the partition's folder in the work directory and renames it into `out`: it appears whole or not at all."""
+    """Completes the partition's folder in the work directory and renames it into `out`: it appears whole or not at all.
+
+    A sign in it says that the checkpoints may lack it, until the caller takes it away."""
     directory = done.candidate.directory
     for output, base in done.outputs_with_source:
         for suffix in output.suffixes:
@@ -160,18 +166,20 @@ def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     finals = {numbered(output.base, suffix) for output in done.outputs for suffix in output.suffixes}
     for lost_attempt in [path for path in work_dir.iterdir() if path.name not in finals]:
         lost_attempt.unlink()
+    sizes = carried_sizes(done)
     for file in [*carried_files(done), *accompanying_files(done)]:
-        copy_owned(file, work_dir / file.name)
+        copy_owned(file, work_dir / file.name, size=sizes.get(file.name))
     _snapshot_at_end(done, work_dir)
     gone = deleted_by_retention(done)
     if gone and len(gone) == len(done.bases):
         _empty_segment(work_dir, done.candidate.survey.log_end, "", done.candidate.survey.active.file.path)
-    remove_segments(work_dir, gone)
+    if gone:
+        remove_segments(work_dir, gone)
     own_as(work_dir, directory.path)
+    write_whole(work_dir / UNFINISHED, b"")
     sync_directory(work_dir)
     reach(f"rename {work_dir} to {out / directory.name}")
     os.rename(work_dir, out / directory.name)
-    sync_directory(out)
     return start_after(done, gone)
 
 
@@ -278,6 +286,12 @@ def carried_files(done: Finished) -> list[Place]:
     return [file for file in files if file.exists()]
 
 
+def carried_sizes(done: Finished) -> dict[str, int]:
+    """Of their logs, by name. What a running broker has appended since the survey is not part of this moment, and nobody has
+    checked it."""
+    return {numbered(segment.base, LOG): segment.size for segment in done.carried}
+
+
 def accompanying_files(done: Finished) -> list[Place]:
     """What else belongs to the partition afterwards: epochs, its topic's id, and the snapshots of what was not rewritten."""
     snapshots = {*(segment.base for segment in done.carried), done.candidate.survey.log_end}
@@ -287,8 +301,8 @@ def accompanying_files(done: Finished) -> list[Place]:
     return [file for file in files if file.exists()]
 
 
-def copy_owned(source: Place, target: Path) -> None:
-    copy_whole(source, target)
+def copy_owned(source: Place, target: Path, *, size: int | None = None) -> None:
+    copy_whole(source, target, size=size)
     own_as(target, source)
 
 
@@ -299,27 +313,29 @@ def own_as(path: Path, model: Place) -> None:
 
 
 def copy_broker_files(sources: Sequence[Place], out: Path, *, clean: bool) -> None:
-    """What a broker looks for in its log directory beside partitions; the sign of a clean stop comes last."""
+    """What a broker looks for in its log directory beside partitions: without meta.properties it does not start, and the sign
+    of a clean stop comes last."""
     for source in sources:
         for name in (
-            checkpoints.META_PROPERTIES,
             checkpoints.BOOTSTRAP,
+            checkpoints.META_PROPERTIES,
             *([checkpoints.CLEAN_SHUTDOWN] if clean else []),
         ):
             if (source / name).exists() and not (out / name).exists():
-                copy_owned(source / name, out / name)
+                write_atomically(out / name, (source / name).read_bytes())
+                own_as(out / name, source / name)
         for name in (path.name for path in out.glob("*-checkpoint")):
             own_as(out / name, source / name if (source / name).exists() else source)
-    sync_directory(out)
 
 
-def is_clean_with(out: Path, sources: Sequence[Place]) -> bool:
-    """Whether all that `out` will hold comes from brokers that stopped cleanly; its sign is taken back if not."""
-    empty = not any(child.is_dir() for child in out.iterdir())
+def is_clean_with(out: Path, sources: Sequence[Place], *, own: Collection[str]) -> bool:
+    """Whether all that `out` will hold comes from brokers that stopped cleanly; its sign is taken back if not.
+
+    own: folders that an earlier run of the same command has made of these sources."""
+    empty = not any(child.is_dir() and child.name not in own for child in out.iterdir())
     clean = all(map(was_stopped_cleanly, sources)) and (empty or was_stopped_cleanly(out))
     if not clean and was_stopped_cleanly(out):
         (out / checkpoints.CLEAN_SHUTDOWN).unlink()
-        sync_directory(out)
     return clean
 
 
@@ -328,23 +344,23 @@ def refuse_keyless(done: Finished) -> None:
     lost = sum(group.reasons[verdicts.BY_KEYLESS] for group in done.groups)
     if lost and is_broker_directory(done.candidate.directory.log_dir):
         raise UsageError(
-            f"{done.candidate.directory.path}: {lost} records without a key would be dropped; if the topic's cleanup.policy is "
-            "compact pass --drop-keyless, else name only compacted topics with --topic"
+            f"{done.candidate.directory.path}: {units.count(lost, 'record')} without a key would be dropped; if the "
+            "topic's cleanup.policy is "
+            "compact say --drop-keyless (drop_keyless in a program), else name only compacted topics"
         )
 
 
-def copy_untouched(directories: Sequence[PartitionDir], out: Path) -> None:
-    """Partitions that are not compacted: each appears whole or not at all, with what the checkpoints say of it."""
-    for directory in directories:
-        copy = out / (WORK_PREFIX + secrets.token_hex(6))
-        try:
-            _copy_folder(directory.path, copy)
-            reach(f"rename {copy} to {out / directory.name}")
-            os.rename(copy, out / directory.name)
-        finally:
-            shutil.rmtree(copy, ignore_errors=True)
-    sync_directory(out)
-    note_untouched(CheckpointBook(out), directories)
+def copy_untouched(directory: PartitionDir, out: Path) -> None:
+    """A partition that is not compacted appears whole or not at all, with the sign that `commit_to` leaves."""
+    copy = out / (WORK_PREFIX + secrets.token_hex(6))
+    try:
+        _copy_folder(directory.path, copy)
+        write_whole(copy / UNFINISHED, b"")
+        sync_directory(copy)
+        reach(f"rename {copy} to {out / directory.name}")
+        os.rename(copy, out / directory.name)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def _copy_folder(source: Place, target: Path) -> None:
@@ -383,20 +399,19 @@ def refuse_inside_inputs(out: Place, directories: Sequence[PartitionDir]) -> Non
     }
     for above in _with_parents(out.resolve() if isinstance(out, Path) else out):
         if above in inputs:
-            raise UsageError(f"--out {out} lies inside the input {above}; name a directory elsewhere")
+            raise UsageError(f"the output {out} lies inside the input {above}; name a directory elsewhere")
 
 
-def refuse_existing(out: Place, directories: Sequence[PartitionDir]) -> None:
-    """Nothing that is there is overwritten, and no partition has two origins."""
-    names = Counter(directory.name for directory in directories)
-    twice = sorted(name for name, times in names.items() if times > 1)
-    if twice:
-        raise UsageError(
-            f"{twice[0]} was found in more than one input; compact the replicas one log directory at a time"
-        )
-    for name in names:
-        if (out / name).exists():
-            raise UsageError(f"{out / name} exists already; name an empty --out directory")
+def refuse_foreign_broker_directory(out: Path, sources: Sequence[Place], *, own: bool) -> None:
+    """A broker starts from an output, which therefore looks like a broker's. It is ours if it says so, or if it has a source's
+    identity."""
+    refuse_inside_broker_directory(out, instead="name a directory elsewhere")
+    identity = out / checkpoints.META_PROPERTIES
+    if own or not identity.exists():
+        return
+    copies = (source / checkpoints.META_PROPERTIES for source in sources)
+    if not any(copy.exists() and copy.read_bytes() == identity.read_bytes() for copy in copies):
+        refuse_broker_directory(out, instead="name a directory elsewhere")
 
 
 def _with_parents(place: Place) -> Iterator[Place]:
@@ -409,6 +424,14 @@ def _with_parents(place: Place) -> Iterator[Place]:
 def remove_work_dirs(directory: Path) -> None:
     for leftover in directory.glob(WORK_PREFIX + "*"):
         remove_work_dir(leftover)
+
+
+def remove_folder(folder: Path) -> None:
+    """A partition's folder in an output of ours goes by one rename, so that it is never there in part."""
+    doomed = folder.parent / (WORK_PREFIX + secrets.token_hex(6))
+    reach(f"rename {folder.name} to {doomed.name}")
+    os.rename(folder, doomed)
+    remove_work_dir(doomed)
 
 
 def remove_work_dir(place: Path) -> None:

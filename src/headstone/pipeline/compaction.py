@@ -11,29 +11,33 @@ import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.log.directory import find_partitions
 from headstone.pipeline.commit import Finished
 from headstone.pipeline.engine import Engine
-from headstone.pipeline.memory import TASK_MEMORY_BYTES
+from headstone.pipeline.failed_partition import FailedPartition
+from headstone.pipeline.machine import AUTO, TASK_MEMORY_BYTES, WHOLE
 from headstone.pipeline.new_objects import NewObjects
+from headstone.pipeline.output_record import Command
 from headstone.pipeline.planning import Candidate, as_candidate, partition_work, pass_over, survey_each, survey_peers
-from headstone.pipeline.progress import Board, ProgressLine
+from headstone.pipeline.progress import BYTES_READ_TWICE, Board, ProgressLine
 from headstone.pipeline.report import PartitionReport, partition_report
 from headstone.pipeline.selection import Selection, refuse_wrong_clock, select
-from headstone.pipeline.sinks import InPlace, NewDirectory, Sink, WorkDirs
+from headstone.pipeline.sinks import InPlace, NewDirectory, Sink
 from headstone.pipeline.transfers import run_transfers
 from headstone.pipeline.work import PartitionWork, TaskResult, bounded_map, compact_whole
 from headstone.retention import keys
 from headstone.retention.keys import HashKey
-from headstone.retention.passes import CleaningPass
 from headstone.retention.policy import Policy
 from headstone.retention.ranges import dirty_segments
 from headstone.retention.settings import with_settings
 from headstone.storage.access import FROM_ENVIRONMENT, Access
 from headstone.storage.places import ObjectPlace, Place
+from headstone.storage.stores import is_remote
+from headstone.units import count
 
 SHUFFLE_BYTES_MIN = 1 << 30
 """Below this, splitting a partition over tasks costs more than it gains."""
@@ -71,26 +75,31 @@ class CompactionRequest:
     drop_keyless: bool = False
     force_offline: bool = False
     dry_run: bool = False
-    path: str = "auto"
-    """auto, whole (one task per partition) or shuffle."""
+    path: str = AUTO
     task_memory_bytes: int = TASK_MEMORY_BYTES
-    parallelism: int = 2
     progress: bool = True
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedPartition:
-    """A partition that is as it was, in place, or not in the output."""
-
-    partition: str
-    error: Exception
+    @property
+    def has_watermarks(self) -> bool:
+        """Whether any tombstone or marker may go because of its age: by time alone all may."""
+        return bool(self.peers) or self.policy.tombstones_below > 0 or self.policy.markers_below > 0
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactionResult:
     partitions: list[PartitionReport] = field(default_factory=list)
     failed: list[FailedPartition] = field(default_factory=list)
+    done_before: list[str] = field(default_factory=list)
+    """Partitions of the output that an earlier run of the same command has finished."""
     seconds: float = 0.0
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "partitions": [partition.as_json() for partition in self.partitions],
+            "failed": [failure.as_json() for failure in self.failed],
+            "done_before": self.done_before,
+            "seconds": round(self.seconds, 3),
+        }
 
 
 def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> CompactionResult:
@@ -99,11 +108,12 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
     everything = find_partitions(request.paths, request.access)
     paths = tuple(map(str, request.paths))
     selection = select(everything, paths=paths, topics=request.topics, all_topics=request.all_topics, tell=tell)
-    result = CompactionResult()
+    result = CompactionResult(failed=list(selection.failed))
     sink = sink_of(request)
     with ExitStack() as stack:
         if not request.dry_run:
-            sink.hold(selection.wanted, everything, stack, tell)
+            finished = sink.hold(selection.wanted, everything, stack, tell)
+            selection, result.done_before = selection.without(finished), sorted(finished)
             engine.begin()
         candidates = _candidates(selection, request, engine, result.failed)
         for c in candidates:
@@ -116,7 +126,9 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
         else:
             _run(candidates, _Run(request, engine, sink, HashKey.random(), chosen), result, tell)
             sink.complete(selection.left, everything, engine, failed=bool(result.failed))
-    if result.failed and not result.partitions:
+    if result.failed and not result.partitions and not result.done_before:
+        for failure in result.failed[1:]:
+            tell(f"{failure.partition}: NOT compacted: {failure.text}")
         raise result.failed[0].error
     result.seconds = time.monotonic() - started
     return result
@@ -126,15 +138,32 @@ def sink_of(request: CompactionRequest) -> Sink:
     if request.out is None:
         return InPlace(force_offline=request.force_offline, drop_keyless=request.drop_keyless)
     if isinstance(request.out, ObjectPlace):
-        return NewObjects(request.out, clean=request.clean)
-    return NewDirectory(request.out)
+        return NewObjects(request.out, clean=request.clean, command=_command_of(request))
+    return NewDirectory(request.out, _command_of(request))
+
+
+def _command_of(request: CompactionRequest) -> Command:
+    """What decides about the output; a clock that nobody has given goes on between two runs."""
+    policy = asdict(request.policy)
+    if not request.clock_given:
+        del policy["now_ms"]
+    return {
+        "paths": sorted(map(_absolute, request.paths)), "peers": sorted(map(_absolute, request.peers)),
+        "topics": sorted(request.topics), "all_topics": request.all_topics, "eligible": request.eligible_only,
+        "dirty_from": request.dirty_from, "drop_keyless": request.drop_keyless,
+        "settings_from_cluster": sorted(request.settings_from_cluster), **policy,
+    }  # fmt: skip
+
+
+def _absolute(given: str | Place) -> str:
+    return str(given).rstrip("/") if is_remote(str(given)) else str(Path(str(given)).resolve())
 
 
 def tell_choice(candidate: Candidate, request: CompactionRequest, tell: Tell) -> None:
     name = candidate.directory.name
     for note in candidate.notes:
         tell(f"{name}: {note}")
-    if request.eligible_only or request.dry_run:
+    if request.eligible_only and not request.dry_run:
         tell(f"{name}: {'chosen' if candidate.eligibility.eligible else 'not chosen'}: {candidate.eligibility.reason}")
 
 
@@ -172,25 +201,27 @@ class _Run:
 def _run(candidates: Sequence[Candidate], run: _Run, result: CompactionResult, tell: Tell) -> None:
     """Adds to the result, wave by wave; what is in it is committed."""
     total = 2 * sum(size_of(c) for c in candidates if c.directory.path in run.chosen and not c.range.empty)
-    with ProgressLine(enabled=run.request.progress) as line:
+    with ProgressLine(enabled=run.request.progress, unit=BYTES_READ_TWICE) as line:
         line.expect(total)
         left = len(candidates)
         try:
-            for wave in waves(candidates, run.request.parallelism):
+            for wave in waves(candidates, run.engine):
                 _run_wave(wave, run, result, line.board)
                 line.settle(2 * sum(size_of(c) for c in wave if c.directory.path in run.chosen and not c.range.empty))
                 left -= len(wave)
         finally:
             if left and result.partitions:
-                tell(f"{len(result.partitions)} of {len(candidates)} partitions are done, the others are as they were")
+                tell(
+                    f"done: {len(result.partitions)} of {count(len(candidates), 'partition')}; the others are as they were"
+                )
 
 
-def waves(candidates: Sequence[Candidate], parallelism: int) -> Iterator[list[Candidate]]:
+def waves(candidates: Sequence[Candidate], engine: Engine) -> Iterator[list[Candidate]]:
     """Runs of candidates, in their order, that are worked on and committed together."""
     wave: list[Candidate] = []
     size = 0
     for c in candidates:
-        if wave and (len(wave) == WAVE_PARTITIONS or size + size_of(c) > WAVE_BYTES * parallelism):
+        if wave and (len(wave) == WAVE_PARTITIONS or _fills_wave(size + size_of(c), engine)):
             yield wave
             wave, size = [], 0
         wave.append(c)
@@ -199,50 +230,62 @@ def waves(candidates: Sequence[Candidate], parallelism: int) -> Iterator[list[Ca
         yield wave
 
 
+def _fills_wave(size: int, engine: Engine) -> bool:
+    """Spark is asked for its cores only where that matters."""
+    return size > WAVE_BYTES and size > WAVE_BYTES * engine.parallelism
+
+
 def size_of(candidate: Candidate) -> int:
     return sum(segment.size for segment in candidate.survey.segments)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far one partition of a wave has come. `error`: what it met first; nothing more is done with it then."""
+
+    candidate: Candidate
+    work_dir: Place
+    chosen: bool
+    work: PartitionWork | None = None
+    answers: list[TaskResult] = field(default_factory=list)
+    finished: Finished | None = None
+    error: Exception | None = None
 
 
 def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, board: Board | None) -> None:
     """Stages, then one commit after the other, then the checkpoints of all that were committed, whatever happened."""
     with run.sink.work_dirs(wave) as work_dirs:
-        to_do = [c for c in wave if c.directory.path in run.chosen and not c.range.empty]
-        works, errors = _works(to_do, run, work_dirs)
-        answers = _run_stages(works, run, board)
-        errors |= {path: answer for path, answer in answers.items() if isinstance(answer, Exception)}
-        rest = [c for c in wave if c.directory.path not in errors]
-        finished = [_finished(c, works.get(c.directory.path), answers.get(c.directory.path)) for c in rest]
-        errors |= _transferred(finished, run, work_dirs)
+        partitions = [_Progress(c, work_dirs[c.directory.path], c.directory.path in run.chosen) for c in wave]
+        _plan([p for p in partitions if p.chosen and not p.candidate.range.empty], run)
+        _run_stages([p for p in partitions if p.work is not None], run, board)
+        for partition in partitions:
+            if partition.error is None:
+                partition.finished = _finished(partition)
+        _transfer([p for p in partitions if p.finished is not None], run)
         try:
-            for done in finished:
-                path = done.candidate.directory.path
-                try:
-                    if path not in errors:
-                        result.partitions.append(_committed(done, run, work_dirs[path], answers.get(path)))
-                except (UsageError, CorruptLog) as error:
-                    errors[path] = error
+            for partition in partitions:
+                if partition.error is None:
+                    _commit(partition, run, result)
         finally:
             run.sink.settle()
-    for met in errors.values():
-        if _stops_the_run(met):
-            raise met
-    bad = [c.directory for c in wave if c.directory.path in errors]
-    result.failed += [FailedPartition(partition=directory.name, error=errors[directory.path]) for directory in bad]
+    failed = [(p.candidate.directory.name, p.error) for p in partitions if p.error is not None]
+    for _, error in failed:
+        if _stops_the_run(error):
+            raise error
+    result.failed += [FailedPartition(partition=name, error=error) for name, error in failed]
 
 
-def _transferred(finished: Sequence[Finished], run: _Run, work_dirs: WorkDirs) -> dict[Place, Exception]:
-    """What is not rewritten is checked, and brought where the sink wants it; by partition, what went wrong first."""
-    named = [
-        (done.candidate.directory.path, task)
-        for done in finished
-        for task in run.sink.transfers(done, work_dirs[done.candidate.directory.path])
+def _transfer(partitions: Sequence[_Progress], run: _Run) -> None:
+    """What is not rewritten is checked, and brought where the sink wants it."""
+    tasks = [
+        (partition, task)
+        for partition in partitions
+        if partition.finished is not None
+        for task in run.sink.transfers(partition.finished, partition.work_dir)
     ]
-    outcomes = run_transfers([task for _, task in named], run.engine)
-    errors: dict[Place, Exception] = {}
-    for (path, _), outcome in zip(named, outcomes, strict=True):
-        if outcome is not None:
-            errors.setdefault(path, outcome)
-    return errors
+    outcomes = run_transfers([task for _, task in tasks], run.engine)
+    for (partition, _), outcome in zip(tasks, outcomes, strict=True):
+        partition.error = partition.error or outcome
 
 
 def _stops_the_run(error: Exception) -> bool:
@@ -250,76 +293,83 @@ def _stops_the_run(error: Exception) -> bool:
     return isinstance(error, Unfinished) or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
-def _committed(
-    done: Finished, run: _Run, work_dir: Place, tasks: Sequence[TaskResult] | Exception | None
-) -> PartitionReport:
-    chosen = done.candidate.directory.path in run.chosen
-    assert not isinstance(tasks, Exception)
-    start = run.sink.commit(done, work_dir, chosen=chosen)
-    return partition_report(done.candidate, done, tuple(tasks or ()), start, chosen=chosen)
+def _commit(partition: _Progress, run: _Run, result: CompactionResult) -> None:
+    """What it meets of this partition's own files is this partition's error; all else ends the run."""
+    finished = partition.finished
+    assert finished is not None
+    try:
+        start = run.sink.commit(finished, partition.work_dir, chosen=partition.chosen)
+    except (UsageError, CorruptLog) as error:
+        partition.error = error
+        return
+    report = partition_report(
+        partition.candidate, finished, tuple(partition.answers), start, chosen=partition.chosen
+    )  # fmt: skip
+    result.partitions.append(report)
 
 
-def _works(
-    to_do: Sequence[Candidate], run: _Run, work_dirs: WorkDirs
-) -> tuple[dict[Place, PartitionWork], dict[Place, Exception]]:
-    """The work of each partition, by its path; and what a bounded map met where it could not be filled."""
-    passes: dict[Place, CleaningPass | Exception] = {c.directory.path: pass_over(c, run.hash_key) for c in to_do}
+def _plan(partitions: Sequence[_Progress], run: _Run) -> None:
+    """The work of each; a bounded map is filled first, which says how far it goes."""
     keys_max = run.request.policy.index_keys_max
+    ends: list[int | Exception | None] = [None] * len(partitions)
     if keys_max is not None:
         tasks = []
-        for c in to_do:
+        for c in (partition.candidate for partition in partitions):
             dirty = [s for s in dirty_segments(c.survey, c.range.dirty_start) if s.base < c.range.uncleanable]
-            tasks.append((dirty, passes[c.directory.path], keys_max))
-        for c, end in zip(to_do, run.engine.outcomes(bounded_map, tasks, None), strict=True):
-            passes[c.directory.path] = end if isinstance(end, Exception) else pass_over(c, run.hash_key, dirty_end=end)
-    works = {}
-    for c in to_do:
-        cleaning = passes[c.directory.path]
-        if not isinstance(cleaning, Exception):
-            works[c.directory.path] = partition_work(c, cleaning, work_dirs[c.directory.path])
-    return works, {path: error for path, error in passes.items() if isinstance(error, Exception)}
+            tasks.append((dirty, pass_over(c, run.hash_key), keys_max))
+        ends = run.engine.outcomes(bounded_map, tasks, None)
+    for partition, end in zip(partitions, ends, strict=True):
+        if isinstance(end, Exception):
+            partition.error = end
+            continue
+        cleaning = pass_over(partition.candidate, run.hash_key, dirty_end=end)
+        partition.work = partition_work(partition.candidate, cleaning, partition.work_dir)
 
 
-def takes_whole(work: PartitionWork, bytes_total: int, request: CompactionRequest) -> bool:
+def takes_whole(work: PartitionWork, bytes_total: int, run: _Run) -> bool:
     """One task for the whole partition: its keys fit into the task's memory, and it does not hold up the others."""
-    if request.path != "auto":
-        return request.path == "whole"
+    if run.request.path != AUTO:
+        return run.request.path == WHOLE
     memory = keys.table_bytes(work.dirty_records) + work.records
-    share = bytes_total / request.parallelism
-    size = work.size
-    return memory <= request.task_memory_bytes and (size <= share * 1.5 or size < SHUFFLE_BYTES_MIN)
+    if memory > run.request.task_memory_bytes:
+        return False
+    return work.size < SHUFFLE_BYTES_MIN or work.size <= bytes_total / run.engine.parallelism * 1.5
 
 
-def _run_stages(
-    works: dict[Place, PartitionWork], run: _Run, board: Board | None
-) -> dict[Place, list[TaskResult] | Exception]:
-    """By partition: what its tasks answered, or the first error that one of them met."""
-    sizes = {path: work.size for path, work in works.items()}
-    total = sum(sizes.values())
-    by_size = sorted(works, key=lambda path: -sizes[path])
-    whole = [path for path in by_size if takes_whole(works[path], total, run.request)]
-    split = [path for path in works if path not in set(whole)]
-    answers: dict[Place, list[TaskResult] | Exception] = {}
-    outcomes = run.engine.outcomes(compact_whole, [works[path] for path in whole], board)
-    for path, outcome in zip(whole, outcomes, strict=True):
-        answers[path] = outcome if isinstance(outcome, Exception) else [outcome]
+def _run_stages(partitions: Sequence[_Progress], run: _Run, board: Board | None) -> None:
+    """Each gets what its tasks answered, or the first error that one of them met."""
+    total = sum(_work_of(partition).size for partition in partitions)
+    by_size = sorted(partitions, key=lambda partition: -_work_of(partition).size)
+    whole = [partition for partition in by_size if takes_whole(_work_of(partition), total, run)]
+    split = [partition for partition in partitions if not takes_whole(_work_of(partition), total, run)]
+    outcomes = run.engine.outcomes(compact_whole, [_work_of(partition) for partition in whole], board)
+    for partition, outcome in zip(whole, outcomes, strict=True):
+        _take(partition, outcome)
     started = time.monotonic()
-    for number, answer in run.engine.split([works[path] for path in split], board) if split else ():
-        so_far = answers.setdefault(split[number], [])
-        if isinstance(answer, Exception):
-            answers[split[number]] = answer if not isinstance(so_far, Exception) else so_far
-        elif not isinstance(so_far, Exception):
-            so_far.append(replace(answer, seconds=0.0 if so_far else time.monotonic() - started))
-    return answers
+    for number, answer in run.engine.split([_work_of(partition) for partition in split], board) if split else ():
+        if not isinstance(answer, Exception):
+            answer = replace(answer, seconds=0.0 if split[number].answers else time.monotonic() - started)
+        _take(split[number], answer)
 
 
-def _finished(
-    candidate: Candidate, work: PartitionWork | None, tasks: Sequence[TaskResult] | Exception | None
-) -> Finished:
+def _take(partition: _Progress, answer: TaskResult | Exception) -> None:
+    if isinstance(answer, Exception):
+        partition.error = partition.error or answer
+    else:
+        partition.answers.append(answer)
+
+
+def _work_of(partition: _Progress) -> PartitionWork:
+    assert partition.work is not None
+    return partition.work
+
+
+def _finished(partition: _Progress) -> Finished:
+    candidate, work = partition.candidate, partition.work
     if work is None:
         return Finished(candidate=candidate, work=None, groups=(), dirty_end=candidate.range.dirty_start)
-    assert tasks is not None
-    assert not isinstance(tasks, Exception)
-    groups = sorted((group for task in tasks for group in task.groups), key=lambda group: group.outputs[0].base)
+    groups = sorted(
+        (group for answer in partition.answers for group in answer.groups), key=lambda group: group.outputs[0].base
+    )
     assert [group.outputs[0].base for group in groups] == [group.base for group in work.groups]
     return Finished(candidate=candidate, work=work, groups=tuple(groups), dirty_end=work.cleaning.dirty_end)

@@ -20,7 +20,7 @@ def never() -> bool:
     return False
 
 
-class HeardHere:
+class LocalStop:
     """A stop for bodies that ask themselves. A task elsewhere hears nothing: its engine lets it end, or cancels it."""
 
     def __init__(self, stop: Stop) -> None:
@@ -30,7 +30,7 @@ class HeardHere:
         return self._stop()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return HeardHere, (never,)
+        return LocalStop, (never,)
 
 
 class Engine(Protocol):

@@ -6,7 +6,7 @@ Also what small inspections and most tests run on: the same bodies, in the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headstone.errors import HeadstoneError
+from headstone.interruption import Threads, check
 from headstone.pipeline.blob_spool import BlobSpool, Place
 from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.progress import Board, Meter, meter_on
@@ -61,7 +62,7 @@ class InProcess:
             outcomes = ((number, outcome(task)) for number, task in enumerate(tasks))
             yield from (pair for pair in outcomes if pair[1] is not _Task.UNBEGUN)
             return
-        pool = ThreadPoolExecutor(self._threads)
+        pool = Threads(self._threads)
         try:
             numbers = {pool.submit(outcome, task): number for number, task in enumerate(tasks)}
             for ended in as_completed(numbers):
@@ -123,11 +124,12 @@ class InProcess:
         if self._threads == 1:
             yield map
             return
-        with ThreadPoolExecutor(self._threads) as pool:
+        with Threads(self._threads) as pool:
             yield pool.map
 
 
 def _outcome(body: Body, task: Any, board: Board | None) -> Any:
+    check()
     try:
         return body(task, meter_on(board))
     except (HeadstoneError, OSError) as error:
@@ -139,8 +141,8 @@ class CanBeFar(Protocol):
     def is_far(self) -> bool: ...
 
 
-def outcomes_where_they_lie(body: Callable[[Any, Meter], Any], tasks: Sequence[CanBeFar], engine: Engine) -> list[Any]:
-    """In the order of the tasks. What is on a disk is for threads of the driver, what is far away for the engine's machines."""
+def run_near_data(body: Callable[[Any, Meter], Any], tasks: Sequence[CanBeFar], engine: Engine) -> list[Any]:
+    """Outcomes in the order of the tasks: local files are read by threads of the driver, remote ones by the engine."""
     near = InProcess(NEAR_THREADS).outcomes(body, [task for task in tasks if not task.is_far])
     far = engine.outcomes(body, [task for task in tasks if task.is_far])
     outcomes = {False: iter(near), True: iter(far)}

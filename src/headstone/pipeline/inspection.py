@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from headstone import units
+from headstone.errors import UsageError
 from headstone.log import codecs
 from headstone.log.directory import PartitionDir
 from headstone.log.layout import DELETE_HORIZON
 from headstone.pipeline.engine import Engine
-from headstone.pipeline.memory import TASK_MEMORY_BYTES
-from headstone.pipeline.planning import Candidate, as_candidate, survey_all
+from headstone.pipeline.failed_partition import FailedPartition
+from headstone.pipeline.machine import TASK_MEMORY_BYTES
+from headstone.pipeline.planning import Candidate, Surveyed, as_candidate, survey_each
 from headstone.pipeline.progress import Board, Meter
 from headstone.retention import keys
 from headstone.retention.keys import CODE_MASK, KEYLESS, NEWEST, TOMBSTONE, HashKey
@@ -91,24 +94,96 @@ class PartitionFacts:
             "notes": list(self.candidate.notes),
         }
 
+    def as_lines(self) -> list[str]:
+        """The first is the heading."""
+        fact = self.as_json()
+        transactions = ", ".join(
+            f"producer {t['producer_id']} since offset {t['first_offset']}" for t in fact["open_transaction_list"]
+        )
+        horizons = fact["horizons"]
+        stamped = (
+            f"{units.count(horizons['batches'], 'batch', 'batches')}, "
+            f"{units.exact_moment(horizons['first_ms'])} to {units.exact_moment(horizons['last_ms'])}"
+            if horizons["batches"]
+            else "none"
+        )
+        return [
+            f"{fact['partition']}  ({fact['directory']})",
+            f"  offsets     [{fact['log_start']}, {fact['log_end']}), high watermark {fact['high_watermark']}, "
+            f"LSO {fact['lso']}",
+            f"  size        {units.size(fact['bytes'])}, {units.count(fact['segments'], 'segment')}, "
+            f"{units.count(fact['batches'], 'batch', 'batches')} "
+            f"({fact['header_only_batches']} header-only), codecs {', '.join(fact['codecs']) or 'none'}",
+            f"  records     {fact['records']:,}: {units.count(fact['tombstones'], 'tombstone')}, "
+            f"{units.count(fact['markers'], 'marker')}, "
+            f"{fact['aborted_records']:,} aborted, {fact['open_records']:,} undecided, {fact['keyless_records']:,} keyless",
+            f"  live keys   {fact['keys']:,}",
+            f"  cleaner     first dirty offset {fact['first_dirty']}, cleanable to {fact['cleanable_to']}, "
+            f"dirty ratio {fact['dirty_ratio']:.3f}",
+            f"  horizons    {stamped}",
+            f"  open txns   {transactions or 'none'}",
+            *(f"  note        {note}" for note in fact["notes"]),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """Every partition is in one of them, in the order in which they were given."""
+
+    facts: tuple[PartitionFacts, ...]
+    failed: tuple[FailedPartition, ...]
+
 
 def inspect(
     directories: Sequence[PartitionDir], policy: Policy, engine: Engine, board: Board | None
 ) -> list[PartitionFacts]:
+    """For whoever wants all of them: raises what the first bad partition met."""
+    inspection = inspect_each(directories, policy, engine, board)
+    if inspection.failed:
+        raise inspection.failed[0].error
+    return list(inspection.facts)
+
+
+def inspect_each(
+    directories: Sequence[PartitionDir], policy: Policy, engine: Engine, board: Board | None
+) -> Inspection:
+    """What is wrong with one partition is told beside the facts of the others."""
     candidates = [
-        as_candidate(directory, surveyed, policy, dirty_from=None, peers=())
-        for directory, surveyed in zip(directories, survey_all(directories, engine), strict=True)
+        _candidate(directory, surveyed, policy)
+        for directory, surveyed in zip(directories, survey_each(directories, engine), strict=True)
     ]
     hash_key = HashKey.random()
-    works = [work for c in candidates for work in inspect_works(c, hash_key)]
+    works = [() if isinstance(c, Exception) else tuple(inspect_works(c, hash_key)) for c in candidates]
     if board is not None:
-        board.expect(sum(segment.size for work in works for segment in work.segments))
-    counted = iter(engine.each(count_partition, works, board))
-    facts = []
-    for c in candidates:
-        shares = [next(counted) for _ in inspect_works(c, hash_key)]
-        facts.append(PartitionFacts(candidate=c, counts=_with_keys(shares)))
-    return facts
+        board.expect(sum(segment.size for some in works for work in some for segment in work.segments))
+    counted = iter(engine.outcomes(count_partition, [work for some in works for work in some], board))
+    facts, failed = [], []
+    for directory, c, some in zip(directories, candidates, works, strict=True):
+        outcome = c if isinstance(c, Exception) else _facts_of(c, [next(counted) for _ in some])
+        if isinstance(outcome, Exception):
+            failed.append(FailedPartition(partition=directory.name, error=outcome))
+        else:
+            facts.append(outcome)
+    return Inspection(facts=tuple(facts), failed=tuple(failed))
+
+
+def _candidate(directory: PartitionDir, surveyed: Surveyed | Exception, policy: Policy) -> Candidate | Exception:
+    if isinstance(surveyed, Exception):
+        return surveyed
+    try:
+        return as_candidate(directory, surveyed, policy, dirty_from=None, peers=())
+    except (UsageError, OSError) as error:  # of a checkpoint file
+        return error
+
+
+def _facts_of(candidate: Candidate, shares: Sequence[Counts | Exception]) -> PartitionFacts | Exception:
+    """Nothing is known of a partition of which a share could not be read."""
+    counts: list[Counts] = []
+    for share in shares:
+        if isinstance(share, Exception):
+            return share
+        counts.append(share)
+    return PartitionFacts(candidate=candidate, counts=_with_keys(counts))
 
 
 def inspect_works(candidate: Candidate, hash_key: HashKey) -> list[InspectWork]:
@@ -137,7 +212,7 @@ def count_partition(work: InspectWork, meter: Meter) -> Counts:
     records = -(-sum(segment.records for segment in work.segments) // work.shares)
     # Digests are spread evenly over shares, and there is more than one of many millions of records only.
     table = keys.new_table(records if work.shares == 1 else records + records // 8)
-    reader, indexer = PieceReader(), Indexer(cleaning)
+    reader, indexer = PieceReader(may_grow=True), Indexer(cleaning)
     for segment in reversed(work.segments):
         for piece in reader.pieces(segment, backwards=True):
             states = np.zeros(piece.records, dtype=np.uint8)

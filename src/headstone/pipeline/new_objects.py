@@ -12,10 +12,10 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 from headstone.errors import UsageError
+from headstone.interruption import Threads
 from headstone.log import checkpoints
 from headstone.log.directory import (
     INDEX,
@@ -27,6 +27,7 @@ from headstone.log.directory import (
     numbered,
     was_stopped_cleanly,
 )
+from headstone.log.failpoint import reach
 from headstone.log.snapshots import snapshot_bytes
 from headstone.pipeline.commit import (
     WORK_PREFIX,
@@ -34,14 +35,15 @@ from headstone.pipeline.commit import (
     Finished,
     accompanying_files,
     carried_files,
+    carried_sizes,
     deleted_by_retention,
     note_new,
     note_untouched,
-    refuse_existing,
     refuse_inside_inputs,
     start_after,
 )
 from headstone.pipeline.engine import Engine
+from headstone.pipeline.output_record import OUTPUT_RECORD, Command, OutputRecord, refuse_existing, refuse_twice
 from headstone.pipeline.outputs import attempt_path
 from headstone.pipeline.planning import Candidate
 from headstone.pipeline.sinks import Tell, WorkDirs
@@ -55,30 +57,46 @@ COPIES_AT_ONCE = 8
 
 
 class NewObjects:
-    def __init__(self, out: ObjectPlace, *, clean: bool) -> None:
-        """`clean`: what another run has left is removed even if it may still be at work."""
+    def __init__(self, out: ObjectPlace, *, clean: bool, command: Command | None = None) -> None:
+        """`clean`: what another run has left is removed even if it may still be at work. `command`: of a sink."""
         self._out = object_place(str(out), out.access)
         self._store = store_of(out.bucket, out.access)
         self._book = CheckpointBook(self._out)
+        self._record = OutputRecord(self._out, command or {})
+        self._signed: list[ObjectPlace] = []
+        """Folders that are there, while the checkpoints may lack them."""
         self._take_over = clean
         self._clean_stop = False
         self._copied: dict[Place, Place] = {}
 
     def hold(
         self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
-    ) -> None:
+    ) -> frozenset[str]:
         del wanted
         refuse_inside_inputs(self._out, everything)
+        refuse_twice(everything)
         stack.enter_context(self.locked(tell))
+        resumption = self._record.resume(self.listed(), everything)
+        refuse_existing(self.listed(), everything, resumption)
+        self.remove_leftovers(self.listed(), tell)
+        for name in resumption.outdated:
+            tell(f"{self._out / name}: the input has changed since; again")
+            write_whole(self._out / name / UNFINISHED, b"")
+            self.remove(self._out / name)
         there = self.listed()
-        self.remove_leftovers(there, tell)
-        refuse_existing(self.listed(), everything)
-        before = [child for child in children(there) if child.is_dir()]
+        before = [child for child in children(there) if child.is_dir() and child.name not in resumption.finished]
         stopped = all(was_stopped_cleanly(log_dir) for log_dir in {directory.log_dir for directory in everything})
         self._clean_stop = stopped and (not before or was_stopped_cleanly(there))
         if not self._clean_stop and was_stopped_cleanly(there):
             self._store.delete([(self._out / checkpoints.CLEAN_SHUTDOWN).key])
         self._book = CheckpointBook(there)
+        self._record.begin(resumption)
+        stack.callback(self._forget_if_nothing_is_done)
+        return resumption.finished
+
+    def _forget_if_nothing_is_done(self) -> None:
+        if not self._record.has_any:
+            self.remove_file(self._out / OUTPUT_RECORD)
 
     # What is said here of locks, leftovers and signs holds for whoever else makes log directories of objects.
 
@@ -107,7 +125,8 @@ class NewObjects:
         holder = _holder(self._store.read(key, 0, self._store.size(key)))
         if not self._take_over and not _is_dead(holder):
             raise UsageError(
-                f"{self._out}: {_named(holder)} is writing there; if it was killed, pass --clean, which removes what it left"
+                f"{self._out}: {_named(holder)} is writing there; if it was killed, say --clean (clean in a program), "
+                "which removes what it left"
             )
         if not self._store.replace(key, own_lock, tag=tag):
             raise UsageError(f"{self._out}: another run was faster to go on in the place of {_named(holder)}")
@@ -143,9 +162,10 @@ class NewObjects:
         gone = set(deleted_by_retention(done))
         checks = {segment.file.path: segment.file for segment in done.carried}
         tasks = [Transfer(check=file) for file in checks.values()]
+        sizes = carried_sizes(done)
         for file in carried_files(done):
             if not self._is_ours(file) and int(file.name[:20]) not in gone:
-                tasks.append(Transfer(source=file, target=work_dir / file.name))
+                tasks.append(Transfer(source=file, target=work_dir / file.name, size=sizes.get(file.name)))
                 self._copied[file] = work_dir / file.name
         return tasks
 
@@ -169,15 +189,18 @@ class NewObjects:
         ]
         rest = accompanying_files(done)
         copies += [(file, folder / file.name) for file in rest]
-        with self.unfinished(folder):
-            self.copy_all(copies)
-            snapshot = numbered(done.candidate.survey.log_end, SNAPSHOT)
-            entries = done.candidate.survey.producers.entries()
-            if entries and snapshot not in {file.name for file in rest}:
-                write_whole(folder / snapshot, snapshot_bytes(entries))
-            if len(gone) == len(done.bases):
-                for suffix in (INDEX, TIME_INDEX, LOG):
-                    write_whole(folder / numbered(done.candidate.survey.log_end, suffix), b"")
+        reach(f"begin {folder.name}")
+        write_whole(folder / UNFINISHED, b"")
+        reach(f"copy {folder.name}")
+        self.copy_all(copies)
+        snapshot = numbered(done.candidate.survey.log_end, SNAPSHOT)
+        entries = done.candidate.survey.producers.entries()
+        if entries and snapshot not in {file.name for file in rest}:
+            write_whole(folder / snapshot, snapshot_bytes(entries))
+        if len(gone) == len(done.bases):
+            for suffix in (INDEX, TIME_INDEX, LOG):
+                write_whole(folder / numbered(done.candidate.survey.log_end, suffix), b"")
+        self._signed.append(folder)
         start = start_after(done, sorted(gone))
         note_new(self._book, done, start)
         return start
@@ -190,11 +213,21 @@ class NewObjects:
         self._store.delete([(folder / UNFINISHED).key])
 
     def copy_all(self, copies: Sequence[tuple[Place, ObjectPlace]]) -> None:
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        with Threads(COPIES_AT_ONCE) as pool:
             list(pool.map(lambda copy: copy_whole(*copy), copies))
 
     def settle(self) -> None:
+        """Checkpoints, then the record, then the signs go: a folder without one is whole in every respect."""
+        reach("write checkpoints")
         self._book.write()
+        if not self._signed:
+            return
+        reach("write the record")
+        there = self.listed()
+        self._record.note(there / folder.name for folder in self._signed)
+        reach("finish")
+        self._store.delete([(folder / UNFINISHED).key for folder in self._signed])
+        self._signed = []
 
     def complete(
         self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
@@ -203,18 +236,21 @@ class NewObjects:
             return
         for directory in left:
             folder = self._out / directory.name
-            with self.unfinished(folder):
-                files = _files_below(directory.path)
-                for error in run_transfers(
-                    [Transfer(source=file, target=folder / name) for name, file in files], engine
-                ):
-                    if error is not None:
-                        raise error
+            reach(f"bring {folder.name}")
+            write_whole(folder / UNFINISHED, b"")
+            files = _files_below(directory.path)
+            for error in run_transfers([Transfer(source=file, target=folder / name) for name, file in files], engine):
+                if error is not None:
+                    raise error
+            self._signed.append(folder)
         note_untouched(self._book, left)
+        self.settle()
         names = [checkpoints.META_PROPERTIES, checkpoints.BOOTSTRAP]
         names += [checkpoints.CLEAN_SHUTDOWN] if self._clean_stop else []
         for log_dir in sorted({directory.log_dir for directory in everything}, key=str):
             self.copy_all([(log_dir / name, self._out / name) for name in names if (log_dir / name).exists()])
+        reach("remove the record")
+        self.remove_file(self._out / OUTPUT_RECORD)
 
 
 def _files_below(folder: Place, prefix: str = "") -> Iterator[tuple[str, Place]]:

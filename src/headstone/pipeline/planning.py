@@ -21,6 +21,7 @@ from headstone.log.directory import (
     as_partition,
     list_segments,
     numbered,
+    readable_segments,
     snapshot_offsets,
     tells_high_watermarks,
 )
@@ -28,7 +29,7 @@ from headstone.log.indexes import AbortedTxn, read_aborted
 from headstone.log.reading import Batches, SegmentFile, with_loss
 from headstone.log.snapshots import ProducerEntry, read_snapshot
 from headstone.pipeline.engine import Engine
-from headstone.pipeline.inprocess import NEAR_THREADS, InProcess, outcomes_where_they_lie
+from headstone.pipeline.inprocess import NEAR_THREADS, InProcess, run_near_data
 from headstone.pipeline.progress import Meter
 from headstone.pipeline.work import GroupWork, PartitionWork
 from headstone.retention.keys import HashKey
@@ -92,7 +93,7 @@ def survey_each(directories: Sequence[PartitionDir], engine: Engine) -> list[Sur
             return error
 
     tasks = [task_of(directory) for directory in directories]
-    surveys = iter(outcomes_where_they_lie(survey, [task for task in tasks if isinstance(task, SurveyTask)], engine))
+    surveys = iter(run_near_data(survey, [task for task in tasks if isinstance(task, SurveyTask)], engine))
     return [task if isinstance(task, Exception) else next(surveys) for task in tasks]
 
 
@@ -119,7 +120,9 @@ def survey_task(directory: PartitionDir) -> SurveyTask:
     high = checkpoints.read_offsets(directory.log_dir / checkpoints.HIGH_WATERMARK).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
     notes: tuple[str, ...] = ()
-    if high is None and tells_high_watermarks(directory.log_dir):
+    if directory.segment is not None:
+        notes = ("one segment alone: how a transaction began or ended in another one is not known here",)
+    elif high is None and tells_high_watermarks(directory.log_dir):
         high = max(start or 0, list_segments(directory)[0].base)
         notes = (f"no high watermark in {checkpoints.HIGH_WATERMARK}: it begins at log start {high}, as in a broker",)
     return SurveyTask(directory=directory, log_start=start, high_watermark=high, notes=notes)
@@ -134,7 +137,7 @@ def survey(task: SurveyTask, meter: Meter) -> Surveyed:
 def run_survey(task: SurveyTask, walk: Walk | None = None) -> Surveyed:
     """The survey of a partition directory with what its neighbours tell: checkpoints, snapshots, `.txnindex`."""
     directory = task.directory
-    files = list_segments(directory)
+    files = readable_segments(directory)
     walk = walk or (Remembered() if task.is_far else walk_file)
     snapshot, notes = _newest_snapshot(directory, files, walk)
     try:
@@ -282,7 +285,7 @@ def as_candidate(
     survey, notes = surveyed
     if peers:
         absent = [peer.place for peer in peers if peer.directory is None]
-        notes += tuple(f"--peer {place} has no {directory.name}: it counts as 0, nothing may go" for place in absent)
+        notes += tuple(f"the peer {place} has no {directory.name}: it counts as 0, nothing may go" for place in absent)
         policy = allowed_by(policy, directory, survey, peers)
     checkpoint = checkpoints.read_offsets(directory.log_dir / checkpoints.CLEANER).get(directory.topic_partition)
     start = checkpoints.read_offsets(directory.log_dir / checkpoints.LOG_START).get(directory.topic_partition)
@@ -290,7 +293,7 @@ def as_candidate(
     first_dirty = first_dirty_offset(survey, checkpoint)[0]
     if clean.dirty_start > first_dirty:
         notes += (
-            f"--dirty-from {dirty_from} leaves out offsets {first_dirty} to {dirty_from}: nothing has checked that they are "
+            f"a start at {dirty_from} leaves out offsets {first_dirty} to {dirty_from}: nothing has checked that they are "
             f"clean, so the checkpoint stays at {first_dirty}",
         )
     notes += _jumps(survey, first_dirty)

@@ -17,6 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TextIO
+
+from headstone.interruption import check
+from headstone.log.compiling import Compiling
+from headstone.units import count, duration
+from headstone.units import size as size_of
 
 TOKEN_BYTES = 16
 COUNTERS = struct.Struct("<16sqqq")
@@ -35,22 +41,33 @@ class Unit:
     """What a line counts in: its name, and how much of what is counted makes one of it."""
 
     name: str
+    """Empty: of bytes, whose sizes have their own."""
     scale: float = 1
 
+    def told(self, number: float) -> str:
+        counted = number / self.scale
+        return f"{counted:,.0f} {self.name}" if self.name else size_of(counted)
 
-MEGABYTES = Unit(name="MB", scale=1e6)
-OFFSETS, OBJECTS, EXTENTS, ROWS = (Unit(name=name) for name in ("offsets", "objects", "extents", "rows"))
+
+COMPILING = "compiling kernels (once)"
+BYTES = Unit(name="")
+BYTES_READ_TWICE = Unit(name="", scale=2)
+"""Of a log whose every byte counts twice: once for its keys, once for what is written."""
+OFFSETS, OBJECTS, EXTENTS, ROWS, RECORDS = (
+    Unit(name=name) for name in ("offsets", "objects", "extents", "rows", "records")
+)
 """For work whose bytes nobody knows, or that moves none."""
 
 
 class Meter:
-    """A task's counters: bytes read and records rewritten so far."""
+    """A task's counters: bytes read and records rewritten so far. To count is a safe point."""
 
     def __init__(self, tell: Tell | None = None) -> None:
         self.size = self.records = 0
         self._tell = tell
 
     def add(self, size: int, records: int) -> None:
+        check()
         self.size += size
         self.records += records
         if self._tell is not None:
@@ -216,13 +233,13 @@ def _listening(host: str) -> socket.socket | None:
 
 
 class ProgressLine:
-    """One line on stderr, rewritten on a terminal, repeated every few seconds elsewhere. Silent for short jobs."""
+    """One line on stderr, rewritten on a terminal and in a notebook, repeated elsewhere. Silent for short jobs."""
 
     QUIET_S = 2.0
     REWRITE_S = 0.5
     REPEAT_S = 5.0
 
-    def __init__(self, *, enabled: bool, unit: Unit = MEGABYTES) -> None:
+    def __init__(self, *, enabled: bool, unit: Unit = BYTES) -> None:
         self._unit = unit
         self.board = Board() if enabled else None
         """What tasks tell; None if nobody looks."""
@@ -252,30 +269,85 @@ class ProgressLine:
 
     def _run(self) -> None:
         assert self.board is not None
-        terminal = sys.stderr.isatty()
+        line = _line_on(sys.stderr)
         started_s = time.monotonic()
         due_s = started_s + self.QUIET_S
+        compiling = Compiling()
         shown = False
         while not self._stop.wait(POLL_S):
             size, records = self.board.total()
             now_s = time.monotonic()
             if now_s < due_s or not self.board.expected:
                 continue
-            text = describe(size, self.board.expected, records, now_s - started_s, self._unit)
-            sys.stderr.write(f"\r\x1b[K{text}" if terminal else f"{text}\n")
-            sys.stderr.flush()
+            waits = compiling.here if size else compiling()
+            text = describe(size, self.board.expected, records, now_s - started_s, self._unit, compiling=waits)
+            line.show(text)
             shown = True
-            due_s = now_s + (self.REWRITE_S if terminal else self.REPEAT_S)
-        if shown and terminal:
-            sys.stderr.write("\r\x1b[K")
+            due_s = now_s + (self.REWRITE_S if line.rewritten else self.REPEAT_S)
+        if shown:
+            line.clear()
 
 
-def describe(size: int, total: int, records: int, elapsed_s: float, unit: Unit = MEGABYTES) -> str:
-    if size == 0:
-        return f"starting; {total / unit.scale:,.0f} {unit.name} to do ({elapsed_s:.0f} s)"
-    rate = size / elapsed_s
-    left = f"{max(total - size, 0) / rate:.0f} s left"
-    share = min(100, 100 * size // total)
-    done = f"{size / unit.scale:,.0f} of {total / unit.scale:,.0f} {unit.name}"
-    counted = f"  {records:,} records" if records else ""
-    return f"{share:3d} %  {done}{counted}  {rate / unit.scale:,.0f} {unit.name}/s  {left}"
+class _Line:
+    """Where nothing can be rewritten, each text is a line of its own."""
+
+    rewritten = False
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def show(self, text: str) -> None:
+        self._write(f"{text}\n")
+
+    def clear(self) -> None:
+        """It stays."""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class _TerminalLine(_Line):
+    rewritten = True
+
+    def show(self, text: str) -> None:
+        self._write(f"\r\x1b[K{text}")
+
+    def clear(self) -> None:
+        self._write("\r\x1b[K")
+
+
+class _NotebookLine(_Line):
+    """A notebook knows the carriage return, and shows what an escape would have cleared."""
+
+    rewritten = True
+    width = 0
+
+    def show(self, text: str) -> None:
+        self._write(f"\r{text.ljust(self.width)}")
+        self.width = max(self.width, len(text))
+
+    def clear(self) -> None:
+        self._write(f"\r{' ' * self.width}\r")
+
+
+def _line_on(stream: TextIO) -> _Line:
+    if stream.isatty():
+        return _TerminalLine(stream)
+    return _NotebookLine(stream) if type(stream).__module__.startswith("ipykernel") else _Line(stream)
+
+
+def describe(
+    done: int, total: int, records: int, elapsed_s: float, unit: Unit = BYTES, *, compiling: bool = False
+) -> str:
+    if done == 0:
+        to_do = f"{unit.told(total)} to do"
+        return f"{COMPILING if compiling else 'starting'}; {to_do} ({duration(round(elapsed_s) * 1000)})"
+    rate = done / elapsed_s
+    left = f"{duration(round(max(total - done, 0) / rate) * 1000)} left"
+    share = min(100, 100 * done // total)
+    so_far = f"{done / unit.scale:,.0f} of" if unit.name else f"{unit.told(done)} of"
+    counted = f"  {count(records, 'record')}" if records else ""
+    if compiling:
+        return f"{share:3d} %  {so_far} {unit.told(total)}{counted}  {COMPILING}"
+    return f"{share:3d} %  {so_far} {unit.told(total)}{counted}  {unit.told(rate)}/s  {left}"

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from headstone import units
 from headstone.pipeline.commit import Finished, deleted_by_retention
 from headstone.pipeline.planning import Candidate
 from headstone.pipeline.work import TaskResult
 from headstone.retention import keys, verdicts
 
-MB = 1e6
+RATED_BYTES_MIN = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,8 @@ class PartitionReport:
     def as_line(self) -> str:
         if self.dirty_planned is not None:
             start, end = self.dirty_planned
-            return f"{self.partition}: would clean [{start}, {end}): {self.reason}"
+            what = f"would clean [{start}, {end})" if self.chosen else "not chosen"
+            return f"{self.partition}: {what}: {self.reason}"
         if self.bytes_rewritten == 0:
             again = (
                 f"; --dirty-from {self.log_start} goes over the clean part again"
@@ -89,14 +91,13 @@ class PartitionReport:
                 else ""
             )
             return f"{self.partition}: nothing to clean: {self.reason}{again}"
-        rate = self.bytes_rewritten / MB / self.seconds if self.seconds else 0.0
         less = 100 * (1 - self.bytes_after / self.bytes_before) if self.bytes_before else 0.0
         return (
             f"{self.partition}: cleaned [{self.dirty_start}, {self.dirty_end}) "
-            f"{self.bytes_rewritten / MB:,.1f} MB read in {self.seconds:.1f} s ({rate:,.1f} MB/s), "
-            f"{self.keys:,} keys, index {100 * self.index_utilisation:.1f} % used, "
-            f"{self.records_before:,} -> {self.records_after:,} records, "
-            f"{self.bytes_before / MB:,.1f} -> {self.bytes_after / MB:,.1f} MB ({less:.1f} % size reduction)"
+            f"{read_in(self.bytes_rewritten, self.seconds)}, "
+            f"{units.count(self.keys, 'key')}, index {100 * self.index_utilisation:.1f} % used, "
+            f"{self.records_before:,} -> {units.count(self.records_after, 'record')}, "
+            f"{units.size(self.bytes_before)} -> {units.size(self.bytes_after)} ({less:.1f} % size reduction)"
             f"\n  {self._removals()}"
         )
 
@@ -109,6 +110,12 @@ class PartitionReport:
             f"tombstones: {count('expired tombstone', 0):,} expired, {facts['tombstones_kept']:,} kept; "
             f"markers: {facts['markers_removed']:,} expired, {facts['markers_kept']:,} kept{held}"
         )
+
+
+def read_in(size: int, seconds: float) -> str:
+    """With the rate where it means something: of a small log the time is that of starting and compiling."""
+    rate = f" ({units.size(size / seconds)}/s)" if size >= RATED_BYTES_MIN and seconds else ""
+    return f"{units.size(size)} read in {seconds:.1f} s{rate}"
 
 
 def partition_report(

@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from headstone.audit.views import ROW, Rows
+from headstone.divergence.views import ROW, Rows
 from headstone.log.scratch import scratch_directory
 
 

@@ -6,35 +6,46 @@ Looks at names, small files and KRaft's metadata log; the logs themselves are su
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headstone import units
 from headstone.errors import HeadstoneError, UsageError
 from headstone.log import checkpoints
 from headstone.log.cluster_metadata import ClusterMetadata, node_id, read_cluster_metadata
 from headstone.log.directory import METADATA_TOPIC, PartitionDir, as_partition, future_copies, is_broker_directory
-from headstone.retention.policy import DAY_MS
+from headstone.pipeline.failed_partition import FailedPartition
 from headstone.retention.settings import policies_of
 from headstone.retention.survey import PartitionSurvey
+from headstone.spelling import instead
 from headstone.storage.places import Place
 from headstone.storage.stores import is_remote
+from headstone.units import DAY_MS
 
 CENTURY_MS = 36_525 * DAY_MS
 """Microseconds are a thousand times further away."""
-BY_NAME = "name it with --topic if it is compacted, or pass --all-topics"
+BY_NAME = "name it if it is compacted (--topic; topics in a program), or say --all-topics (all_topics)"
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """`left` are those that a new log directory gets as they are. Topics that were not asked for are in neither."""
+    """`left` are those that a new log directory gets as they are. Topics that were not asked for are in neither.
+
+    `failed`: nobody can tell of which topic they are, so neither whether they are compacted."""
 
     wanted: tuple[PartitionDir, ...]
     left: tuple[PartitionDir, ...]
     settings: Mapping[Place, Mapping[str, str]]
     """Of the topics of `wanted`, by the path of a partition, where the cluster's metadata tells them."""
+    failed: tuple[FailedPartition, ...] = ()
+
+    def without(self, finished: Collection[str]) -> Selection:
+        """What is left to do after an earlier run."""
+        wanted = tuple(directory for directory in self.wanted if directory.name not in finished)
+        return replace(self, wanted=wanted, left=tuple(d for d in self.left if d.name not in finished))
 
 
 def select(
@@ -43,9 +54,11 @@ def select(
     """The partitions of the topics named; none named: of compacted topics, as far as a broker's directory tells."""
     unknown = sorted(set(topics) - {directory.topic for directory in everything})
     if unknown:
-        raise UsageError(f"no partition of topic {unknown[0]} in {', '.join(paths)}")
+        there = {directory.topic for directory in everything}
+        raise UsageError(f"no partition of topic {unknown[0]} in {', '.join(paths)}{instead(unknown[0], there)}")
     asked = [d for d in everything if d.topic != METADATA_TOPIC and (not topics or d.topic in topics)]
-    settings = _cluster_settings(asked, everything, tell)
+    settings, failures = _cluster_settings(asked, everything, tell)
+    asked = [directory for directory in asked if directory.path not in failures]
     moving = _moving(asked, paths)
     reasons = _reasons_to_leave(asked, settings) if not topics and not all_topics else {}
     for (topic, reason), count in Counter((d.topic, reasons[d.path]) for d in asked if d.path in reasons).items():
@@ -57,11 +70,14 @@ def select(
     if metadata:
         tell(f"{METADATA_TOPIC} is left as it is: snapshots, not compaction, keep it small")
     wanted = [d for d in asked if d.path not in reasons and d.path not in moving]
+    failed = tuple(failures.values())
+    if not wanted and failed:
+        raise failed[0].error
     if not wanted:
         raise UsageError(f"{', '.join(paths)}: nothing to compact")
     left = [d for d in asked if d.path in reasons or d.path in moving]
     by_path = {path: found for path, found in settings.items() if found is not None}
-    return Selection(wanted=tuple(wanted), left=(*left, *metadata), settings=by_path)
+    return Selection(wanted=tuple(wanted), left=(*left, *metadata), settings=by_path, failed=failed)
 
 
 def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms: int) -> None:
@@ -73,9 +89,11 @@ def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms:
     if newest < 0 or newest - DAY_MS <= now_ms <= newest + CENTURY_MS:
         return
     where = "before" if now_ms < newest else "behind"
+    days = units.count(abs(newest - now_ms) // DAY_MS, "day")
     raise UsageError(
-        f"{directory.path}: --now-ms {now_ms} lies {abs(newest - now_ms) // DAY_MS:,} days {where} the newest record "
-        f"({newest}); it is in milliseconds since 1970: leave it out for this machine's clock"
+        f"{directory.path}: the clock given, {units.exact_moment(now_ms)}, lies {days} {where} the newest record, "
+        f"{units.exact_moment(newest)}: leave "
+        "it out for this machine's clock, or give a time such as 2026-11-18T09:30:00Z"
     )
 
 
@@ -101,14 +119,16 @@ def _reason_to_leave(directory: PartitionDir, settings: Mapping[str, str] | None
 
 def _cluster_settings(
     asked: Sequence[PartitionDir], everything: Sequence[PartitionDir], tell: Tell
-) -> dict[Place, Mapping[str, str] | None]:
-    """Settings of the topics by partition, None for a topic that there is not; nothing where no metadata log tells.
+) -> tuple[dict[Place, Mapping[str, str] | None], dict[Place, FailedPartition]]:
+    """Settings of the topics by partition, None for a topic that there is not; nothing where no metadata log tells. And
+    partitions that do not say by which id it would know them.
 
     A broker has its copy of the metadata log in one of its log directories: in this one, or in another that was given.
     """
     given = [directory for directory in everything if directory.topic == METADATA_TOPIC]
     read: dict[Place, ClusterMetadata | None] = {}
     settings: dict[Place, Mapping[str, str] | None] = {}
+    failed: dict[Place, FailedPartition] = {}
     log_dirs = {directory.log_dir for directory in asked if is_broker_directory(directory.log_dir)}
     for log_dir in sorted(log_dirs, key=str):
         here = as_partition(log_dir / f"{METADATA_TOPIC}-0")
@@ -118,8 +138,12 @@ def _cluster_settings(
         readable = [metadata for metadata in (read[log.path] for log in logs) if metadata is not None]
         if readable:
             broker = node_id(log_dir)
-            settings.update({d.path: _settings_in(readable[0], d, broker) for d in asked if d.log_dir == log_dir})
-    return settings
+            for directory in (one for one in asked if one.log_dir == log_dir):
+                try:
+                    settings[directory.path] = _settings_in(readable[0], directory, broker)
+                except (UsageError, OSError) as error:
+                    failed[directory.path] = FailedPartition(partition=directory.name, error=error)
+    return settings, failed
 
 
 def _read(log: PartitionDir, tell: Tell) -> ClusterMetadata | None:

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Protocol
 
 from headstone.errors import UsageError
-from headstone.log.directory import PartitionDir, exclusive, is_broker_directory, was_stopped_cleanly
+from headstone.log.directory import (
+    UNFINISHED,
+    PartitionDir,
+    exclusive,
+    is_broker_directory,
+    unfinished_folders,
+    was_stopped_cleanly,
+)
+from headstone.log.failpoint import reach
 from headstone.log.ownership import refuse_foreign
 from headstone.log.swap import recover
 from headstone.pipeline.commit import (
@@ -29,16 +37,20 @@ from headstone.pipeline.commit import (
     is_clean_with,
     note_cleaned,
     note_new,
+    note_untouched,
     own_as,
-    refuse_existing,
+    refuse_foreign_broker_directory,
     refuse_inside_inputs,
     refuse_keyless,
+    remove_folder,
     remove_work_dir,
     remove_work_dirs,
 )
 from headstone.pipeline.engine import Engine
+from headstone.pipeline.output_record import OUTPUT_RECORD, Command, OutputRecord, refuse_existing, refuse_twice
 from headstone.pipeline.planning import Candidate
 from headstone.pipeline.transfers import Transfer
+from headstone.storage.durable import directory_of_run, sync_directory
 from headstone.storage.places import Place, local
 
 Tell = Callable[[str], None]
@@ -49,8 +61,10 @@ WorkDirs = dict[Place, Place]
 class Sink(Protocol):
     def hold(
         self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
-    ) -> None:
-        """Makes sure that nobody else writes there until the stack ends, and removes what a killed run has left."""
+    ) -> frozenset[str]:
+        """Makes sure that nobody else writes there until the stack ends, and removes what a killed run has left half.
+
+        The names of partitions that an earlier run of the same command has finished: they are not done again."""
         ...
 
     def work_dirs(self, wave: Sequence[Candidate]) -> AbstractContextManager[WorkDirs]:
@@ -86,7 +100,7 @@ class InPlace:
 
     def hold(
         self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
-    ) -> None:
+    ) -> frozenset[str]:
         """Locks each log directory, refuses one whose broker did not stop cleanly, finishes interrupted swaps."""
         del everything
         for log_dir in sorted({local(directory.log_dir) for directory in wanted}):
@@ -97,6 +111,7 @@ class InPlace:
             for line in recover(path):
                 tell(f"{directory.name}: recovered an interrupted swap: {line}")
             remove_work_dirs(path)
+        return frozenset()
 
     def _hold_directory(self, log_dir: Path, stack: ExitStack, tell: Tell) -> None:
         broker = is_broker_directory(log_dir)
@@ -107,9 +122,10 @@ class InPlace:
             if not self._force_offline:
                 raise UsageError(
                     f"{log_dir}: the broker of this directory did not stop cleanly (no .kafka_cleanshutdown); start and "
-                    "stop it once, or pass --force-offline if you are sure that it is down and its log is whole"
+                    "stop it once, or say --force-offline (force_offline in a program) if you are sure that it is down and its "
+                    "log is whole"
                 )
-            tell(f"warning: {log_dir}: no clean shutdown; going on because of --force-offline")
+            tell(f"warning: {log_dir}: no clean shutdown; going on, as asked")
 
     @contextmanager
     def work_dirs(self, wave: Sequence[Candidate]) -> Iterator[WorkDirs]:
@@ -145,24 +161,50 @@ class InPlace:
 class NewDirectory:
     """A log directory from which a broker starts. A partition's folder appears by one rename."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, command: Command) -> None:
         self._out = out
         self._book = CheckpointBook(out)
+        self._record = OutputRecord(out, command)
+        self._signed: list[Path] = []
+        """Folders that are there, while the checkpoints may lack them."""
         self._clean = False
 
     def hold(
         self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
-    ) -> None:
-        del wanted, tell
+    ) -> frozenset[str]:
+        del wanted
         refuse_inside_inputs(self._out, everything)
-        refuse_existing(self._out, everything)
+        refuse_twice(everything)
+        file = next((place for place in (self._out, *self._out.parents) if place.is_file()), None)
+        if file is not None:
+            raise UsageError(f"the output {self._out}: {file} is a file; name a directory")
         sources = _log_dirs(everything)
+        refuse_foreign_broker_directory(self._out, sources, own=(self._out / OUTPUT_RECORD).exists())
         if not self._out.exists():
-            self._out.mkdir(parents=True)
+            stack.enter_context(directory_of_run(self._out))
             own_as(self._out, sources[0])
         stack.enter_context(exclusive(self._out))
+        resumption = self._record.resume(self._out, everything)
+        refuse_existing(self._out, everything, resumption)
         remove_work_dirs(self._out)
-        self._clean = is_clean_with(self._out, sources)
+        for name in (*resumption.outdated, *unfinished_folders(self._out)):
+            tell(
+                f"{self._out / name}: {'the input has changed since' if name in resumption.outdated else 'half done'}; again"
+            )
+            remove_folder(self._out / name)
+        self._clean = is_clean_with(self._out, sources, own=resumption.finished)
+        self._record.begin(resumption)
+        stack.callback(self._forget_if_nothing_is_done)
+        return resumption.finished
+
+    def _forget_if_nothing_is_done(self) -> None:
+        if not self._record.has_any:
+            self._forget()
+
+    def _forget(self) -> None:
+        reach("remove the record")
+        (self._out / OUTPUT_RECORD).unlink(missing_ok=True)
+        sync_directory(self._out)
 
     @contextmanager
     def work_dirs(self, wave: Sequence[Candidate]) -> Iterator[WorkDirs]:
@@ -178,19 +220,36 @@ class NewDirectory:
     def commit(self, done: Finished, work_dir: Place, *, chosen: bool) -> int:
         del chosen
         start = commit_to(self._out, done, local(work_dir))
+        self._signed.append(self._out / done.candidate.directory.name)
         note_new(self._book, done, start)
         return start
 
     def settle(self) -> None:
+        """Checkpoints, then the record, then the signs go: a folder without one is whole in every respect."""
         self._book.write()
+        if not self._signed:
+            return
+        self._record.note(self._signed)
+        for folder in self._signed:
+            reach(f"finish {folder.name}")
+            (folder / UNFINISHED).unlink()
+            sync_directory(folder)
+        self._signed = []
 
     def complete(
         self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
     ) -> None:
         """What a broker looks for beside partitions; without it none starts on an output that lacks one."""
-        if not failed:
-            copy_untouched(left, self._out)
-            copy_broker_files(_log_dirs(everything), self._out, clean=self._clean)
+        if failed:
+            return
+        for directory in left:
+            copy_untouched(directory, self._out)
+            self._signed.append(self._out / directory.name)
+        sync_directory(self._out)
+        note_untouched(self._book, left)
+        self.settle()
+        copy_broker_files(_log_dirs(everything), self._out, clean=self._clean)
+        self._forget()
 
 
 def _log_dirs(directories: Sequence[PartitionDir]) -> list[Place]:

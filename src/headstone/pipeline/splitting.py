@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headstone import units
 from headstone.errors import Unfinished
 from headstone.pipeline.progress import Meter
 
@@ -115,6 +116,7 @@ def require_each_once(senders: Sequence[int], wanted: range, *, who: str) -> Non
     """An engine that loses rows or brings them twice must not make records vanish."""
     if sorted(senders) != list(wanted):
         raise Unfinished(
-            f"{who} heard {len(senders)} times from {len(set(senders) & set(wanted))} of {len(wanted)} tasks before it; "
+            f"{who} heard {units.count(len(senders), 'time')} from {len(set(senders) & set(wanted))} of "
+            f"{units.count(len(wanted), 'task')} before it; "
             "run the same command again"
         )

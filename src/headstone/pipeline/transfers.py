@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headstone.log.reading import SegmentFile, verify_segment
 from headstone.pipeline.engine import Engine
-from headstone.pipeline.inprocess import outcomes_where_they_lie
+from headstone.pipeline.inprocess import run_near_data
 from headstone.pipeline.progress import Meter
 from headstone.storage.places import ObjectPlace, Place
 from headstone.storage.stores import is_remote
@@ -19,11 +19,13 @@ from headstone.storage.uploads import copy_whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """`check`: a segment whose batches must be right. Then it is copied from `source` to `target`, if there are such."""
+    """`check`: a segment whose batches must be right. Then it is copied from `source` to `target`, if there are such, up to
+    `size` if that is known."""
 
     check: SegmentFile | None = None
     source: Place | None = None
     target: Place | None = None
+    size: int | None = None
 
     @property
     def is_far(self) -> bool:
@@ -39,9 +41,9 @@ def transfer(task: Transfer, meter: Meter) -> None:
         verify_segment(task.check)
         meter.add(task.check.size, 0)
     if task.source is not None and task.target is not None:
-        copy_whole(task.source, task.target)
+        copy_whole(task.source, task.target, size=task.size)
 
 
 def run_transfers(tasks: Sequence[Transfer], engine: Engine) -> list[Exception | None]:
     """In the order of the tasks: what went wrong."""
-    return outcomes_where_they_lie(transfer, tasks, engine)
+    return run_near_data(transfer, tasks, engine)

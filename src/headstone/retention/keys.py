@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headstone import units
 from headstone.errors import Unfinished
 from headstone.log.intrinsics import kernel, load_u64, prefetch
 from headstone.log.kernels import BAD_RECORD, BAD_RECORD_OFFSET, OK, TRAILING_BYTES, read_record
@@ -48,8 +49,9 @@ def new_table(keys: int) -> npt.NDArray[np.uint64]:
         return np.zeros(slots * 2, dtype=np.uint64)
     except MemoryError as error:
         raise Unfinished(
-            f"an index for {keys:,} keys takes {table_bytes(keys) >> 20:,} MiB of memory, more than this process may have; "
-            "give it more, or lower --task-memory-mb or --index-keys-max"
+            f"an index for {units.count(keys, 'key')} takes {table_bytes(keys) >> 20:,} MiB of memory, more than "
+            "this process may have; give it more, or lower --task-memory-mb or --index-keys-max (task_memory_bytes, "
+            "index_keys_max in a program)"
         ) from error
 
 

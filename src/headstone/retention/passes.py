@@ -20,7 +20,7 @@ from headstone.retention import keys
 from headstone.retention.policy import Policy, horizon_after
 from headstone.retention.rewrite import Rewriter, Rewritten, changed
 from headstone.retention.survey import SegmentSurvey, seals
-from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN, Roles
+from headstone.retention.transactions import COMMITTED, DATA, OPEN, Roles
 from headstone.retention.verdicts import REASONS, judge, kept_headers
 from headstone.storage.ranges import open_ranges
 
@@ -54,10 +54,13 @@ class Piece:
 
 
 class PieceReader:
-    """Cuts a segment file into pieces, forwards or backwards: exactly the bytes that were surveyed, checksums verified."""
+    """Cuts a segment file into pieces, forwards or backwards: exactly the bytes that were surveyed, checksums verified.
 
-    def __init__(self) -> None:
+    `may_grow`: for whoever only reads. What somebody appended since is not looked at; who replaces a file would lose it."""
+
+    def __init__(self, *, may_grow: bool = False) -> None:
         self._reader = ChunkReader()
+        self._may_grow = may_grow
 
     def pieces(self, segment: SegmentSurvey, *, backwards: bool) -> Iterator[Piece]:
         if segment.batches == 0:
@@ -68,7 +71,7 @@ class PieceReader:
         within = int(cuts[0]["position"]), int(cuts[-1]["position"])
         file = segment.file
         with open_ranges(file.path, file.access, size=file.size, within=within, backwards=backwards) as ranges:
-            if ranges.size != segment.size:
+            if ranges.size != segment.size and not (self._may_grow and ranges.size > segment.size):
                 raise changed(file.path, 0, segment.base)
             for i in order:
                 here, there = cuts[i], cuts[i + 1]
@@ -143,13 +146,6 @@ def _grown(buffer: npt.NDArray[Any], used: int, size: int) -> npt.NDArray[Any]:
     grown = np.zeros((size, *buffer.shape[1:]), dtype=buffer.dtype)
     grown[:used] = buffer[:used]
     return grown
-
-
-def every_data_batch(piece: Piece) -> npt.NDArray[np.int64]:
-    """Also aborted and open ones: for whoever counts records rather than keys."""
-    return np.flatnonzero(
-        (piece.roles == DATA) | (piece.roles == COMMITTED) | (piece.roles == ABORTED) | (piece.roles == OPEN)
-    )
 
 
 class PieceRewriter:

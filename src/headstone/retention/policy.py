@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headstone.units import DAY_MS
+
 NO_LIMIT = 2**63 - 1
-DAY_MS = 86_400_000
 KAFKA = "kafka"
 COORDINATED = "coordinated"
 RULES = (KAFKA, COORDINATED)

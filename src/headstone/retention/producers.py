@@ -22,7 +22,6 @@ from headstone.log.snapshots import ENTRY, ProducerEntry
 NONE = -1
 PRODUCER = np.dtype([(name, "i8") for name in ENTRY.names or ()])
 COMPLETED = np.dtype([("producer_id", "i8"), ("first", "i8"), ("last", "i8"), ("lso", "i8"), ("aborted", "i1")])
-INT32_RANGE = 1 << 32
 INT32_MAX = (1 << 31) - 1
 _BLANK = (NONE, NONE, NONE, NONE, 0, NONE, NONE, NONE)
 

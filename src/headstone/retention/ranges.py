@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from headstone import units
 from headstone.retention.choosing import Choice, Dirt, choose
 from headstone.retention.policy import Policy
 from headstone.retention.survey import PartitionSurvey, SegmentSurvey
@@ -102,7 +103,8 @@ def _reason(dirt: Dirt, choice: Choice, clean: CleanRange, policy: Policy) -> st
         return f"dirty ratio {dirt.ratio:.3f} > min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
     if choice.overdue:
         waited_ms = policy.now_ms - dirt.oldest_ms
-        return f"oldest dirty record waited {waited_ms} ms > max.compaction.lag.ms {policy.max_compaction_lag_ms}"
+        waited, limit = units.exact_duration(waited_ms), units.exact_duration(policy.max_compaction_lag_ms)
+        return f"oldest dirty record waited {waited} > max.compaction.lag.ms {limit}"
     return f"dirty ratio {dirt.ratio:.3f} <= min.cleanable.dirty.ratio {policy.min_cleanable_dirty_ratio}"
 
 

@@ -275,6 +275,6 @@ def changed(path: str, position: int, offset: int) -> CorruptLog:
         file=path,
         position=position,
         offset=offset,
-        problem="the file changed while it was compacted",
+        problem="the file changed while it was read",
         advice="stop whatever writes to this directory and run again",
     )

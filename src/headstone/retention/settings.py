@@ -10,12 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from headstone.bounds import INT_MAX
 from headstone.errors import UsageError
 from headstone.retention.policy import NO_LIMIT, Policy
+from headstone.spelling import instead
+from headstone.units import parse_duration_ms
 
 NO_RETENTION_MS = -1
-INT_MAX = 2**31 - 1
 CLEANUP_POLICY = "cleanup.policy"
+CLEANUP_POLICIES = ("compact", "delete", "compact,delete", "delete,compact")
 SOURCE, SOURCE_LAKE = "headstone.source", "lake"
 DEAD_AGE_MAX = "headstone.dead.age.max.ms"
 
@@ -52,6 +55,10 @@ class TopicSetting:
         return self.name.replace(".", "_")
 
     @property
+    def is_duration(self) -> bool:
+        return self.name.endswith(".ms")
+
+    @property
     def default(self) -> Any:
         """Kafka's; None where no rule asks for it."""
         if self.name == CLEANUP_POLICY:
@@ -61,19 +68,20 @@ class TopicSetting:
     def parsed(self, text: object) -> Any:
         """Without a look at the range: a cluster keeps to its own."""
         try:
-            return self.kind(str(text))
+            return parse_duration_ms(str(text)) if self.is_duration else self.kind(str(text))
         except ValueError as error:
-            raise UsageError(f"{self.name} of the topic is {text!r}, which is no number") from error
+            what = str(error) if self.is_duration else f"{text!r} is not a number"
+            raise UsageError(f"{self.name} of the topic: {what}") from error
 
 
 TOPIC_SETTINGS = (
     TopicSetting(
         name=CLEANUP_POLICY, field="cleanup_delete", kind=str, copied=IN_FORCE,
-        about="compact; or compact,delete, so that retention.ms and retention.bytes count too",
+        about="compact; or compact,delete to apply retention.ms and retention.bytes as well",
     ),
     TopicSetting(
         name="delete.retention.ms", field="delete_retention_ms", kind=int, copied=IN_FORCE,
-        about="how long tombstones and markers stay after they were cleaned the first time, in ms",
+        about="how long tombstones and markers are kept after they were first cleaned",
     ),
     TopicSetting(
         name="min.cleanable.dirty.ratio", field="min_cleanable_dirty_ratio", kind=float, high=1, copied=IN_FORCE,
@@ -81,49 +89,49 @@ TOPIC_SETTINGS = (
     ),
     TopicSetting(
         name="min.compaction.lag.ms", field="min_compaction_lag_ms", kind=int, copied=IN_FORCE,
-        about="segments with a younger record are not cleaned, in ms",
+        about="segments with a newer record are not cleaned",
     ),
     TopicSetting(
         name="max.compaction.lag.ms", field="max_compaction_lag_ms", kind=int, low=1, copied=IN_FORCE,
-        about="with --eligible: older dirty records make a partition due whatever its ratio, in ms",
+        about="with --eligible: a partition with older dirty records is due whatever its dirty ratio",
     ),
     TopicSetting(
         name="segment.bytes", field="segment_bytes", kind=int, low=14, high=INT_MAX,
-        about="new segments are not larger, in bytes",
+        about="maximum size of new segments, in bytes",
     ),
     TopicSetting(
         name="internal.segment.bytes", field="segment_bytes", kind=int, low=14, high=INT_MAX, flag=False,
-        about="as segment.bytes, and wins over it",
+        about="overrides segment.bytes",
     ),
     TopicSetting(
         name="segment.index.bytes", field="segment_index_bytes", kind=int, low=4, high=INT_MAX,
-        about="indexes of new segments are not larger, in bytes",
+        about="maximum size of the indexes of new segments, in bytes",
     ),
     TopicSetting(
         name="index.interval.bytes", field="index_interval_bytes", kind=int, high=INT_MAX,
-        about="bytes of log between two entries of an index",
+        about="bytes of log between two index entries",
     ),
     TopicSetting(
         name="retention.ms", field="retention_ms", kind=int, low=-1, copied=IF_SET,
-        about="with compact,delete: whole segments go that are older, in ms; -1: none",
+        about="with compact,delete: delete segments older than this; -1: never",
     ),
     TopicSetting(
         name="retention.bytes", field="retention_bytes", kind=int, low=-1, copied=IF_SET,
-        about="with compact,delete: the oldest segments go beyond so many bytes; -1: none",
+        about="with compact,delete: delete the oldest segments above this size; -1: never",
     ),
     TopicSetting(
         name="producer.id.expiration.ms", field="producer_id_expiration_ms", kind=int, low=1, high=INT_MAX,
-        about="what is remembered of a producer that is silent for longer may go, in ms",
+        about="forget the state of producers that are inactive for longer",
     ),
-    TopicSetting(name="max.message.bytes", kind=int, copied=IF_SET, flag=False, about="the largest batch, in bytes"),
+    TopicSetting(name="max.message.bytes", kind=int, copied=IF_SET, flag=False, about="maximum batch size, in bytes"),
     TopicSetting(name="compression.type", kind=str, copied=IF_SET, flag=False, about="a codec, or producer"),
     TopicSetting(
         name=DEAD_AGE_MAX, kind=int, low=-1, flag=False, of_kafka=False,
-        about="how long the bytes of a superseded record may stay in the lake's objects, in ms; -1: as long as it takes",
+        about="how long dead records may stay in the lake's objects; -1: no limit",
     ),
     TopicSetting(
         name=SOURCE, kind=str, flag=False, of_kafka=False,
-        about="lake: records are written to it in the lake, so that its offsets are no longer Kafka's and ingest refuses it",
+        about="lake: records are written to the topic in the lake, so its offsets are no longer Kafka's and ingest refuses it",
     ),
 )  # fmt: skip
 """A later setting of the same field wins, as `internal.segment.bytes` does in a broker."""
@@ -136,12 +144,17 @@ def names_copied(how: str) -> tuple[str, ...]:
     return tuple(setting.name for setting in TOPIC_SETTINGS if setting.copied == how)
 
 
-def checked(name: str, text: str) -> str:
-    """A setting that somebody gives for a topic, as it is kept; UsageError if there is none of that name, or not that value."""
+def known_setting(name: str) -> TopicSetting:
     if name not in BY_NAME:
-        raise UsageError(f"no topic setting {name}; there are {', '.join(BY_NAME)}")
-    setting, value = BY_NAME[name], BY_NAME[name].parsed(text)
-    if name == CLEANUP_POLICY and (not policies_of(text) or policies_of(text) - {"compact", "delete"}):
+        raise UsageError(f"no topic setting {name}{instead(name, BY_NAME, shown_max=len(BY_NAME))}")
+    return BY_NAME[name]
+
+
+def checked(name: str, text: object) -> str:
+    """A setting that somebody gives for a topic, as it is kept; UsageError if there is none of that name, or not that value."""
+    setting = known_setting(name)
+    value = setting.parsed(text)
+    if name == CLEANUP_POLICY and (not policies_of(value) or policies_of(value) - {"compact", "delete"}):
         raise UsageError(f"{name} is compact, delete or compact,delete, not {text!r}")
     if setting.kind is not str and not setting.low <= value <= setting.high:
         raise UsageError(f"{name} is between {setting.low:g} and {setting.high:g}, not {text}")

@@ -76,6 +76,7 @@ class Broker:
         self.version = VERSION
         self.held = False
         """A topic config pauses its cleaner."""
+        self.compacted = True
         self.stopped_clean = False
         self.log = PartitionLog()
         self.durable: following.Durable | None = None
@@ -251,7 +252,7 @@ class Broker:
         A log that was chosen before the hold came is cleaned all the same.
         """
         self.log.expire_producers(self.clock(now_ms), self.policy.producer_id_expiration_ms)
-        if self.held and not chosen:
+        if (self.held and not chosen) or not self.compacted:
             return None
         policy = self.cleaning_policy(now_ms)
         coordinated = self.rules == COORDINATED

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from headstone.coordination.danger import Margins
+from headstone.interruption import Interrupted, check
 from headstone.sim.broker import Parts
 from headstone.sim.chaos import Outcome, Step
 from headstone.sim.checkers import Finding
@@ -22,6 +23,8 @@ from headstone.sim.scenario import Scenario
 from headstone.sim.tallies import GUARDED, Tally, Violation
 
 CHUNK_SEEDS = 20
+LOOK_S = 0.2
+"""Whoever gives up waits no longer for a chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ def campaign(
 def _results(chunks: Iterator[tuple[int, int]], settings: Settings, jobs: int) -> Iterator[Tally]:
     if jobs == 1:
         for first, last in chunks:
+            check()
             yield run_chunk(first, last, settings)
         return
     with ProcessPoolExecutor(jobs) as pool:
@@ -83,11 +87,16 @@ def _results(chunks: Iterator[tuple[int, int]], settings: Settings, jobs: int) -
             for first, last in itertools.islice(chunks, 2 * jobs):
                 running.add(pool.submit(run_chunk, first, last, settings))
             while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+                check()
+                done, running = wait(running, timeout=LOOK_S, return_when=FIRST_COMPLETED)
                 for first, last in itertools.islice(chunks, len(done)):
                     running.add(pool.submit(run_chunk, first, last, settings))
                 for future in done:
                     yield future.result()
+        except Interrupted:
+            for process in (pool._processes or {}).values():  # they know nothing that anybody needs
+                process.kill()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -57,6 +57,8 @@ class Cluster:
         self.watcher: Watcher | None = None
         self.hold = False
         """The topic's config, as the controller has it: a hold of all cleaning."""
+        self.compacted = True
+        """Whether its cleanup.policy says so; else nobody cleans."""
         self.delete_retention_ms = policy.delete_retention_ms
         self.truth = Truth()
         self.brokers = [Broker(i, rules, policy, parts, skews_ms[i]) for i in range(brokers)]
@@ -112,7 +114,7 @@ class Cluster:
             return
         metadata = self.metadata
         broker.learn(metadata, self.now_ms, self.fresh())
-        broker.held = self.hold
+        broker.held, broker.compacted = self.hold, self.compacted
         if broker.policy.delete_retention_ms != self.delete_retention_ms:
             broker.policy = replace(broker.policy, delete_retention_ms=self.delete_retention_ms)
         if metadata.leader == broker.number and metadata.leader_epoch > self.active_epoch:

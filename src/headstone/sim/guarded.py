@@ -1,7 +1,7 @@
 """Random stories of brokers that follow Kafka's rule, with the guard outside in place of coordination.
 
-Owns the outages on the edge of the retention, and the promise, told exactly: what is found counts unless the guard had said
-that it may happen (docs/rfcs/0003-guard.md). The guard's world is `guard_world.py`'s.
+Owns the promise, told exactly: what is found counts unless the guard had said that it may happen (docs/rfcs/0003-guard.md). The
+outages that try it are `guarded_outages.py`'s, the guard is `guard_actor.py`'s.
 """
 
 from __future__ import annotations
@@ -10,30 +10,24 @@ import random
 
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import Allowed, Away, State
-from headstone.sim.broker import Broker, Parts
 from headstone.sim.chaos import Corrupt
 from headstone.sim.checkers import NOT_CONVERGED, Finding, check_log
 from headstone.sim.cluster import Producer
-from headstone.sim.guard_world import CALM, MARGINS, READ_BATCHES, RETENTION_MS, ROUGH, WORST, Guard, World
-from headstone.sim.ordeals import Ordeals
+from headstone.sim.guard_actor import FIRST_SEEN_MS, READ_BATCHES, Guard
+from headstone.sim.guard_world import CALM, MARGINS, NO_DEFAULTS, RETENTION_MS, ROUGH, WORST, World
+from headstone.sim.guarded_outages import GuardedOutages
 from headstone.sim.scenario import Scenario
 
 HELD_LATE = "held-late"
 FALSE_ALARM = "false-alarm"
-FIRST_SEEN_MS = (0, 0, MARGINS.poll_ms, MARGINS.metadata_age_ms, MARGINS.metadata_age_ms + MARGINS.effect_ms)
-"""How long after the topic was made the guard sees it first: perhaps while a broker is away."""
+LET_GO = "let-go"
 CALM_LOOKS = 400
-EDGE_BEFORE_MS = 1_400
-EDGE_STEPS = 32
-EDGE_STEPS_MS = (20, 60, 90)
-"""From the first moment that anything could be due, by whichever clock, until it is due by all of them."""
-EDIT_CHANCE = 0.05
-"""At each of these steps, where somebody meddles: a hold is undone while it matters."""
-CHANGE_EVERY_MS = 1_500
-"""Nobody changes configs and puts them back between two looks: the promise does not cover that."""
+AWAIT_LOOKS = 40
+ALONE_SHARE = 0.1
+"""Of the topics have another partition, which nobody leads any more."""
 
 
-class Guarded(Ordeals):
+class Guarded(GuardedOutages):
     """The driver with a guard. A replica that the guard called too late, or unread, is excused until it is right again."""
 
     def __init__(
@@ -41,7 +35,7 @@ class Guarded(Ordeals):
         first_seen_ms: int | None = None,
     ) -> None:  # fmt: skip
         """first_seen_ms: of FIRST_SEEN_MS; None: drawn."""
-        super().__init__(scenario, Parts())
+        super().__init__(scenario)
         rng = random.Random(seed)
         trouble = rng.choice((ROUGH, CALM, WORST))
         self.meddled = rng.random() < 0.25
@@ -56,10 +50,14 @@ class Guarded(Ordeals):
         )  # fmt: skip
         self.guard.liars = self.guard.agents and seed % 2 == 1
         self.guarding = guarding
-        self.never_late = trouble is not ROUGH and not self.meddled
+        besides = random.Random(f"{seed} besides")
+        self.purges = besides.random() < 0.3
+        self.world.empties_isr = besides.random() < 0.5
+        self.guard.suspends = besides.choice((0.0, 0.0, 0.0, 0.02)) if guarding else 0.0
+        self.guard.sees_alone = besides.random() < ALONE_SHARE
+        self.never_late = trouble is not ROUGH and not self.meddled and not self.guard.suspends
         """Slow and old, but within the margins, and nobody meddles: here the guard must not come too late."""
         self.excused_for_good = False
-        self._changed_ms = self.cluster.now_ms
         if guarding:
             self.cluster.watcher = self.guard
             self.guard.watch()
@@ -69,123 +67,6 @@ class Guarded(Ordeals):
         self.cluster.wait(1)
         self._note_led()
         return done
-
-    def edge_outage(self, rng: random.Random) -> bool:
-        """A replica misses what is stamped at once, and the others clean all the time until past its due.
-
-        Another follower may copy it stamped, so that its clock decides when it goes, and lead then: at its worst the
-        fastest clock of all, after the slowest has stamped it.
-        """
-        cluster, crossed = self.cluster, rng.random() < 0.6
-        if crossed and cluster.elect(min(cluster.metadata.isr, key=lambda number: cluster.brokers[number].skew_ms)):
-            self._all_learn()
-        leader = cluster.leader()
-        followers = [b for b in cluster.brokers if b.number in cluster.metadata.isr and b is not leader and b.alive]
-        if leader is None or not followers or cluster.isolated:
-            return False
-        followers.sort(key=lambda follower: follower.skew_ms)
-        copier = followers.pop() if crossed and len(followers) > 1 else None
-        broker = rng.choice(followers)
-        producer = rng.choice(cluster.producers)
-        marker = rng.random() < 0.3 and producer.txn is None
-        cluster.produce(leader, [(b"edge", b"value")], producer if marker else None)
-        self.pump(rng)
-        cluster.wait(rng.choice((0, 50, 300)))
-        cluster.crash(broker.number, clean_stop=True)
-        if copier is not None:
-            cluster.shrink_isr(copier.number)
-        self._all_learn()
-        self._write_plain(leader, rng)
-        self._miss(leader, producer, marker=marker, commit=rng.random() < 0.5)
-        self._stamp(leader, copier, rng)
-        self._wear_on(broker, rng)
-        if copier is not None and cluster.elect(copier.number):
-            self._all_learn()
-        cluster.restart(broker.number, kept_to=broker.log.log_end)
-        self._all_learn()
-        self.pump(rng)
-        return True
-
-    def _write_plain(self, leader: Broker, rng: random.Random) -> None:
-        """Nothing that a replica which is away must not miss, for up to half of the retention, or for longer than that."""
-        for _ in range(rng.choice((0, 0, 0, 2, 20))):
-            self.cluster.produce(leader, [(b"filler", b"beat")])
-            self._follow()
-            self.cluster.wait(rng.choice((MARGINS.poll_ms, RETENTION_MS // 10)))
-
-    def _miss(self, leader: Broker, producer: Producer, *, marker: bool, commit: bool) -> None:
-        if marker:
-            self.cluster.decide(producer, commit=commit)
-            self.cluster.write_marker(producer)
-            self.cluster.produce(leader, [(b"edge", b"newer")])
-        else:
-            self.cluster.produce(leader, [(b"edge", None)])
-
-    def _stamp(self, leader: Broker, copier: Broker | None, rng: random.Random) -> None:
-        for broker in self.cluster.brokers:
-            if broker is not copier:
-                self.cluster.fetch(broker)
-                self.cluster.fetch(broker)
-        for _ in range(2):
-            self.cluster.produce(leader, [(b"filler", b"beat")])
-            leader.log.roll()
-            self.cluster.commit(leader)
-            self.cluster.clean(leader)
-        self.pump(rng)
-        self.cluster.expand_isr()
-
-    def _wear_on(self, besides: Broker, rng: random.Random) -> None:
-        cluster = self.cluster
-        cluster.wait(RETENTION_MS - EDGE_BEFORE_MS)
-        for _ in range(EDGE_STEPS):
-            leader = cluster.leader()
-            if leader is not None:
-                cluster.produce(leader, [(b"filler", b"beat")])
-            self._follow()
-            for number in cluster.metadata.members:
-                if cluster.brokers[number].alive and number != besides.number:
-                    self._choose_or_clean(cluster.brokers[number], rng)
-            if self.meddled and rng.random() < EDIT_CHANCE:
-                self.somebody_edits(rng)
-            cluster.wait(rng.choice(EDGE_STEPS_MS))
-            self.world.begin_passes()
-
-    def _follow(self) -> None:
-        """Records, and then that they are committed; and all segments roll."""
-        cluster = self.cluster
-        members = [cluster.brokers[number] for number in cluster.metadata.members]
-        for _ in range(2):
-            for broker in members:
-                cluster.fetch(broker)
-        for broker in members:
-            if broker.alive:
-                broker.log.roll()
-        cluster.expand_isr()
-
-    def _choose_or_clean(self, broker: Broker, rng: random.Random) -> None:
-        """A pass begins at once, or a while after its cleaner chose the log: a hold that comes in between is not seen.
-
-        Most passes that would remove nothing are left out, because they cost as much as those that do.
-        """
-        if broker.number in self.world.passes or broker.held:
-            return
-        horizons = [batch.horizon for batch in broker.log.batches() if batch.horizon is not None]
-        left_ms = min(horizons, default=broker.clock(self.cluster.now_ms)) - broker.clock(self.cluster.now_ms)
-        if 0 < left_ms < MARGINS.pass_start_ms or rng.random() < 0.1:
-            self.world.passes[broker.number] = self.cluster.now_ms + rng.randrange(MARGINS.pass_start_ms)
-        elif horizons and left_ms <= 0:
-            self.cluster.clean(broker)
-
-    def somebody_edits(self, rng: random.Random) -> bool:
-        """A person changes what is held, or holds; or changes delete.retention.ms."""
-        if not self.meddled or self.cluster.now_ms < self._changed_ms + CHANGE_EVERY_MS:
-            return False
-        self._changed_ms = self.cluster.now_ms
-        if rng.random() < 0.5:
-            self.world.person(rng)
-        else:
-            self.world.change_retention(rng)
-        return True
 
     def isolate(self, rng: random.Random) -> bool:
         """The promise does not cover a broker that is cut off and cleans on: none does here."""
@@ -215,8 +96,28 @@ class Guarded(Ordeals):
         led = self.cluster.metadata.leader in self.suspects()
         self.excused_for_good |= led or self.guard.missed_a_leader or self.guard.missed_a_change
 
+    def suspended_release(self, rng: random.Random) -> bool:
+        """The guard is suspended when it is about to let go, and goes on when somebody else has been away for long."""
+        cluster, guard = self.cluster, self.guard
+        if self.guarding:
+            guard.sleeps = rng.choice(("deciding", "acting"))
+            if guard.sleeps == "acting" and random.Random(cluster.now_ms).random() < 0.5:
+                guard.sleeps = "calling"
+        done = self.edge_outage(rng)
+        for _ in range(AWAIT_LOOKS):
+            if guard.asleep or not self.guarding:
+                break
+            self.pump(rng)
+            cluster.expand_isr()
+            cluster.wait(MARGINS.poll_ms)
+        guard.sleeps = None
+        done = self.edge_outage(rng, back=guard.wake) or done
+        guard.wake()
+        return done
+
     def check(self) -> None:
         self._note_led()
+        self._check_let_go()
         if self.guarding and self.guard.unknown:
             return
         cluster = self.cluster
@@ -232,6 +133,12 @@ class Guarded(Ordeals):
             if findings:
                 raise Corrupt(findings[0])
 
+    def _check_let_go(self) -> None:
+        """Nor does it undo a hold itself, however late it does what it had decided, while that keeps what somebody lacks."""
+        let_go = self.guard.let_go
+        if let_go is not None and not self.excused_for_good and not self.meddled:
+            raise Corrupt(Finding(kind=LET_GO, where="guard", text=let_go))
+
     def _check_told(self) -> None:
         """What is told must be so, where the world stays within the margins; of the default everywhere, for nobody else changes
         it."""
@@ -241,19 +148,28 @@ class Guarded(Ordeals):
             raise Corrupt(Finding(kind=HELD_LATE, where=f"broker {late[0].broker}", text=str(late[0])))
         if self.never_late and self.guard.late_at_first_sight:
             raise Corrupt(Finding(kind=HELD_LATE, where="guard", text="too late in a topic that was made just before"))
+        if self.guard.accused is not None:
+            text = f"broker {self.guard.accused} was called wrong, and nobody could be asked"
+            raise Corrupt(Finding(kind=FALSE_ALARM, where="guard", text=text))
+        if self.guard.doubted is not None:
+            text = f"broker {self.guard.doubted} is the only replica, and was said to be behind"
+            raise Corrupt(Finding(kind=FALSE_ALARM, where="guard", text=text))
         if memory.hold is not None and memory.hold.default_undone_ms is not None:
             raise Corrupt(Finding(kind=FALSE_ALARM, where="guard", text=f"nobody changed the default: {memory.hold}"))
 
     def _watched_all_along(self, away: Away) -> bool:
-        """Not a new copy, nor one that came back with less than it had: of those nobody could know in time."""
+        """Not a new copy, nor one that came back with less than it had: of those nobody could know in time. Nor one that was
+        away while the guard was suspended for long, or while no broker ran."""
         before_ms = MARGINS.metadata_age_ms + 2 * MARGINS.poll_ms
         watched = away.complete_ms is not None and away.complete_ms >= away.since_ms - before_ms
+        watched = watched and away.since_ms > max(self.guard.woken_ms, self.dark_until_ms)
         return watched and away.broker not in self.guard.came_with_less
 
     def heal(self) -> None:
         """Everything comes back and the guard's world behaves: what it held, it lets go."""
         cluster, guard = self.cluster, self.guard
-        self.world.trouble = CALM
+        self.world.trouble, guard.suspends = CALM, 0.0
+        self.switch_policy(random.Random(0), compacted=True)
         guard.allowed = Allowed(readmission=True, cluster_default=guard.allowed.cluster_default)
         cluster.isolated.clear()
         for broker in cluster.brokers:
@@ -276,11 +192,12 @@ class Guarded(Ordeals):
             raise Corrupt(Finding(kind=NOT_CONVERGED, where="guard", text=text))
 
     def _at_peace(self) -> bool:
-        memory = self.guard.memory
-        return memory.hold is None and not memory.away and (self.meddled or not self.cluster.hold)
+        """With the cluster default as it was, which nobody else changes."""
+        memory, left = self.guard.memory, self.world.settings.default_overrides != NO_DEFAULTS
+        return memory.hold is None and not memory.away and not left and (self.meddled or not self.cluster.hold)
 
     def _left_to_a_person(self) -> bool:
-        """Somebody undid the hold: a wrong replica cannot be copied afresh without one; but one can be taken out."""
+        """Somebody undid the hold: a wrong replica cannot be re-replicated without one; but one can be taken out."""
         memory = self.guard.memory
         undone = memory.hold is not None and memory.hold.undone_ms is not None
         out = any(away.expelled_ms is not None for away in memory.away)

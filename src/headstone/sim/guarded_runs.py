@@ -6,21 +6,28 @@ A seed is one story; with and without a guard the same things happen. A mutant i
 from __future__ import annotations
 
 import random
+import warnings
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from headstone.coordination.danger import Margins
+from headstone.coordination.hold_states import UnlistedStep
 from headstone.retention.policy import KAFKA
 from headstone.sim.chaos import CHECK_EVERY, Corrupt, Outcome, Step
 from headstone.sim.guard_world import MARGINS, RETENTION_MS
 from headstone.sim.guarded import Guarded
 from headstone.sim.scenario import FAULTS, LONG_ACTIONS, WEIGHTS, Scenario, draw_scenario
-from headstone.sim.tallies import Tally, Violation
+from headstone.sim.tallies import GUARDED_STEPS, Tally, Violation
 
-STEPS = 16
 EDGE_WEIGHT = 130
 EDIT_WEIGHT = 60
 SKEW_MS_MAX = MARGINS.skew_ms // 2
-LONG = LONG_ACTIONS | {"edge_outage"}
+OUTAGES = ("edge_outage", "missed_marker", "blackout", "suspended_release")
+OUTAGE_WEIGHTS = (60, 15, 15, 10)
+SOLE_SHARE = 0.05
+"""Of the seeds have one replica only."""
+LONG = LONG_ACTIONS | set(OUTAGES)
 
 AT_THE_LAST_MOMENT = replace(MARGINS, slack_share=1.0)
 """Half of the slack in reserve would hide that a margin is missing."""
@@ -38,6 +45,10 @@ def draw_guarded(seed: int, steps: int) -> tuple[Scenario, list[Step]]:
     names = rng.choices(
         [*WEIGHTS, "edge_outage", "somebody_edits"], weights=[*scenario.weights, EDGE_WEIGHT, EDIT_WEIGHT], k=steps
     )
+    besides = random.Random(f"{seed} outages")
+    if besides.random() < SOLE_SHARE:
+        scenario = replace(scenario, replicas=1)
+    names = [besides.choices(OUTAGES, OUTAGE_WEIGHTS)[0] if name == "edge_outage" else name for name in names]
     return scenario, [(name, rng.getrandbits(32)) for name in names]
 
 
@@ -56,7 +67,7 @@ def _skews(brokers: int, rng: random.Random) -> tuple[int, ...]:
 
 
 def run_guarded(
-    seed: int, *, steps: int = STEPS, margins: Margins = MARGINS, guarding: bool = True
+    seed: int, *, steps: int = GUARDED_STEPS, margins: Margins = MARGINS, guarding: bool = True
 ) -> tuple[Outcome, Guarded]:
     scenario, story = draw_guarded(seed, steps)
     return run_story(seed, scenario, story, margins, guarding=guarding)
@@ -67,22 +78,32 @@ def run_story(
 ) -> tuple[Outcome, Guarded]:
     driver = Guarded(scenario, margins, seed, guarding=guarding)
     outcome = Outcome(seed=seed, steps=story)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnlistedStep)
+        _play(driver, story, outcome)
+    outcome.checks = driver.checks
+    outcome.faults += Counter(
+        policy_switch=driver.policy_switches, suspension=driver.guard.suspensions, sole_replica=int(scenario.replicas == 1),
+        unled_partition=int(driver.guard.sees_alone),
+    )  # fmt: skip
+    return outcome, driver
+
+
+def _play(driver: Guarded, story: Sequence[Step], outcome: Outcome) -> None:
     try:
         for step_number, (name, number) in enumerate(story):
             outcome.at_step = step_number
             done = driver.do(name, number)
-            if done and name in FAULTS | {"edge_outage", "somebody_edits"}:
+            if done and name in FAULTS | {*OUTAGES, "somebody_edits"}:
                 outcome.faults[name] += 1
             if step_number % CHECK_EVERY == 0 or name in LONG:
                 driver.check()
         driver.heal()
     except Corrupt as corrupt:
         outcome.finding = corrupt.finding
-    outcome.checks = driver.checks
-    return outcome, driver
 
 
-def run_both_ways(seed: int, *, steps: int = STEPS, mutant: str | None = None) -> Tally:
+def run_both_ways(seed: int, *, steps: int = GUARDED_STEPS, mutant: str | None = None) -> Tally:
     without, _ = run_guarded(seed, steps=steps, guarding=False)
     outcome, driver = run_guarded(seed, steps=steps, margins=margins_of(seed, mutant))
     tally = Tally(

@@ -7,7 +7,7 @@ outage takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from headstone.retention.policy import COORDINATED, KAFKA, Policy
 from headstone.sim.batches import EMPTIED, Batch
@@ -80,6 +80,14 @@ class Telling:
     @property
     def corrupt(self) -> bool:
         return bool(self.findings)
+
+    def as_json(self) -> dict[str, object]:
+        scenes = [asdict(scene) for scene in self.scenes]
+        return {
+            "variant": self.variant, "about": self.about, "rules": self.rules, "corrupt": self.corrupt,
+            "findings": [asdict(finding) for finding in self.findings], "expected": self.expected,
+            "replicas": scenes[-1]["replicas"], "scenes": scenes,
+        }  # fmt: skip
 
 
 class Stage:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headstone.interruption import check
 from headstone.log import checkpoints
 from headstone.log.directory import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, PartitionDir, list_segments, numbered
 from headstone.log.encoding import NO_HEADERS, BatchHead, Columns, batch_bytes, encode_section, marker_bytes
@@ -18,6 +19,7 @@ from headstone.log.indexes import IndexBuilder, aborted_bytes
 from headstone.log.reading import Bytes, SegmentFile, walk_segment
 from headstone.log.snapshots import write_snapshot
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.progress import Meter
 from headstone.retention.producers import ProducerState
 from headstone.sim.samples import SampleSettings
 
@@ -28,7 +30,7 @@ HEADERS = b"\x02" + b"\x0csource" + b"\x0asynth"
 RECORD_FIXED_BYTES = 12
 
 
-def write_sample(directory: Path, settings: SampleSettings) -> list[Path]:
+def write_sample(directory: Path, settings: SampleSettings, meter: Meter | None = None) -> list[Path]:
     """Log directories: `directory` itself, or one folder per replica in it."""
     roots = (
         [directory] if settings.replicas == 1 else [directory / f"replica-{n + 1}" for n in range(settings.replicas)]
@@ -40,13 +42,18 @@ def write_sample(directory: Path, settings: SampleSettings) -> list[Path]:
         partition = TopicPartition(settings.topic, number)
         directory = first / str(partition)
         directory.mkdir()
-        ends[partition] = _Writer(directory, settings, number).write()
+        ends[partition] = _Writer(directory, settings, number).write(meter or Meter())
     for name in (checkpoints.HIGH_WATERMARK, checkpoints.RECOVERY_POINT):
         offsets = checkpoints.read_offsets(first / name)
         checkpoints.write_offsets(first / name, {**offsets, **ends})
     for replica in roots[1:]:
-        shutil.copytree(first, replica)
+        shutil.copytree(first, replica, copy_function=_copy)
     return roots
+
+
+def _copy(source: str, target: str) -> None:
+    check()
+    shutil.copy2(source, target)
 
 
 def _text_pool(rng: np.random.Generator) -> Bytes:
@@ -74,10 +81,12 @@ class _Writer:
         self.size = 0
         self.base = 0
 
-    def write(self) -> int:
+    def write(self, meter: Meter) -> int:
         left = self.settings.records
         while left:
-            left -= self._add_batch(left)
+            added = self._add_batch(left)
+            meter.add(added, 0)
+            left -= added
         for producer in sorted(self.open):
             self._end(producer)
         self._roll()

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headstone.sim.checkers import Finding
 
+SEEDS, FIRST_SEED = 1000, 0
+"""Of a campaign that nobody has given a number."""
+STEPS, GUARDED_STEPS = 200, 16
+"""Of each seed; some steps of a guarded one are long outages."""
 GUARDED = "guarded"
 """Beside the rules of `retention.policy`: brokers follow Kafka's, and the guard takes the place of their coordination."""
 

@@ -10,15 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headstone import units
 from headstone.log.directory import find_partitions
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
 from headstone.pipeline.report import PartitionReport
-from headstone.retention.policy import DAY_MS, Policy
+from headstone.retention.policy import Policy
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
+from headstone.units import DAY_MS
 
 SAMPLE = SampleSettings(
     topic="orders", partitions=2, records=40_000, keys=8_000, transactions=0.3, tombstones=0.05, replicas=3,
@@ -49,7 +51,9 @@ STOPS = (
 
 def tour(directory: Path, engine: Engine, say: Say) -> list[dict[str, object]]:
     replicas = write_sample(directory, SAMPLE)
-    say(f"wrote {SAMPLE.partitions} partitions of topic {SAMPLE.topic!r} for 3 replicas under {directory}")
+    say(
+        f"wrote {units.count(SAMPLE.partitions, 'partition')} of topic {SAMPLE.topic!r} for 3 replicas under {directory}"
+    )
     steps: list[dict[str, object]] = []
     for stop in STOPS:
         reports = _compact(replicas, stop, engine)
@@ -82,7 +86,7 @@ def _compact(replicas: list[Path], stop: Stop, engine: Engine) -> list[Partition
 def _line(report: PartitionReport) -> str:
     facts = report.as_json()
     return (
-        f"{report.partition}: {report.bytes_before / 1e6:.1f} -> {report.bytes_after / 1e6:.1f} MB, "
-        f"{report.records_before:,} -> {report.records_after:,} records, MTRO {report.mtro}, "
+        f"{report.partition}: {units.size(report.bytes_before)} -> {units.size(report.bytes_after)}, "
+        f"{report.records_before:,} -> {units.count(report.records_after, 'record')}, MTRO {report.mtro}, "
         f"tombstones {report.reasons['expired tombstone']:,} expired, {facts['tombstones_kept']:,} kept"
     )

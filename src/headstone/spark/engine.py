@@ -8,23 +8,26 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, PySparkRuntimeError, PythonException
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 
-from headstone.errors import Unfinished
+from headstone.interruption import Threads, cancelling, check
 from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.progress import Board
 from headstone.pipeline.splitting import Splittable, require_each_once, split_works
 from headstone.pipeline.work import answers
 from headstone.spark import stages
-from headstone.spark.failures import reason_of
+from headstone.spark.failures import failure
+from headstone.spark.inheriting import inheriting
+from headstone.spark.jvm_output import failure_is_told
 from headstone.spark.stages import Body, Counted
+from headstone.spark.tags import cancel, new_tag, tagged
 
 JOBS_MAX = 16
 """Jobs into which the tasks of a stage are cut where datagrams may not arrive: as each ends, the line moves."""
@@ -180,18 +183,20 @@ def ended_jobs(
 ) -> Iterator[tuple[Job, list[Row]]]:
     """Evaluates each frame once, so many at a time, and gives the rows of each as its job ends; none is begun after `stop`.
 
-    Jobs run on threads: whoever presses Ctrl-C interrupts this thread alone, which can still cancel them. That is every
-    job of the session, as Spark's own shell does it; a tag is known only to the thread that set it.
+    Jobs run on threads, under a tag by which they are cancelled: the session may be somebody's who runs other jobs there.
     """
+    tag = new_tag()
 
     def rows(job: Job) -> list[Row] | None:
-        return None if stop() else collected(job.frame)
+        return None if stop() else collected(job.frame, tag)
 
-    pool = ThreadPoolExecutor(at_once, thread_name_prefix="spark-job")
+    inherited = inheriting(spark, rows)
+    pool = Threads(at_once, thread_name_prefix="spark-job")
     with ExitStack() as unfinished:
         unfinished.callback(pool.shutdown)
-        unfinished.callback(_cancel, spark, pool)
-        submitted = {pool.submit(rows, job): job for job in jobs}
+        unfinished.callback(cancel, spark, tag)
+        unfinished.callback(pool.shutdown, wait=False, cancel_futures=True)
+        submitted = {pool.submit(inherited, job): job for job in jobs}
         for ended in as_completed(submitted):
             answer = ended.result()
             if answer is not None:
@@ -200,19 +205,20 @@ def ended_jobs(
     pool.shutdown()
 
 
-def _cancel(spark: SparkSession, pool: ThreadPoolExecutor) -> None:
-    pool.shutdown(wait=False, cancel_futures=True)
-    with suppress(PySparkException, Py4JError, OSError):  # a JVM that has gone runs nothing
-        spark.interruptAll()
-
-
-def collected(frame: DataFrame) -> list[Row]:
+def collected(frame: DataFrame, tag: str | None = None) -> list[Row]:
+    """Its rows, from one job under this tag: whoever gives up is not kept by Spark."""
+    check()
+    spark, name = frame.sparkSession, tag or new_tag()
     try:
-        return frame.collect()
-    except PythonException:
-        raise  # of our own code: whoever mends it needs all of it
+        with cancelling(lambda: cancel(spark, name)), tagged(spark, name):
+            return frame.collect()
     except (PySparkException, Py4JError, OSError) as error:
-        raise Unfinished(f"Spark did not finish, run the same command again: {reason_of(error)}") from error
+        check()
+        explained = failure(error)
+        if explained is None:
+            raise
+        failure_is_told()
+        raise explained from error
 
 
 def host_for_tasks(spark: SparkSession) -> str | None:

@@ -1,6 +1,7 @@
-"""What went wrong in Spark, in one line: of the JVM's stack traces only the sentence that says why.
+"""What went wrong in Spark, in one line: of a JVM's or Python's stack traces only the sentence that says why; and what to do.
 
-Errors of our own tasks do not come this way: they travel as values (`stages`).
+Errors of our own tasks do not come this way: they travel as values (`stages`). Who meets the same again by the same command is
+not told to repeat it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,42 @@ import re
 from collections.abc import Iterable
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PythonException
 
-LOGGED = re.compile(r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ \w+: ")
+from headstone.errors import Unfinished
+from headstone.spark.jvm_output import LOGGED
+
 REASON = re.compile(r"(?:^|\s)(?:[\w$]+\.)+[\w$]*(?:Exception|Error)(?:: |\s|$)(.*)")
 SAID_MAX = 500
+AGAIN = "run the same command again"
+NO_WORKER = re.compile(r"Error from python worker:\s*\n(.*?)\n\s*(?:PYTHONPATH was:|org\.apache\.|at )", re.DOTALL)
+"""The executor's Python has ended before it could work."""
+RAISED = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception)\b.*)")
+"""The last line of a Python stack trace, without the packages of its error."""
+NO_PYTHON = re.compile(r'Cannot run program "[^"]*".*')
+WRONG_PYTHON = re.compile(
+    r"ModuleNotFoundError|ImportError|PYTHON_VERSION_MISMATCH|No module named|Can't get attribute|unsupported pickle protocol|"
+    r"Cannot run program"
+)
+PYTHON_ADVICE = (
+    "executors need the driver's version of Python, with headstone installed: name it by the variable PYSPARK_PYTHON, or by "
+    "the Spark setting spark.pyspark.python, before the session starts (docs/compact.md)"
+)
+LASTING = (
+    (r"OutOfMemoryError|Java heap space", "give the driver more memory: --spark-conf spark.driver.memory=4g"),
+    (r"spark\.driver\.maxResultSize", "raise it: --spark-conf spark.driver.maxResultSize=4g"),
+    (
+        r"ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|InvalidClassException",
+        "driver and executors need the same version of Spark, and its jars",
+    ),
+    (r"No space left on device", "make room on the machine that says so (spark.local.dir), and run again"),
+    (
+        r"SaslAuthenticationException|AuthorizationException|SslAuthenticationException",
+        "the cluster refuses it: mend the login or its ACLs",
+    ),
+    (r"AccessControlException|Permission denied", "let the user that Spark runs as do that"),
+)
+"""What the same command meets again, and what helps."""
 
 
 def reason_in(lines: Iterable[str]) -> str:
@@ -27,9 +60,39 @@ def reason_in(lines: Iterable[str]) -> str:
 
 
 def reason_of(error: Exception) -> str:
+    return reason_in(text_of(error).splitlines())
+
+
+def failure(error: Exception) -> Unfinished | None:
+    """What to raise; None for an error of our own code, of which whoever mends it needs all."""
+    text = text_of(error)
+    python = _python_reason(text)
+    if python is not None and WRONG_PYTHON.search(python):
+        return Unfinished(f"Spark's executors cannot run headstone: {python}; {PYTHON_ADVICE}")
+    if isinstance(error, PythonException):
+        return None
+    return Unfinished(f"Spark did not finish, {_advice(text)}: {python or reason_in(text.splitlines())}")
+
+
+def _python_reason(text: str) -> str | None:
+    """What the executor's Python said last; None if it is not what failed."""
+    ended, missing = NO_WORKER.search(text), NO_PYTHON.search(text)
+    if ended is not None:
+        return " ".join(ended[1].strip().splitlines()[-1].split())[:SAID_MAX]
+    if missing is not None:
+        return missing[0].strip()[:SAID_MAX]
+    _, trace, rest = text.partition("Traceback (most recent call last):")
+    raised = [match[1] for line in rest.splitlines() if trace and (match := RAISED.match(line))]
+    return raised[-1].strip()[:SAID_MAX] if raised else None
+
+
+def _advice(text: str) -> str:
+    return next((advice for pattern, advice in LASTING if re.search(pattern, text)), AGAIN)
+
+
+def text_of(error: Exception) -> str:
     """py4j's errors ask the JVM for their text, which may have gone."""
     try:
-        text = str(error)
+        return str(error)
     except (Py4JError, OSError):
-        text = "its JVM has gone"
-    return reason_in(text.splitlines())
+        return "its JVM has gone"

@@ -1,16 +1,26 @@
 """What Spark's JVM says: held back until it has started, then passed on, until it is told to stop.
 
-A start that fails is told in one line, made of what was held; the stack traces around it are nobody's help.
+A start that fails is told in one line, made of what was held; the stack traces around it are nobody's help. So are those of
+tasks whose failure is told in a line by `failures.py`; those of others are shown at the end.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
+from headstone.interruption import given_up
+
+LOGGED = re.compile(r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ \w+: ")
+"""What log4j says begins so; lines behind it belong to it."""
+TASK_FAILED = re.compile(r"(?:\S+ ){3}(Executor: Exception in task|TaskSetManager: (Lost task|Task \d+ in stage))")
+FAILURE_LINES_MAX = 1000
+"""The newest."""
 NOISE = (
     b"Using incubator modules",
     b"Using Spark's default log4j profile",
@@ -35,6 +45,9 @@ class JvmOutput:
         self._held: list[str] | None = []
         self._lock = threading.Lock()
         self._stopped = False
+        self._failures: deque[str] = deque(maxlen=FAILURE_LINES_MAX)
+        """What tasks that failed had to say, as long as nobody has told why."""
+        self._in_failure = self._explained = False
         self._given_up: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -57,10 +70,23 @@ class JvmOutput:
             held, self._held = self._held or [], None
             sys.stderr.write("".join(held))
             sys.stderr.flush()
+        _running.append(self)
 
     def stop(self) -> None:
         """What it says when it is told to stop is shown to nobody."""
         self._stopped = True
+
+    def end(self) -> None:
+        """Before it is told to stop: failures that nobody has explained are shown."""
+        _running.remove(self)
+        with self._lock:
+            if not (self._stopped or self._explained or given_up()):
+                sys.stderr.write("".join(self._failures))
+                sys.stderr.flush()
+        self.stop()
+
+    def explain(self) -> None:
+        self._explained = True
 
     def held(self) -> list[str]:
         """Lines of a JVM that has ended before it had started."""
@@ -81,5 +107,19 @@ class JvmOutput:
                 if GIVEN_UP in line and self._given_up is not None:
                     self._given_up()
                 return
+            if LOGGED.match(line):
+                self._in_failure = TASK_FAILED.match(line) is not None
+            if self._in_failure:
+                self._failures.append(line)
+                return
         sys.stderr.write(line)
         sys.stderr.flush()
+
+
+_running: list[JvmOutput] = []
+
+
+def failure_is_told() -> None:
+    """In a line of ours: the stack traces of tasks need not be shown."""
+    for output in _running:
+        output.explain()

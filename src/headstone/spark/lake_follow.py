@@ -16,11 +16,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headstone.errors import UsageError
+from headstone.lake.defaults import RECORDS
+from headstone.lake.format.spans import Span
 from headstone.lake.lake import Lake, LakeAddress
-from headstone.lake.pins import Pin, Pins
-from headstone.lake.spans import Span
+from headstone.lake.metastore.pins import Pin, Pins
 from headstone.log.topic_partition import TopicPartition
-from headstone.spark.lake_selection import RECORDS, LakeSelection, RecordsPart, record_parts
+from headstone.spark.lake_selection import LakeSelection, RecordsPart, record_parts
 from headstone.spark.source_options import truth
 from headstone.spark.stream_limits import SupportsTriggerAvailableNow, ends_of_batch, offsets_max_of, read_limit
 

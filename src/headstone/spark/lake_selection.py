@@ -5,7 +5,6 @@ Plans are made where the metastore is; a part holds the way to the store, and no
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,10 +13,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from headstone.errors import UsageError
-from headstone.lake.commits import Extent, Partition
+from headstone.lake.defaults import RECORDS, TABLE, VIEWS
+from headstone.lake.format.extents import Extent
 from headstone.lake.lake import Lake, LakeAddress, metastore_url
-from headstone.lake.reading import record_batches
-from headstone.lake.table_view import LiveExtent, decided, rows_of_table
+from headstone.lake.metastore.commits import Partition
+from headstone.lake.transfer.reading import record_batches
+from headstone.lake.transfer.table_view import LiveExtent, decided, rows_of_table
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import NEAR_THREADS, InProcess
 from headstone.retention.keys import HashKey
@@ -27,11 +28,12 @@ from headstone.spark.source_options import (
     EARLIEST,
     LATEST,
     OffsetPerPartition,
+    duration_ms,
+    moment_ms,
     offset_per_partition,
     offset_range,
     one_of,
     partition_numbers,
-    positive,
     require_partitions,
     require_topics,
     store_access,
@@ -39,7 +41,6 @@ from headstone.spark.source_options import (
 )
 from headstone.storage.stores import Store
 
-RECORDS, TABLE = "records", "table"
 SPLIT_BYTES = 64 << 20
 PIN_MS = 6 * 3_600_000
 
@@ -63,7 +64,7 @@ class LakeSelection:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeSelection:
-        view = one_of("view", options.get("view", RECORDS), (RECORDS, TABLE))
+        view = one_of("view", options.get("view", RECORDS), VIEWS)
         if view == TABLE and any(name in options for name in ("offsets", "startingOffsets", "endingOffsets")):
             raise UsageError("offsets are of records; the table is the newest record of every key, whatever its offset")
         start, end = offset_range(options["offsets"]) if "offsets" in options else (0, NO_LIMIT)
@@ -77,8 +78,8 @@ class LakeSelection:
                 "startingOffsets", options.get("startingOffsets", "earliest"), default=EARLIEST
             ),
             ending=offset_per_partition("endingOffsets", options.get("endingOffsets", "latest"), default=LATEST),
-            as_of_ms=moment_ms(options["asOf"]) if "asOf" in options else None,
-            pin_ms=positive("pinMs", options["pinMs"]) if "pinMs" in options else PIN_MS,
+            as_of_ms=moment_ms("asOf", options["asOf"]) if "asOf" in options else None,
+            pin_ms=duration_ms("pinMs", options["pinMs"]) if "pinMs" in options else PIN_MS,
         )
 
     def chosen(self, present: Sequence[TopicPartition]) -> list[TopicPartition]:
@@ -168,15 +169,3 @@ def runs(
         total += size(item)
     if run:
         yield tuple(run)
-
-
-def moment_ms(text: str) -> int:
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"asOf {text!r}: milliseconds since 1970, or a time such as 2026-11-15 10:00:00 (UTC)"
-        ) from error
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() * 1000)

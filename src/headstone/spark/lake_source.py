@@ -14,19 +14,22 @@ A query's own filters choose nothing here, for the reason that `source.py` tells
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from headstone.lake.defaults import TABLE
 from headstone.lake.lake import LakeAddress
-from headstone.lake.pins import Pins
-from headstone.lake.reading import snapshots
+from headstone.lake.metastore.pins import Pins
+from headstone.lake.transfer.reading import snapshots
 from headstone.spark import lake_follow
 from headstone.spark.lake_follow import LakeStream
 from headstone.spark.lake_selection import (
-    TABLE,
     LakeSelection,
     RecordsPart,
     TablePart,
@@ -37,10 +40,32 @@ from headstone.spark.lake_selection import (
 from headstone.spark.record_columns import SCHEMA, chosen_columns
 from headstone.spark.source_options import refuse_unknown
 
+if TYPE_CHECKING:
+    from headstone.spark.session import DataFrame, SparkSession
+
 NAME = "headstone"
+NOT_FOUND = "DATA_SOURCE_NOT_FOUND"
+"""What Spark says where no source of the name is registered or installed."""
 OPTIONS = (
     "asOf", "endingOffsets", "lake", "offsets", "partitions", "path", "pinMs", "startingOffsets", "store.NAME", "topic", "view"
 )  # fmt: skip
+
+
+def lake_frame(spark: SparkSession, lake: str, options: Mapping[str, str]) -> DataFrame:
+    """Registers the source only where Spark does not find it by itself: it warns of each registration that replaces another."""
+
+    def frame() -> DataFrame:
+        loaded = spark.read.format(NAME).options(**options).load(lake)
+        _ = loaded.schema  # Spark Connect looks for the source only when it is asked
+        return loaded
+
+    try:
+        return frame()
+    except (Py4JError, PySparkException) as error:
+        if NOT_FOUND not in str(error):
+            raise
+    spark.dataSource.register(HeadstoneSource)
+    return frame()
 
 
 class HeadstoneSource(DataSource):

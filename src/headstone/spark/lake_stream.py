@@ -1,6 +1,6 @@
 """From a live Kafka cluster into the lake, with Structured Streaming and Spark's own Kafka source.
 
-Owns the query and its micro-batches; what a task writes and what is committed is `lake/landing.py`.
+Owns the query and its micro-batches; what a task writes and what is committed is `lake/transfer/landing.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from headstone import units
 from headstone.errors import HeadstoneError, Unfinished, UsageError
-from headstone.lake.ingest import EXTENT_BYTES, OBJECT_BYTES
+from headstone.lake.defaults import BATCH_OBJECTS, CODEC, EXTENT_BYTES, FLUSH_AGE_MS, OBJECT_BYTES, POLL_EVERY_MS
+from headstone.lake.format.objects import Stored
 from headstone.lake.lake import Lake
-from headstone.lake.landing import (
+from headstone.lake.metastore.surveys import record_bytes
+from headstone.lake.transfer.landing import (
     RECORD_BYTES_GUESS,
     Clock,
     Ends,
@@ -27,7 +30,6 @@ from headstone.lake.landing import (
     ObjectSize,
     offsets_between,
 )
-from headstone.lake.objects import Stored
 from headstone.log import codecs
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Stop, never
@@ -39,9 +41,6 @@ from headstone.spark.streams import follow_kafka
 
 LANDED = "landed binary"
 LANDED_ARROW = pa.schema([("landed", pa.binary())])
-AGE_MS_MAX = 60_000
-BATCH_OBJECTS = 64
-"""Objects' worth of a micro-batch: so much is committed at once, and so much is in hand when somebody says stop."""
 SELECTED = (
     "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp_ms", "timestampType = 1 AS log_append_time",
     "key", "value", "headers",
@@ -56,16 +55,16 @@ class StreamOptions:
 
     source: Mapping[str, str]
     continuous: bool = False
-    every_ms: int = 1000
-    """Between two looks of a continuous run at what has come."""
-    age_ms_max: int = AGE_MS_MAX
-    """A continuous run takes what has come when it makes an object of `object_bytes`, or after so long; 0: at once."""
+    every_ms: int = POLL_EVERY_MS
+    """Poll interval of a continuous run."""
+    age_ms_max: int = FLUSH_AGE_MS
+    """A continuous run writes an object when it has `object_bytes`, or at this age; 0: at once."""
     object_bytes: int = OBJECT_BYTES
     offsets_per_batch: int | None = None
     """None: as many as make `BATCH_OBJECTS`."""
     offsets_per_task: int | None = None
     """None: as many as make an object, of records of an ordinary size."""
-    codec: int = codecs.ZSTD
+    codec: int = codecs.NAMES.index(CODEC)
     extent_bytes: int = EXTENT_BYTES
     stop: Stop = never
     """The batch in hand is finished."""
@@ -96,8 +95,8 @@ def stream(
     reached = followed.unread()
     first = {topic: {str(name.number): reached[name] for name in reached if name.topic == topic} for topic in starts}
     added: dict[TopicPartition, int] = {}
-    record_bytes = lake.metastore.record_bytes(starts) or RECORD_BYTES_GUESS
-    size = ObjectSize(options.object_bytes, bytes=record_bytes, offsets_max=options.offsets_per_task)
+    average_bytes = record_bytes(lake.metastore, starts) or RECORD_BYTES_GUESS
+    size = ObjectSize(options.object_bytes, bytes=average_bytes, offsets_max=options.offsets_per_task)
 
     def land(batch: DataFrame, number: int, ends: Mapping[tuple[str, int], int]) -> None:
         read_until = {TopicPartition(topic, partition): end for (topic, partition), end in ends.items()}
@@ -108,7 +107,9 @@ def stream(
         for partition, count in records.items():
             added[partition] = added.get(partition, 0) + count
         if records:
-            tell(f"batch {number}: {sum(records.values()):,} records of {len(records)} partitions")
+            tell(
+                f"batch {number}: {units.count(sum(records.values()), 'record')} of {units.count(len(records), 'partition')}"
+            )
 
     given = {"subscribe": ",".join(sorted(starts)), "kafka.isolation.level": "read_committed"}
     given |= {"includeHeaders": "true", "startingOffsets": json.dumps(first), "failOnDataLoss": "true"}
@@ -117,7 +118,7 @@ def stream(
     whole = follow_kafka(spark, {**given, **options.source}, SELECTED, land, every_ms=every_ms, stop=options.stop)
     if not whole and not options.continuous:
         raise Unfinished(
-            f"stopped: {sum(added.values()):,} records more are in the lake; run the same command again, it goes on there"
+            f"stopped: {units.count(sum(added.values()), 'record')} more in the lake; run the same command again to continue"
         )
     return added
 
@@ -153,7 +154,7 @@ def land_batch(
     nexts = followed.nexts(ends)
     objects = size.objects(followed.unread(), ends)
     task = LandTask(
-        store=lake.store, hash_key=lake.metastore.hash_key, nexts=nexts, codec=options.codec,
+        store=lake.store, lake_id=lake.metastore.lake_id, hash_key=lake.metastore.hash_key, nexts=nexts, codec=options.codec,
         object_ids=tuple(lake.metastore.register(objects, now_ms=clock)), extent_bytes=options.extent_bytes,
     )  # fmt: skip
     rows = batch.coalesce(objects).mapInArrow(landing(task, counted(objects)), LANDED).collect()

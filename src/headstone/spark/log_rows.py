@@ -6,7 +6,6 @@ read, though a segment may have grown since. An `ObjectPart` is read without a s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,7 +31,6 @@ from headstone.retention.rewrite import changed
 from headstone.retention.survey import SegmentSurvey, Walk, seals, walk_file
 from headstone.retention.transactions import Roles
 from headstone.spark.record_columns import arrow_schema, timestamps
-from headstone.storage.stores import is_remote
 
 SPLIT_BYTES = 64 << 20
 """About as much of a log is one task's work."""
@@ -120,7 +118,7 @@ def rows_of(part: LogPart, columns: Sequence[str], walk: Walk = walk_file) -> It
 def rows_of_records(part: LogPart, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
     """With the offset behind the last record that was looked at, so that a reader knows where to go on."""
     payloads = Payloads()
-    for piece in PieceReader().pieces(_as_it_is(part.segment), backwards=False):
+    for piece in PieceReader(may_grow=True).pieces(part.segment, backwards=False):
         yield from _records_in(part, piece.chunk, piece.roles, columns, payloads)
 
 
@@ -207,14 +205,6 @@ def _is_whole(part: LogPart) -> bool:
         and part.offset_start <= int(cuts[0]["offset"])
         and part.offset_end >= segment.next_offset
     )
-
-
-def _as_it_is(segment: SegmentSurvey) -> SegmentSurvey:
-    """A file may have grown since it was surveyed; its seals say whether the part that is read is the same."""
-    path = segment.file.path
-    if is_remote(path):
-        return segment
-    return replace(segment, file=replace(segment.file, size=max(os.path.getsize(path), segment.size)))
 
 
 def _of_headers(part: LogPart | ObjectPart, batches: Batches, roles: Roles, position: int) -> Columns:

@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Callable
 
-from headstone.errors import Unfinished, UsageError
+from headstone.errors import Unfinished, UsageError, not_installed
 
 ANSWER_SECONDS_MAX = 10.0
 PORT_MAX = 65535
@@ -23,7 +23,7 @@ PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 def require_master(master: str) -> None:
     """Of a standalone cluster one master is enough: they stand in for each other."""
     if not MASTER.fullmatch(master):
-        raise UsageError(f"--master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://URL")
+        raise UsageError(f"master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://URL")
     if not master.startswith(STANDALONE):
         return
     refusals = []
@@ -33,13 +33,13 @@ def require_master(master: str) -> None:
         if reason is None:
             return
         refusals.append(f"{text}: {reason}")
-    raise Unfinished(f"no Spark master answers at {master} ({'; '.join(refusals)}); start it, or correct --master")
+    raise Unfinished(f"no Spark master answers at {master} ({'; '.join(refusals)}); start it, or correct the address")
 
 
 def require_connect(remote: str) -> None:
     """A Spark Connect server: it must accept the connection and speak gRPC."""
     endpoint, ready = _connect_channel(remote)
-    advice = "start it, or correct --spark-remote"
+    advice = "start it, or correct the address"
     if not any(os.environ.get(name) or os.environ.get(name.upper()) for name in PROXIES):
         host, port = _address(endpoint, remote)
         reason = _refusal(host, port)
@@ -58,12 +58,12 @@ def _connect_channel(remote: str) -> tuple[str, Callable[[float], bool]]:
         import grpc
         from pyspark.sql.connect.client import DefaultChannelBuilder
     except ImportError as error:
-        raise UsageError(f"Spark Connect needs more packages: pip install 'headstone[connect]' ({error})") from error
+        raise not_installed(f"what Spark Connect needs ({error}) is", "connect") from error
     try:
         builder = DefaultChannelBuilder(remote)
     except ValueError as error:
         raise UsageError(
-            "--spark-remote: expected sc://HOST:PORT, with parameters as /;token=...;use_ssl=true"
+            "Spark Connect: expected sc://HOST:PORT, with parameters as /;token=...;use_ssl=true"
         ) from error
 
     def ready(seconds: float) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types
 
+from headstone import units
 from headstone.errors import UsageError
 from headstone.log.columns import HEADER_TYPE
 from headstone.log.reading import Ints
@@ -53,8 +54,8 @@ BY_NAME = {column.name: column for column in COLUMNS}
 SCHEMA = types.StructType([types.StructField(column.name, column.spark) for column in COLUMNS])
 COMMITTED = "committed"
 
-TIMESTAMP_MS_MAX = 253_402_300_799_999
-"""The last millisecond of year 9999: later ones have a null `timestamp`, and their number in `timestamp_ms`."""
+TIMESTAMP_MS_MAX = units.MOMENT_MS_MAX
+"""Later ones have a null `timestamp`, and their number in `timestamp_ms`."""
 
 
 def chosen_columns(schema: types.StructType) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Starting and stopping Spark: the shortest honest start of a local one, a plain start of every other.
 
-Owns the settings of a local driver and that no JVM outlives its session. The only file that may touch the classic
-API (context, gateway): jobs get a SparkSession and must not know which kind it is.
+Owns the settings of a local driver, that no JVM outlives its session, and that the session of a caller, as in a notebook,
+is used and never replaced, changed or stopped. The only file that may touch the classic API (context, gateway): jobs get
+a SparkSession and must not know which kind it is.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,10 +27,14 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame as DataFrame  # noqa: PLC0414 - for rooms that name the types
+from pyspark.sql import SparkSession as SparkSession  # noqa: PLC0414
 
-from headstone.errors import Unfinished
+from headstone.errors import Unfinished, UsageError
+from headstone.interruption import Threads, cancelling, check, given_up, result_of
+from headstone.spark.defaults import LOCAL_MASTER
 from headstone.spark.failures import reason_in
+from headstone.spark.given_up import silence_accumulators, silence_py4j
 from headstone.spark.java import ClassArchive, class_archive, require_java
 from headstone.spark.jvm_output import JvmOutput
 from headstone.spark.reachable import require_connect, require_master
@@ -56,7 +63,11 @@ QUICK_JVM = (
     "-Xlog:all=error:stderr",
 )
 UNIX_SOCKETS_SINCE = (4, 1)
+BRING_JARS = (
+    "; Spark fetches it from Maven: where it cannot, say --spark-conf spark.jars=A.jar,B.jar, with all that it needs"
+)
 EXIT_SECONDS_MAX = 20
+GIVEN_UP_SECONDS_MAX = 2
 ARCHIVE_SECONDS_MAX = 120
 WAKE_SECONDS = 0.05
 
@@ -68,29 +79,106 @@ def spark_session(
     master: str | None = None,
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
+    package: str | None = None,
     archive: bool = False,
 ) -> Iterator[SparkSession]:
     """A session on `remote` (Spark Connect), or on `master` (default local[*]); `conf` wins over every setting here.
 
-    Where the platform has already started Spark (spark-submit, a notebook), its session, which is left running.
+    Where the caller or the platform has already started Spark (a notebook, spark-submit), that session, which is left as it
+    is; UsageError where it is on another master, or set otherwise. `package`: of Spark's own version, for one that is
+    started here, unless `conf` brings jars or packages.
     `archive` lets the first local run leave a class archive (150 MB) when it exits: 18 to 25 s once, measured on two
     busy cores, for shorter starts later.
     """
     conf = conf or {}
+    running = callers_session()
+    if running is not None:
+        _require_as_asked(running, master=master, remote=remote, conf=conf)
+        yield running
+        return
     opened: AbstractContextManager[SparkSession]
     if remote is not None:
         opened = _connected(app_name, remote, conf)
-    elif is_submitted():
-        opened = _found(app_name, conf)
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:
+        opened = _submitted(app_name, conf)
     else:
-        opened = _launched(app_name, master or conf.get("spark.master") or "local[*]", conf, archive=archive)
+        conf = conf if package is None else _with_package(conf, package)
+        opened = _launched(app_name, master or conf.get("spark.master") or LOCAL_MASTER, conf, archive=archive)
     with opened as spark:
         yield spark
 
 
 def is_submitted() -> bool:
-    """Whether the platform has started Spark, or somebody in this process has."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None
+    """Whether the platform has started Spark, or the caller has."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or callers_session() is not None
+
+
+_noted: ContextVar[SparkSession | None] = ContextVar("callers_session", default=None)
+_own_session = threading.Lock()
+"""Held while a `StartingSession` has one, which it ends: nobody else's to use. A process can have one classic session only."""
+
+
+def note_callers_session() -> SparkSession | None:
+    """On the caller's thread, before the work goes on on another, where its session is not the active one."""
+    with suppress(Unfinished):  # told to whoever wants to use it
+        _noted.set(callers_session())
+    return _noted.get()
+
+
+def callers_session() -> SparkSession | None:
+    """That which is active on the caller's thread, else the one of this process; None where none runs but a verb's own."""
+    noted = _noted.get()
+    if noted is not None and not was_stopped(noted):
+        return noted
+    return None if _own_session.locked() else _connect_session() or _classic_session()
+
+
+def was_stopped(spark: SparkSession) -> bool:
+    stopped = getattr(spark, "is_stopped", None)
+    if isinstance(stopped, bool):  # over Spark Connect
+        return stopped
+    context = getattr(spark, "_sc", None)
+    return context is not None and getattr(context, "_jsc", None) is None
+
+
+def _connect_session() -> SparkSession | None:
+    module = sys.modules.get("pyspark.sql.connect.session")
+    if module is None:
+        return None
+    session: SparkSession | None = module.SparkSession.getActiveSession() or module.SparkSession._get_default_session()
+    return session
+
+
+def _classic_session() -> SparkSession | None:
+    context = SparkContext._active_spark_context
+    if context is None or getattr(context, "_jsc", None) is None:
+        return None
+    try:
+        active = SparkSession.getActiveSession()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise Unfinished(
+            "the Spark session of this process does not answer any more: stop it (spark.stop()), and start another"
+        ) from error
+    return active or SparkSession._instantiatedSession or SparkSession(context)
+
+
+def _require_as_asked(
+    running: SparkSession, *, master: str | None, remote: str | None, conf: Mapping[str, str]
+) -> None:
+    """Whoever asks for something else would get another Spark than they asked for, or break the one that is there."""
+    asked = {**conf, **({} if master is None else {"spark.master": master})}
+    for name, wanted in asked.items():
+        value = running.conf.get(name, None)
+        if value != wanted:
+            flag = f"--master {master}" if name == "spark.master" and master is not None else f"--spark-conf {name}"
+            raise UsageError(
+                f"{flag}: this process has a Spark session already, with {value if value is not None else 'no value'} there; "
+                f"leave out {flag.split(maxsplit=1)[0]} to use it, or stop it first (spark.stop())"
+            )
+    if remote is not None:
+        raise UsageError(
+            "--spark-remote: this process has a Spark session already; leave it out to use that one, or stop it first"
+        )
 
 
 class StartingSession:
@@ -99,19 +187,29 @@ class StartingSession:
     def __init__(
         self, *, app_name: str, master: str | None, remote: str | None, conf: Mapping[str, str], archive: bool = False
     ) -> None:
+        self._running = callers_session()
         self._session = spark_session(app_name=app_name, master=master, remote=remote, conf=conf, archive=archive)
         self._opened = ExitStack()
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
+        self._starter = Threads(1, thread_name_prefix="spark-start")
         self._starting: Future[SparkSession] | None = None
 
     def begin(self) -> None:
         if self._starting is None:
-            self._starting = self._starter.submit(self._opened.enter_context, self._session)
+            self._starting = self._starter.submit(self._open)
 
     def get(self) -> SparkSession:
         self.begin()
         assert self._starting is not None
-        return self._starting.result()
+        return result_of(self._starting)
+
+    def _open(self) -> SparkSession:
+        if self._running is not None:
+            _noted.set(self._running)  # on this thread none is active
+            return self._opened.enter_context(self._session)
+        while not _own_session.acquire(timeout=WAKE_SECONDS):  # of a verb on another thread
+            check()
+        self._opened.callback(_own_session.release)
+        return self._opened.enter_context(self._session)
 
     def __enter__(self) -> StartingSession:
         return self
@@ -119,16 +217,29 @@ class StartingSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if given_up() and self._starting is not None:
+            # What starts is ended as soon as it can be: nobody waits for that.
+            self._starter.shutdown(wait=False)
+            run = copy_context()  # the pool's thread knows none by then
+            self._starting.add_done_callback(lambda _: run.run(self._opened.close))
+            return
         self._starter.shutdown()
         self._opened.close()
+
+
+def context_of(spark: SparkSession) -> Any:
+    """None on Spark Connect."""
+    try:
+        return spark.sparkContext
+    except (PySparkException, AttributeError):
+        return None
 
 
 def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
-    """A package of Spark's own version, fetched at its start; unless the caller brings jars or packages."""
+def _with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
     if "spark.jars" in conf or "spark.jars.packages" in conf:
         return dict(conf)
     return {**conf, "spark.jars.packages": f"{package}:{pyspark.__version__}"}
@@ -172,7 +283,7 @@ def _connected(app_name: str, remote: str, conf: Mapping[str, str]) -> Iterator[
 
 
 @contextmanager
-def _found(app_name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+def _submitted(app_name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     yield SparkSession.builder.appName(app_name).config(map=dict(conf)).getOrCreate()
 
 
@@ -188,12 +299,13 @@ def _launched(app_name: str, master: str, conf: Mapping[str, str], *, archive: b
     settings = start_conf(app_name, master, conf, options)
     output = JvmOutput()
     with ExitStack() as stack:
+        stack.enter_context(_gateway_of_its_own())
         stack.callback(_end, kept)
         with _environment(_local_environment(settings) if local else {}):
-            spark = _start(settings, output)
+            spark = _start(settings, output, stack)
         output.pass_on()
         stack.callback(_stop, spark)
-        stack.callback(output.stop)
+        stack.callback(output.end)
         yield spark
 
 
@@ -218,19 +330,41 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(settings: Mapping[str, str], output: JvmOutput) -> SparkSession:
+@contextmanager
+def _gateway_of_its_own() -> Iterator[None]:
+    """pyspark keeps the JVM of a session that was stopped, for the next one. It is its owner's, and may have other settings."""
+    before = SparkContext._gateway, SparkContext._jvm
+    SparkContext._gateway = SparkContext._jvm = None
+    try:
+        yield
+    finally:
+        SparkContext._gateway, SparkContext._jvm = before
+
+
+def _start(settings: Mapping[str, str], output: JvmOutput, stack: ExitStack) -> SparkSession:
     threading.Thread(target=_import_early, daemon=True).start()
+    silence_py4j()
     pairs = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         with output:
             gateway = launch_gateway(pairs, {"stdout": output.writer, "stderr": output.writer})  # type: ignore[no-untyped-call]
         output.on_giving_up(gateway.proc.kill)
-        SparkContext(conf=pairs, gateway=gateway)
+        # It stops its context and removes its files, and whoever waits for an answer hears that it has gone.
+        stack.enter_context(cancelling(lambda: _terminate(gateway.proc, output)))
+        silence_accumulators(SparkContext(conf=pairs, gateway=gateway))
         return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         # py4j's errors ask the JVM for their text, which may have gone; what it has said is here.
         _end_jvm(EXIT_SECONDS_MAX)
-        raise Unfinished(f"Spark did not start on {settings['spark.master']}: {reason_in(output.held())}") from error
+        reason = reason_in(output.held())
+        advice = BRING_JARS if "unresolved dependency" in reason else ""
+        raise Unfinished(f"Spark did not start on {settings['spark.master']}: {reason}{advice}") from error
+
+
+def _terminate(jvm: subprocess.Popen[bytes], output: JvmOutput) -> None:
+    """What it, and its Python workers, say of their end is nobody's news: the run was given up."""
+    output.stop()
+    jvm.terminate()
 
 
 def _import_early() -> None:
@@ -242,12 +376,16 @@ def _import_early() -> None:
 def _stop(spark: SparkSession) -> None:
     done = threading.Event()
     accumulator = getattr(spark.sparkContext, "_javaAccumulator", None)
-    waker = threading.Thread(target=_wake, args=(getattr(accumulator, "merge", None), accumulator, done), daemon=True)
+    wake = partial(copy_context().run, _wake, getattr(accumulator, "merge", None), accumulator, done)
+    waker = threading.Thread(target=wake, daemon=True)
     waker.start()
     try:
         with suppress(Py4JError, OSError):  # a JVM that has gone has stopped
             spark.stop()
     finally:
+        # What pyspark forgets where the JVM has gone: the next session would find a context that nobody can use.
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
         done.set()
         waker.join(EXIT_SECONDS_MAX)
 
@@ -280,7 +418,7 @@ def _end_jvm(seconds_max: float) -> int | None:
     if process.stdin:
         process.stdin.close()
     try:
-        return process.wait(seconds_max)
+        return process.wait(GIVEN_UP_SECONDS_MAX if given_up() else seconds_max)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()

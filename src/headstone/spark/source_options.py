@@ -13,6 +13,7 @@ from headstone.errors import UsageError
 from headstone.retention.policy import NO_LIMIT
 from headstone.storage.access import Access
 from headstone.storage.secrets import resolved_setting
+from headstone.units import DURATION_FORM, parse_duration_ms, parse_moment_ms
 
 STORE = "store."
 PARTITION_MAX = (1 << 31) - 1
@@ -64,6 +65,23 @@ def positive(name: str, text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise UsageError(f"{name} {text!r}: expected a number above 0")
     return int(text)
+
+
+def duration_ms(name: str, text: str) -> int:
+    try:
+        span_ms = parse_duration_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+    if span_ms <= 0:
+        raise UsageError(f"{name} {text!r}: expected a duration above 0, such as {DURATION_FORM}")
+    return span_ms
+
+
+def moment_ms(name: str, text: str) -> int:
+    try:
+        return parse_moment_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
 def partition_numbers(text: str) -> tuple[int, ...]:

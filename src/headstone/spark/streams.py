@@ -10,13 +10,17 @@ import json
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headstone.errors import HeadstoneError, Unfinished, UsageError
 from headstone.pipeline.engine import Stop
+from headstone.spark.failures import AGAIN, failure, text_of
+from headstone.spark.jvm_output import failure_is_told
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 POLL_SECONDS = 0.2
@@ -36,21 +40,24 @@ def follow_kafka(
     stop: Stop,
 ) -> bool:
     """What is there now, in one or more batches; with `every_ms` on and on. False: `stop`, after the batch in hand."""
-    errors: list[HeadstoneError] = []
+    errors: list[Exception] = []
     left_out: list[int] = []
     stopped = False
     in_hand = threading.Lock()
+
+    def noted(kind: object, error: BaseException | None, trace: object) -> None:
+        """Spark tells of it in its own words, and not at all where the query was stopped."""
+        if isinstance(error, Exception):
+            errors.append(error)
 
     def landed(batch: DataFrame, number: int) -> None:
         with in_hand:
             if stop():  # whoever runs it again reads this batch: the checkpoint goes with this run
                 left_out.append(number)
                 return
-            try:
+            with ExitStack() as batch_in_hand:
+                batch_in_hand.push(noted)
                 land(batch, number, _ends(Path(work) / "offsets" / str(number)))
-            except HeadstoneError as error:
-                errors.append(error)
-                raise
 
     with tempfile.TemporaryDirectory(prefix="headstone-stream-") as work:
         try:
@@ -71,9 +78,14 @@ def follow_kafka(
                     stopped = True
                     break
         except PySparkException as error:
-            raise errors[0] if errors else _explained(str(error)) from error
-    if errors:  # Spark does not tell it of a query that was stopped
-        raise errors[0]
+            if not errors:
+                errors.append(error)
+    if errors:
+        explained = _explained(errors[0])
+        if explained is None:
+            raise errors[0]
+        failure_is_told()
+        raise explained from errors[0]
     return not (stopped or left_out)
 
 
@@ -83,10 +95,15 @@ def _ends(planned: Path) -> Ends:
     return {(topic, int(number)): int(end) for topic, numbers in ends.items() for number, end in numbers.items()}
 
 
-def _explained(text: str) -> HeadstoneError:
+def _explained(error: Exception) -> HeadstoneError | None:
+    """None: it is told as it is, an error of ours or of our own code."""
+    explained = failure(error) if isinstance(error, PySparkException | Py4JError) else None
+    text = text_of(error)
     if "Failed to find data source: kafka" in text:
         return UsageError(
             f"this Spark has no Kafka source: add --spark-conf spark.jars.packages={CONNECTOR}:SPARK_VERSION, "
             "or its jars with --spark-conf spark.jars=..."
         )
-    return Unfinished(f"the stream ended; run the same command again to go on: {text.strip()[:TOLD_MAX]}")
+    if explained is not None and AGAIN in str(explained):
+        return Unfinished(f"the stream ended; {AGAIN} to go on: {text.strip()[:TOLD_MAX]}")
+    return explained

@@ -7,10 +7,11 @@ request per window, and whoever reads in order gets no byte twice. Knows nothing
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Protocol
 
+from headstone.interruption import Threads
 from headstone.storage.access import FROM_ENVIRONMENT, Access
 from headstone.storage.places import ObjectPlace, object_place
 from headstone.storage.stores import is_remote, store_of
@@ -67,7 +68,7 @@ class ObjectRanges:
         self._key = place.key
         self._first, self._last = first, last
         self._backwards = backwards
-        self._pool = ThreadPoolExecutor(1)
+        self._pool = Threads(1)
         self._windows: dict[int, Future[bytes]] = {}
 
     def read_into(self, position: int, buffer: memoryview) -> int:

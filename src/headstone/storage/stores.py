@@ -6,7 +6,7 @@ Owns the translation of its errors into ours. Knows nothing of what is in the ob
 from __future__ import annotations
 
 import os
-import time
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +20,11 @@ from obstore import exceptions
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from headstone.errors import Unfinished, UsageError
+from headstone.interruption import sleep
+from headstone.spelling import meant
 from headstone.storage.access import FROM_ENVIRONMENT, Access
+from headstone.storage.durable import make_directories, sync_directory
+from headstone.storage.local_objects import LocalUpload, local_upload, staged_beside, sync_parents
 from headstone.storage.redaction import address, first_line
 
 PART_BYTES = 8 << 20
@@ -39,6 +43,24 @@ CLIENT_SETTINGS = (
     "pool_max_idle_per_host", "proxy_url", "randomize_addresses", "timeout", "user_agent",
 )  # fmt: skip
 """Those of the connection. obstore wants them apart from those of the store, and panics if they are not."""
+SETTINGS = {
+    "s3": ("access_key_id", "endpoint", "region", "request_payer", "role_arn", "secret_access_key", "session_token",
+           "skip_signature", "sse_kms_key_id", "virtual_hosted_style_request"),
+    "gs": ("application_credentials", "base_url", "service_account", "service_account_key", "skip_signature"),
+    "az": ("account_key", "account_name", "client_id", "client_secret", "endpoint", "sas_key", "skip_signature", "tenant_id"),
+}  # fmt: skip
+"""Of obstore's, those that somebody may have meant who mistypes one."""
+UNKNOWN_SETTING = re.compile(r"Configuration key: '([^']*)' is not valid")
+ENDPOINT_NAMES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")
+METADATA_SERVICES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "/latest/api/token")
+CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or say --store-conf access_key_id=env:NAME --store-conf "
+    "secret_access_key=env:NAME (of a public bucket: --store-conf skip_signature=true)",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of a service account, or say --store-conf "
+    "service_account=FILE (of a public bucket: --store-conf skip_signature=true)",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or say --store-conf account_name=NAME --store-conf "
+    "account_key=env:NAME",
+}
 SCHEMES = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///PATH or memory://NAME"
 
 _MEMORY: dict[str, MemoryStore] = {}
@@ -48,6 +70,12 @@ def is_remote(path: str) -> bool:
     """Whether it names an object store rather than a path of this machine."""
     scheme, colon, _ = path.partition("://")
     return bool(colon) and scheme != "file"
+
+
+def local_directory(url: str) -> Path | None:
+    """Of a store on this machine's disks; None for every other."""
+    scheme, _, path = url.partition("://")
+    return Path(path) if scheme == "file" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +118,23 @@ class Store:
         return store_of, (self.url, self.access)
 
     @classmethod
-    def open(cls, url: str, settings: Mapping[str, str] | None = None, *, patient: bool = True) -> Store:
+    def open(
+        cls, url: str, settings: Mapping[str, str] | None = None, *, patient: bool = True, make: bool = True
+    ) -> Store:
         """settings by obstore's names, such as `endpoint`, `region`, `access_key_id`; else from the environment.
 
-        Not `patient`: a store that does not answer is given up after a few seconds."""
+        Not `patient`: a store that does not answer is given up after a few seconds. `make` False: a local directory has to
+        be there; whoever reads makes none."""
         scheme, colon, rest = url.partition("://")
         if not colon:
             raise UsageError(f"{address(url)!r} is not object storage: {SCHEMES}")
         if scheme == "memory":
             return cls(url, _MEMORY.setdefault(rest, MemoryStore()))
         if scheme == "file":
-            Path(rest).mkdir(parents=True, exist_ok=True)
+            if make:
+                make_directories(Path(rest))
+            elif not Path(rest).is_dir():
+                raise MissingObject(f"{url}: no such directory")
             return cls(url, LocalStore(prefix=rest))
         client, given = _told_apart(settings or {})
         more: dict[str, object] = {}
@@ -110,19 +144,30 @@ class Store:
         try:
             opened = from_url(url, config=given, client_options=client, **more)  # type: ignore[call-overload]
         except (exceptions.BaseError, ValueError) as error:
-            raise UsageError(f"{address(url)}: {first_line(error)}; object storage is {SCHEMES}") from error
+            raise UsageError(f"{address(url)}: {_refusal(scheme, first_line(error))}") from error
         return cls(url, opened, Access.of(settings or {}))
 
-    def upload(self, path: str, *, part_bytes: int = PART_BYTES) -> ObjectUpload:
+    @property
+    def _root(self) -> Path | None:
+        """Of objects on a local disk."""
+        scheme, _, root = self.url.partition("://")
+        return Path(root) if scheme == "file" else None
+
+    def upload(self, path: str, *, part_bytes: int = PART_BYTES) -> ObjectUpload | LocalObjectUpload:
         """An upload in parts that somebody finishes, or not."""
+        if self._root is not None:
+            return LocalObjectUpload(self, path, self._root / path)
         return ObjectUpload(self, path, part_bytes)
 
     @contextmanager
     def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
         """A streaming upload: the object appears when the block ends, and only if it ends well. A path is written once."""
         upload = self.upload(path, part_bytes=part_bytes)
-        yield upload
-        upload.finish()
+        try:
+            yield upload
+            upload.finish()
+        finally:
+            upload.abandon()
 
     def _size_if_any(self, path: str) -> int | None:
         try:
@@ -180,7 +225,7 @@ class Store:
             except Unfinished as error:
                 if pause_s is None or CUT_OFF not in str(error):
                     raise
-                time.sleep(pause_s)
+                sleep(pause_s)
         raise AssertionError("the last attempt returns or raises")
 
     def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
@@ -188,9 +233,15 @@ class Store:
 
         One with this content counts as ours: a request is repeated when its answer was lost, and then finds its own object.
         So a content that must have one writer names its writer."""
+        self._expect_directory()
         try:
             with self._translated(path):
-                obstore.put(self._store, path, content, mode="create" if create else "overwrite")
+                if self._root is None:
+                    obstore.put(self._store, path, content, mode="create" if create else "overwrite")
+                else:
+                    with local_upload(self._root / path) as upload:
+                        upload.write(content)
+                        upload.publish(create=create)
         except ExistingObject:
             return self._size_if_any(path) == len(content) and self.read(path, 0, len(content)) == content
         self.traffic.writes += 1
@@ -216,33 +267,40 @@ class Store:
     def copy(self, source: str, target: str) -> None:
         """Within the store, without the bytes passing through here."""
         with self._translated(source):
+            if self._root is not None:
+                make_directories((self._root / target).parent)
             obstore.copy(self._store, source, target)
+            if self._root is not None:  # the same file under another name: its content is safe
+                sync_directory((self._root / target).parent)
         self.traffic.writes += 1
 
     def delete(self, paths: Iterable[str]) -> None:
         """Those that are not there any more are no error: a collection that was interrupted runs again.
 
         With what an upload that was killed has left of them: on local disks nobody else removes it."""
-        for path in paths:
-            for staged in self._staged(path):
-                staged.unlink(missing_ok=True)
+        gone = list(paths)
+        places = [self._root / path for path in gone] if self._root is not None else []
+        for staged in (staged for place in places for staged in staged_beside(place)):
+            staged.unlink(missing_ok=True)
+        for path in gone:
             try:
                 with self._translated(path):
                     obstore.delete(self._store, [path])
             except MissingObject:
                 continue
+        sync_parents(places)
+
+    def _expect_directory(self) -> None:
+        """Local writes make the folders that they need: one that was moved away would be there again, with a part of it."""
+        directory = local_directory(self.url)
+        if directory is not None and not directory.is_dir():
+            raise MissingObject(f"{self.url}: the directory is gone; nothing was written")
 
     def staged(self) -> tuple[str, ...]:
         """What uploads have written and not published; object stores show no such thing."""
-        scheme, _, root = self.url.partition("://")
-        parts = Path(root).rglob("*#*") if scheme == "file" else ()
-        return tuple(sorted(path.relative_to(root).as_posix() for path in parts if path.is_file()))
-
-    def _staged(self, path: str) -> tuple[Path, ...]:
-        """Local uploads are written beside their place, as `name#1`, and then renamed."""
-        scheme, _, root = self.url.partition("://")
-        place = Path(root) / path
-        return tuple(place.parent.glob(f"{place.name}#*")) if scheme == "file" else ()
+        root = self._root
+        parts = root.rglob("*#*") if root is not None else ()
+        return tuple(sorted(path.relative_to(str(root)).as_posix() for path in parts if path.is_file()))
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
@@ -252,18 +310,27 @@ class Store:
             raise MissingObject(f"{self.url}/{path}: no such object or bucket") from error
         except exceptions.PreconditionError as error:
             raise ChangedObject(f"{self.url}/{path}: somebody has replaced it") from error
-        except exceptions.AlreadyExistsError as error:
+        except (FileExistsError, exceptions.AlreadyExistsError) as error:
             raise ExistingObject(f"{self.url}/{path}: there is such an object already") from error
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise UsageError(f"{self.url}: access refused: {first_line(error)}; check the credentials") from error
-        except exceptions.BaseError as error:
-            raise Unfinished(f"{self.url}/{path}: {first_line(error)}") from error
+        except (OSError, exceptions.BaseError) as error:
+            raise Unfinished(f"{self.url}/{path}: {reason(self.url, error)}") from error
+
+
+def reason(url: str, error: Exception) -> str:
+    """Where nobody has given credentials, the SDK asks the cloud's machine for them, at an address that nobody knows."""
+    text = first_line(error)
+    if not any(sign in text for sign in METADATA_SERVICES):
+        return text
+    names = CREDENTIALS.get(url.partition("://")[0], "")
+    return f"no credentials: {names}; this machine's cloud gave none either: {text}"
 
 
 @lru_cache(maxsize=64)
 def store_of(bucket: str, access: Access) -> Store:
     """Opened once per process: connections are kept."""
-    return Store.open(bucket, dict(access.settings))
+    return Store.open(bucket, dict(access.settings), make=False)
 
 
 class ObjectUpload:
@@ -274,6 +341,7 @@ class ObjectUpload:
         self._path = path
         self._part_bytes = part_bytes
         self._size = 0
+        store._expect_directory()
         with store._translated(path):
             self._writer = obstore.open_writer(
                 store._store, path, buffer_size=part_bytes, max_concurrency=PARTS_AT_ONCE
@@ -302,10 +370,38 @@ class ObjectUpload:
         try:
             yield
         except (OSError, exceptions.BaseError) as error:
-            raise Unfinished(f"{self._store.url}/{self._path}: {first_line(error)}") from error
+            raise Unfinished(f"{self._store.url}/{self._path}: {reason(self._store.url, error)}") from error
 
     def abandon(self) -> None:
         """What was uploaded of it is no object; a rule of the bucket for unfinished uploads removes it."""
+
+
+class LocalObjectUpload:
+    """Of an object on a local disk, safe when it is finished."""
+
+    def __init__(self, store: Store, path: str, place: Path) -> None:
+        self._store = store
+        self._path = path
+        self._size = 0
+        self._closed = False
+        with store._translated(path):
+            self._upload = LocalUpload(place)
+
+    def write(self, data: bytes | memoryview) -> None:
+        with self._store._translated(self._path):
+            self._upload.write(data)
+        self._size += len(data)
+
+    def finish(self) -> None:
+        with self._store._translated(self._path):
+            self._upload.publish()
+        self._store.traffic.writes += 1
+        self._store.traffic.bytes_written += self._size
+
+    def abandon(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._upload.close()
 
 
 def _told_apart(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -313,13 +409,22 @@ def _told_apart(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
     client = {name: value for name, value in settings.items() if name in CLIENT_SETTINGS}
     given = {name: value for name, value in settings.items() if name not in CLIENT_SETTINGS}
     endpoints = [value for name, value in given.items() if "endpoint" in name] or [
-        os.environ.get("AWS_ENDPOINT_URL", "")
+        os.environ.get(name, "") for name in ENDPOINT_NAMES
     ]
     for endpoint in filter(None, endpoints):
         if not endpoint.startswith(("http://", "https://")):
             raise UsageError(f"{address(endpoint)!r} is not an endpoint: http://HOST:PORT or https://HOST:PORT")
     plain = any(endpoint.startswith("http://") for endpoint in endpoints)
     return {"allow_http": str(plain).lower(), **client}, given
+
+
+def _refusal(scheme: str, what: str) -> str:
+    """What obstore says of a URL and its settings, and what to do about it."""
+    unknown = UNKNOWN_SETTING.search(what)
+    if unknown is not None:
+        hint = meant(unknown[1], [*SETTINGS.get(scheme, ()), *CLIENT_SETTINGS]) or "; settings have obstore's names"
+        return f"unknown setting {unknown[1]!r} of {scheme}://{hint}"
+    return f"{what}; {'say --store-conf account_name=NAME' if 'Account must be' in what else f'object storage is {SCHEMES}'}"
 
 
 def _listed(entry: Mapping[str, Any]) -> Listed:

@@ -59,25 +59,28 @@ def write_whole(place: Place, content: bytes) -> None:
     upload.finish()
 
 
-def copy_whole(source: Place, target: Place) -> None:
-    """A file keeps its times; between stores, or from and to a disk, the bytes pass through here in windows."""
+def copy_whole(source: Place, target: Place, *, size: int | None = None) -> None:
+    """A file keeps its times; between stores, or from and to a disk, the bytes pass through here in windows.
+
+    size: of a file that may have grown since it was looked at, so many bytes and no more."""
     if isinstance(source, Path) and isinstance(target, Path):
         shutil.copy2(source, target)
-        with open(target, "rb") as file:
+        with open(target, "r+b") as file:
+            if size is not None and target.stat().st_size > size:
+                file.truncate(size)
             os.fsync(file.fileno())
     elif isinstance(source, ObjectPlace) and isinstance(target, ObjectPlace) and _same_store(source, target):
         store_of(source.bucket, source.access).copy(source.key, target.key)
     else:
-        _copy_through(source, target)
+        _copy_through(source, target, source.stat().st_size if size is None else size)
 
 
 def _same_store(source: ObjectPlace, target: ObjectPlace) -> bool:
     return (source.bucket, source.access) == (target.bucket, target.access)
 
 
-def _copy_through(source: Place, target: Place) -> None:
+def _copy_through(source: Place, target: Place, size: int) -> None:
     access = source.access if isinstance(source, ObjectPlace) else FROM_ENVIRONMENT
-    size = source.stat().st_size
     upload = open_upload(target)
     buffer = memoryview(bytearray(min(WINDOW_BYTES, size)))
     try:

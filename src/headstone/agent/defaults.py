@@ -1,0 +1,14 @@
+"""What an agent goes by unless somebody says otherwise.
+
+Numbers only, so that a command line can name them without the agent behind them.
+"""
+
+from __future__ import annotations
+
+from headstone.bounds import Bounds
+from headstone.units import HOUR_MS, SECOND_MS
+
+REPORT_EVERY_MS = 10 * SECOND_MS
+"""A guard that looks every 30 s has a fresh report at each look."""
+REPORT_INTERVAL_MS = Bounds(SECOND_MS, HOUR_MS)
+"""What an agent may be told instead."""

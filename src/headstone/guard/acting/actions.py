@@ -1,0 +1,185 @@
+"""The actions of a round: of all topics, carried out while the guard leads, and what is remembered of them until the next.
+
+Who said itself that it holds a topic, when a hold was accepted, which cleaner threads did not restart. How one action is
+carried out is `changes.py`'s; readings and readmissions are only wished for here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from headstone.cluster.admin import Admin
+from headstone.coordination.danger import Margins
+from headstone.coordination.freshness import is_void
+from headstone.coordination.guard_values import (
+    Action,
+    AddAgain,
+    Alarm,
+    AskBrokers,
+    Decision,
+    EndPasses,
+    Expel,
+    HoldByDefault,
+    Memory,
+    ReleaseDefault,
+    SetHold,
+    TopicSeen,
+    Verify,
+)
+from headstone.guard.acting.changes import carry_out, holds_by_default
+from headstone.guard.acting.evidence import evidence
+from headstone.guard.acting.outcomes import Done, Outcome, is_held
+from headstone.guard.acting.readmission_port import ReadmissionPort
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.memory import Recollection
+from headstone.guard.looks.look import held_on
+
+END_TRIES_MAX = 10
+URGENT = (SetHold, HoldByDefault, AskBrokers, EndPasses)
+Decided = Mapping[str, tuple[Memory, Decision]]
+"""By topic: what was remembered, and what was decided."""
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What one round asks or changes once, for all of its topics."""
+
+    asked: Mapping[str, Sequence[int]]
+    """Brokers that must say themselves whether they hold the topic."""
+    held_on: dict[str, tuple[int, ...]] | None = None
+    """Those that said so; None: nobody has asked yet."""
+    by_default: frozenset[str] | None = None
+    """Topics that are held by the cluster default; None: nobody has asked yet."""
+    outcomes: dict[type[Action], Outcome] = field(default_factory=dict)
+
+
+class Actions:
+    """Of one guard, `name`."""
+
+    def __init__(
+        self, name: str, *, lease_ms: int, margins: Margins, admin: Admin, journal: Journal, clock: Callable[[], int],
+        recollection: Recollection, readmissions: ReadmissionPort | None,
+    ) -> None:  # fmt: skip
+        self.failed = 0
+        self.default_accepted_ms: int | None = None
+        self._name, self._lease_ms, self._margins = name, lease_ms, margins
+        self._admin, self._journal, self._clock = admin, journal, clock
+        self._recollection, self._readmissions = recollection, readmissions
+        self._held_on: dict[str, tuple[int, ...]] = {}
+        self._end_tries: dict[str, int] = {}
+        self._accepted_ms: dict[str, int] = {}
+
+    def held_on(self, topic: str) -> tuple[int, ...]:
+        """Brokers that said so when they were asked in the round before: told once."""
+        return self._held_on.pop(topic, ())
+
+    def accepted_ms(self, topic: str) -> int | None:
+        return self._accepted_ms.get(topic)
+
+    def forget_answers(self) -> None:
+        """Another guard may have led since."""
+        self._held_on.clear()
+
+    def forget(self, topic: str) -> None:
+        self._held_on.pop(topic, None)
+        self._accepted_ms.pop(topic, None)
+        self._end_tries.pop(topic, None)
+
+    def wanted(self, decided: Decided) -> list[tuple[str, Action]]:
+        """In the order that matters. Alarms apart: they are told by what stands."""
+        actions = [
+            (topic, action)
+            for topic, (_, decision) in decided.items()
+            for action in decision.actions
+            if not isinstance(action, Alarm)
+        ]
+        return sorted([*actions, *self._unended(decided)], key=lambda wanted: _urgency(wanted[1]))
+
+    def _unended(self, decided: Decided) -> list[tuple[str, Action]]:
+        """Passes are asked to end once, when a hold is confirmed: what was refused is asked for again, some times."""
+        wanted: list[tuple[str, Action]] = []
+        for topic, tries in list(self._end_tries.items()):
+            if topic in decided and (tries > END_TRIES_MAX or not is_held(decided[topic][1].memory)):
+                del self._end_tries[topic]
+            elif topic in decided:
+                wanted.append((topic, EndPasses(topic=topic)))
+        return wanted
+
+    def carry_out(self, decided: Decided, seen: Mapping[str, TopicSeen]) -> list[Done]:
+        """LeaseLost as soon as another guard leads; what was done until then is done."""
+        done = []
+        wanted = self.wanted(decided)
+        shared = _Shared({topic: action.brokers for topic, action in wanted if isinstance(action, AskBrokers)})
+        for topic, action in wanted:
+            if isinstance(action, EndPasses):
+                # It is decided once: a round that ends before it was asked for leaves it to the next.
+                self._end_tries.setdefault(topic, 0)
+        for topic, action in wanted:
+            outcome = self._carried_out(topic, action, decided[topic][1], seen[topic], shared)
+            done.append(Done(topic=topic, action=action, outcome=outcome))
+        return done
+
+    def _carried_out(
+        self, topic: str, action: Action, decision: Decision, seen: TopicSeen, shared: _Shared
+    ) -> Outcome:  # fmt: skip
+        if isinstance(action, Verify):
+            return Outcome()
+        void = partial(self._is_void, action, decision, seen)
+        if isinstance(action, Expel | AddAgain):
+            if self._readmissions is not None and not void():
+                self._readmissions.want(action, void)
+            return Outcome(needed=False)
+        text = evidence(seen, decision.statuses)
+        outcome = shared.outcomes.get(type(action)) or self._asked(topic, action, text, shared, void)
+        if isinstance(action, EndPasses | ReleaseDefault) and outcome.needed:
+            # One change serves all topics: said once if it was done, of each topic if it failed.
+            shared.outcomes[type(action)] = outcome if outcome.why is not None else Outcome(needed=False)
+        if outcome.held_on:
+            self._held_on[topic] = outcome.held_on
+        if isinstance(action, EndPasses):
+            tries = self._end_tries.pop(topic, 0)
+            if outcome.why is not None:
+                self._end_tries[topic] = tries + 1
+        if isinstance(action, SetHold):
+            # What it found just before is on the disk only: remembered as it was decided, it would be overwritten there.
+            self._recollection.drop(topic)
+            if outcome.why is None:
+                self._accepted_ms[topic] = self._clock()
+        if isinstance(action, HoldByDefault) and outcome.why is None:
+            self.default_accepted_ms = self._clock()
+        return outcome
+
+    def _is_void(self, action: Action, decision: Decision, seen: TopicSeen) -> bool:
+        return is_void(action, decision.memory, seen, self._clock(), self._margins)
+
+    def _asked(
+        self, topic: str, action: Action, text: str, shared: _Shared, void: Callable[[], bool]
+    ) -> Outcome:  # fmt: skip
+        now_ms = self._clock()
+        # Between any two: many topics, or a broker that answers late, outlast a lease.
+        lease = self._journal.renew(self._name, now_ms=now_ms, lease_ms=self._lease_ms)
+        if isinstance(action, AskBrokers):
+            shared.held_on = shared.held_on or held_on(self._admin, shared.asked)
+            return Outcome(held_on=shared.held_on[topic])
+        if isinstance(action, ReleaseDefault) and shared.by_default is None:
+            shared.by_default = self._by_default()
+        other_topics = None if shared.by_default is None else shared.by_default - {topic}
+        outcome = carry_out(
+            action, self._admin, self._journal, now_ms=now_ms, topic=topic, evidence=text, other_topics=other_topics,
+            void=lambda: void() or self._clock() >= lease.until_ms,
+        )  # fmt: skip
+        self.failed += outcome.why is not None
+        return outcome
+
+    def _by_default(self) -> frozenset[str]:
+        """By what this guard remembers: to read all memories from the disk may take as long as a lease."""
+        memory = self._recollection.memory
+        return frozenset(topic for topic in self._journal.names() if holds_by_default(memory(topic)))
+
+
+def _urgency(action: Action) -> tuple[int, int]:
+    """Holds before anything else, and first the one that must be in effect first: it waits for nothing that may take long."""
+    place = next((place for place, kind in enumerate(URGENT) if isinstance(action, kind)), len(URGENT))
+    return place, action.by_ms if isinstance(action, SetHold) else 0

@@ -1,0 +1,332 @@
+"""Carries out what was decided, with the Admin API: holds, releases, cleaner threads. Asks, never decides.
+
+Every change is in the journal before it is made (old, new, reason, evidence, time) and again when its end is known. A change
+that is refused, or whose answer is lost, is an outcome with its reason: the next look says what became of it. Never touches
+cleanup.policy, and never what somebody else has set meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from headstone.cluster.admin import Admin, MayHaveArrived
+from headstone.cluster.refusals import NoAnswer
+from headstone.coordination.guard_values import (
+    DEFAULT_HOLD,
+    HOLD,
+    Action,
+    AddAgain,
+    Alarm,
+    AskBrokers,
+    Configs,
+    EndPasses,
+    Expel,
+    HoldByDefault,
+    Memory,
+    Release,
+    ReleaseDefault,
+    SetHold,
+    Verify,
+)
+from headstone.coordination.hold_states import ENDED, state_of
+from headstone.errors import Unfinished
+from headstone.guard.acting.outcomes import Outcome
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Change
+from headstone.guard.ledger.overrides import (
+    CLUSTER_DEFAULT,
+    DONE,
+    Resource,
+    TooLate,
+    Void,
+    alter,
+    broker_or_default,
+    change,
+    never,
+    own_values,
+    refuse_late,
+)
+from headstone.guard.ledger.temporary_changes import temporary_changes
+from headstone.guard.ledger.topic_identity import refuse_another
+from headstone.interruption import sleep
+
+BACKOFF = "log.cleaner.backoff.ms"
+DEFAULT_FOUND = "cluster default before the hold"
+"""Fact of the journal: what all topics that are held by the cluster default go back to."""
+ENDING = "cleaner threads restart: "
+"""How the reason of a change begins that is put back at once; one without an end was interrupted."""
+CHANGES_KEPT_MS = 90 * 86_400_000
+SEEN_SECONDS_MAX = 10.0
+SEEN_EVERY_SECONDS = 0.2
+
+
+def carry_out(
+    action: Action, admin: Admin, journal: Journal, *, now_ms: int, topic: str = "", evidence: str = "",
+    other_topics: Collection[str] | None = None, void: Void = never,
+) -> Outcome:  # fmt: skip
+    """One action. `topic` is what a hold by the cluster default is for, `others` are those that need it besides, which a
+    release of it must know. `void`: of a release. What is refused is told, not raised; what comes too late is not needed, for
+    the next look decides anew."""
+    try:
+        return _carry_out(action, admin, journal, now_ms, topic, evidence, other_topics, void)
+    except TooLate:
+        return Outcome(needed=False)
+    except (NoAnswer, MayHaveArrived) as error:
+        return Outcome(why=str(error), unanswered=True)
+    except Unfinished as error:
+        return Outcome(why=str(error))
+
+
+def _carry_out(
+    action: Action, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str,
+    other_topics: Collection[str] | None, void: Void,
+) -> Outcome:  # fmt: skip
+    match action:
+        case SetHold():
+            return _set_hold(action, admin, journal, now_ms, evidence)
+        case EndPasses():
+            return _end_passes(action, admin, journal, now_ms, evidence)
+        case Release():
+            return _release(action, admin, journal, now_ms, evidence, void)
+        case HoldByDefault():
+            return _hold_by_default(action, admin, journal, now_ms, topic, evidence)
+        case ReleaseDefault():
+            assert other_topics is not None, "who else is held by the default"
+            return _release_default(action, admin, journal, now_ms, topic, evidence, other_topics, void)
+        case AskBrokers() | Expel() | AddAgain() | Verify() | Alarm():
+            raise AssertionError("questions, readmissions, readings and alarms are whose loop it is")
+    assert_never(action)
+
+
+def _set_hold(action: SetHold, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
+    resource = Resource(topic=action.topic)
+    refuse_another(admin, action.topic, journal.memory(action.topic).topic_id)
+    old = own_values(admin, resource, [name for name, _ in HOLD])
+    previous = _correct_found(journal, action.topic, old)
+    entry = Change(
+        resource=str(resource), topic=action.topic, old=old, new=action.configs, reason=action.reason, evidence=evidence,
+        began_ms=now_ms,
+    )  # fmt: skip
+    change(admin, journal, resource, entry)
+    return Outcome(found=previous)
+
+
+def _correct_found(journal: Journal, topic: str, old: Configs) -> Configs:
+    """Somebody may have changed an override since the look: what stands just before the hold is what is put back."""
+    memory = journal.memory(topic)
+    if memory.hold is None:
+        return old
+    if memory.hold.seen_ms is not None:
+        return memory.hold.found
+    held, previous = dict(HOLD), dict(memory.hold.found)
+    actual = tuple((name, previous.get(name) if value == held[name] else value) for name, value in old)
+    if actual != memory.hold.found:
+        journal.remember(topic, replace(memory, hold=replace(memory.hold, found=actual)))
+    return actual
+
+
+def topic_bytes(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> dict[str, dict[int, int]]:
+    """By topic and broker; those that cannot be asked are left out."""
+    sizes: dict[str, dict[int, int]] = {topic: {} for topic in topics}
+    for broker in brokers:
+        try:
+            replicas = admin.log_dirs(broker)
+        except Unfinished:
+            continue
+        for partition, replica in replicas.items():
+            if partition.topic in sizes:
+                sizes[partition.topic][broker] = sizes[partition.topic].get(broker, 0) + replica.size
+    return sizes
+
+
+def grown_bytes(before: Mapping[str, Mapping[int, int]], now: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
+    """By topic: of the brokers that were asked both times."""
+    return {
+        topic: max(0, sum(size - sizes[broker] for broker, size in now.get(topic, {}).items() if broker in sizes))
+        for topic, sizes in before.items()
+    }
+
+
+def _release(
+    action: Release, admin: Admin, journal: Journal, now_ms: int, evidence: str, void: Void
+) -> Outcome:  # fmt: skip
+    reason = "everybody is back: as it was found"
+    return restore_topic(
+        admin, journal, action.topic, action.restore, reason=reason, evidence=evidence, now_ms=now_ms, void=void
+    )  # fmt: skip
+
+
+def restore_topic(
+    admin: Admin, journal: Journal, topic: str, restore: Configs, *, reason: str, evidence: str, now_ms: int,
+    void: Void,
+) -> Outcome:  # fmt: skip
+    """TooLate if it is void just before the cluster is told."""
+    entry = Change(
+        resource=str(Resource(topic=topic)), topic=topic, old=HOLD, new=restore, reason=reason, evidence=evidence,
+        began_ms=now_ms,
+    )  # fmt: skip
+    refuse_another(admin, topic, journal.memory(topic).topic_id)
+    return Outcome(needed=_restored(admin, journal, Resource(topic=topic), entry, void))
+
+
+def _restored(admin: Admin, journal: Journal, resource: Resource, entry: Change, void: Void) -> bool:
+    """Only where the hold's own value, which is the entry's old one, still stands: there is no compare-and-set, so it is read
+    just before. False: nowhere."""
+    held, present = dict(entry.old), dict(own_values(admin, resource, [name for name, _ in entry.new]))
+    own = tuple(
+        (name, value) for name, value in entry.new if present[name] == held.get(name) and value != present[name]
+    )
+    refuse_late(void)  # what is too late by now need not be written down
+    if own:
+        old = tuple((name, held[name]) for name, _ in own)
+        change(admin, journal, resource, replace(entry, old=old, new=own), void=void)
+    return bool(own)
+
+
+def _hold_by_default(
+    action: HoldByDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str
+) -> Outcome:
+    old = own_values(admin, CLUSTER_DEFAULT, [name for name, _ in DEFAULT_HOLD])
+    if dict(old) == dict(DEFAULT_HOLD):
+        return Outcome(needed=False)  # for another topic; what was found then is what goes back
+    if journal.fact(DEFAULT_FOUND) is None:
+        journal.note_fact(DEFAULT_FOUND, json.dumps(old))
+    entry = Change(
+        resource=str(CLUSTER_DEFAULT), topic=topic or None, old=old, new=action.configs,
+        reason=f"automation reverts the hold of topic {topic}", evidence=evidence, began_ms=now_ms,
+    )  # fmt: skip
+    change(admin, journal, CLUSTER_DEFAULT, entry)
+    return Outcome(found=default_restored(journal, old))
+
+
+def _release_default(
+    action: ReleaseDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str,
+    other_topics: Collection[str], void: Void,
+) -> Outcome:  # fmt: skip
+    """The default is held once for all topics that need it: the last one lets it go."""
+    if other_topics:
+        return Outcome(needed=False)
+    reason = "the hold by the cluster default is no longer needed: original settings restored"
+    return restore_default(
+        admin, journal, default_restored(journal, action.restore), topic=topic, reason=reason, evidence=evidence,
+        now_ms=now_ms, void=void,
+    )  # fmt: skip
+
+
+def restore_default(
+    admin: Admin, journal: Journal, restore: Configs, *, topic: str, reason: str, evidence: str, now_ms: int,
+    void: Void,
+) -> Outcome:  # fmt: skip
+    """TooLate as of a topic."""
+    entry = Change(
+        resource=str(CLUSTER_DEFAULT), topic=topic or None, old=DEFAULT_HOLD, new=restore, reason=reason, evidence=evidence,
+        began_ms=now_ms,
+    )  # fmt: skip
+    _restored(admin, journal, CLUSTER_DEFAULT, entry, void)
+    journal.note_fact(DEFAULT_FOUND, None)
+    return Outcome()
+
+
+def holds_by_default(memory: Memory) -> bool:
+    return memory.default_hold is not None and state_of(memory) not in ENDED
+
+
+def default_restored(journal: Journal, restore: Configs) -> Configs:
+    """What a topic remembers may be the hold that the guard had set for another one."""
+    fact = journal.fact(DEFAULT_FOUND)
+    if fact is None:
+        return restore
+    first = {str(name): value for name, value in json.loads(fact)}
+    return tuple((name, first.get(name)) for name, _ in restore)
+
+
+def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
+    """A change of one millisecond, seen by every broker, and back: each restarts the cleaner's threads.
+
+    Brokers that have their own value do not hear of the default's; they are changed themselves. Put back at once, two changes
+    could arrive as none.
+    """
+    reached = {
+        broker: admin.broker_configs(broker).get(BACKOFF) for broker in sorted(admin.describe([action.topic]).brokers)
+    }
+    values = {broker: config for broker, config in reached.items() if config is not None and config.value is not None}
+    new = str(max((int(config.value or 0) for config in values.values()), default=15_000) + 1)
+    ((_, default),) = own_values(admin, CLUSTER_DEFAULT, [BACKOFF])
+    targets = [(CLUSTER_DEFAULT, default)]
+    targets += [(Resource(broker=broker), config.value) for broker, config in values.items() if config.own]
+    reason = f"{ENDING}the hold of topic {action.topic}, or of more, came close to the moment of danger"
+    numbers = []
+    for resource, old in targets:
+        entry = Change(
+            resource=str(resource), topic=action.topic, old=((BACKOFF, old),), new=((BACKOFF, new),), reason=reason,
+            evidence=evidence, began_ms=now_ms,
+        )  # fmt: skip
+        numbers.append(journal.begin(entry))
+        alter(admin, resource, {BACKOFF: new})
+    late = _wait_seen(admin, sorted(reached), new)
+    for number, (resource, old) in zip(numbers, targets, strict=True):
+        alter(admin, resource, {BACKOFF: old})
+        journal.end(number, f"not seen by brokers {late}; put back" if late else f"{DONE}, and put back")
+    return Outcome(why=f"brokers {late} did not take the change of {BACKOFF}: passes may go on there" if late else None)
+
+
+def _wait_seen(admin: Admin, brokers: Sequence[int], value: str) -> list[int]:
+    """Those that do not say so themselves in time."""
+    deadline = time.monotonic() + SEEN_SECONDS_MAX
+    waiting = list(brokers)
+    while waiting and time.monotonic() < deadline:
+        waiting = [broker for broker in waiting if not _has(admin, broker, value)]
+        if waiting:
+            sleep(SEEN_EVERY_SECONDS)
+    return waiting
+
+
+def _has(admin: Admin, broker: int, value: str) -> bool:
+    try:
+        config = admin.broker_configs(broker).get(BACKOFF)
+    except Unfinished:
+        return False
+    return config is not None and config.value == value
+
+
+def put_back(admin: Admin, journal: Journal) -> list[str]:
+    """Ends what an interrupted guard had begun; what it had changed for a moment only is put back. What is told, in words.
+
+    Newest first: one that began on top of another found that one's value. Where a broker cannot be asked now, its own are tried
+    again at the next look, and do not keep the others waiting."""
+    lines, waiting = [], set()
+    for entry in reversed(journal.unfinished()):
+        if entry.reason.startswith(ENDING):
+            if entry.resource in waiting:
+                continue
+            try:
+                lines += _backoff_put_back(admin, entry)
+            except Unfinished as error:
+                lines.append(
+                    f"{entry.resource}: {BACKOFF}, changed by an interrupted guard, is not put back yet: {error}"
+                )
+                waiting.add(entry.resource)
+                continue
+        journal.end(entry.number, "interrupted: the next look says what became of it")
+    return lines
+
+
+def _backoff_put_back(admin: Admin, entry: Change) -> list[str]:
+    resource, old = broker_or_default(entry.resource), dict(entry.old)[BACKOFF]
+    ((_, present),) = own_values(admin, resource, [BACKOFF])
+    if present != dict(entry.new)[BACKOFF]:
+        return []
+    alter(admin, resource, {BACKOFF: old})
+    return [f"{resource}: {BACKOFF} put back to {old or 'no override'}"]
+
+
+def forget_old_changes(journal: Journal, *, now_ms: int) -> None:
+    """Never those of what is still in force: what is held, and what a readmission or the cluster default has to give back."""
+    held = {topic for topic, kept in journal.topics().items() if kept.memory.hold is not None}
+    in_use = {str(temporary.resource) for temporary in temporary_changes(journal)}
+    by_default = {str(CLUSTER_DEFAULT)} if journal.fact(DEFAULT_FOUND) is not None else set()
+    journal.forget_changes(before_ms=now_ms - CHANGES_KEPT_MS, topics=held, resources=in_use | by_default)

@@ -1,0 +1,98 @@
+"""A guard that listens to agents: its looks, readings, notes and metrics with what they told. Without agents it is nothing.
+
+How reports arrive is `server.py`'s, what they prove `truth.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from headstone.agent.authentication import Authentication
+from headstone.agent.messages import Question
+from headstone.cluster.connection import Host
+from headstone.errors import UsageError
+from headstone.guard.agents.exchange import LookAt, attended
+from headstone.guard.agents.server import serve_reports
+from headstone.guard.agents.summary import (
+    FACT,
+    AgentsTold,
+    agents_metrics,
+    agents_told,
+    as_fact,
+    ask_about,
+    of_fact,
+    questions_of,
+)
+from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.verification import ByAgents
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.verification.background import Read
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """`truth` is None if the guard listens to none."""
+
+    truth: Truth | None
+    topics: tuple[str, ...] = ()
+
+    def attended(self, look: LookAt) -> LookAt:
+        return look if self.truth is None else attended(look, self.truth, self.topics)
+
+    def reading(self, read: Read) -> Read:
+        """How replicas that came back are read: by their agents where these can tell."""
+        return read if self.truth is None else ByAgents(read, self.truth)
+
+    def note(self, journal: Journal) -> None:
+        """For `guard status`, which is another process. Only the guard that leads does so, and not at every hasty look."""
+        if self.truth is not None:
+            for question in questions_of(journal):
+                self.truth.ask(question.partition, question.offset)
+            journal.note_fact(FACT, as_fact(agents_told(self.truth)))
+        elif journal.fact(FACT) is not None:
+            journal.note_fact(FACT, None)
+
+    def told(self, journal: Journal, *, leads: bool) -> AgentsTold | None:
+        """By this guard's agents if it leads; else by those of the one that does."""
+        if leads:
+            return None if self.truth is None else agents_told(self.truth)
+        return agents_word(journal, ())
+
+    def metrics(self) -> str:
+        return "" if self.truth is None else agents_metrics(agents_told(self.truth))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentsRequest:
+    """Where agents report, and who may."""
+
+    address: Host
+    authentication: Authentication
+
+
+@contextmanager
+def listening(request: AgentsRequest | None, topics: tuple[str, ...], tell: Callable[[str], None]) -> Iterator[Agents]:
+    """Until the block ends. None: to no agents."""
+    if request is None:
+        yield Agents(None)
+        return
+    truth = Truth()
+    with serve_reports(request.address, request.authentication, truth) as address:
+        tell(f"agents report to {'http' if request.authentication.tls is None else 'https'}://{address}")
+        yield Agents(truth, topics)
+
+
+def agents_word(journal: Journal, asked: Sequence[Question]) -> AgentsTold | None:
+    """None: the guard that leads listens to no agents. Of the records that are asked about the next call knows more."""
+    text = journal.fact(FACT)
+    if text is None:
+        if asked:
+            raise UsageError(
+                "--record needs agents: start the guard with --agents and run headstone agent beside each broker"
+            )
+        return None
+    for question in asked:
+        ask_about(journal, question)
+    return of_fact(text)

@@ -1,0 +1,72 @@
+"""Replicas that came back, read by the agents beside them instead of over the wire: seconds, and nothing is copied.
+
+Only of what the decision says that nothing can have been removed from while the replica was away: it is right then if it copied
+what is there. That all replicas have the same tombstones and markers there, and none has lost a marker, is the second look,
+as a reading is. Everything else, and whenever agents do not agree, fall silent or do not get on, is read over the wire
+(`verification/verdicts.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from headstone.agent.messages import SpanAnswered, SpanQuestion
+from headstone.coordination.guard_values import OffsetSpan, Verdict, Verify
+from headstone.guard.agents.truth import Truth
+from headstone.guard.verification.background import Read
+from headstone.guard.verification.verdicts import Judged
+from headstone.log.topic_partition import TopicPartition
+
+STALLED_INTERVALS = 3
+STALLED_S_MIN, STALLED_S_MAX = 5.0, 60.0
+"""Without any progress for so many reports of the slowest agent: other readings wait meanwhile."""
+POLL_S = 0.2
+
+
+class ByAgents:
+    """Reads by agents first. Where they could not tell once, they are not asked for the same again."""
+
+    def __init__(
+        self, read: Read, truth: Truth, *, clock_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._read, self._truth, self._clock_s, self._sleep = read, truth, clock_s, sleep
+        self._unsolved: dict[tuple[TopicPartition, int], OffsetSpan] = {}
+
+    def __call__(self, wanted: Verify) -> Mapping[int, Judged]:
+        replica = TopicPartition(wanted.topic, wanted.partition), wanted.broker
+        before = self._unsolved.get(replica)
+        if wanted.missed is not None and (before is None or before.start != wanted.missed.start):
+            if self._agree(replica[0], wanted.missed):
+                self._unsolved.pop(replica, None)
+                return {wanted.broker: Judged(verdict=Verdict.RIGHT)}
+            self._unsolved[replica] = wanted.missed
+        return self._read(wanted)
+
+    def _agree(self, partition: TopicPartition, span: OffsetSpan) -> bool:
+        question = SpanQuestion(partition=partition, span=span)
+        if self._truth.beside_all(partition) is None:
+            return False
+        stalled_s = min(
+            max(STALLED_INTERVALS * self._truth.interval_ms(partition) / 1000, STALLED_S_MIN), STALLED_S_MAX
+        )
+        progress, moved_s = -1, self._clock_s()
+        with self._truth.asking(question):
+            while (brokers := self._truth.beside_all(partition)) is not None:
+                answers = self._truth.answers(question)
+                digests = [answers[broker].deletions for broker in brokers if broker in answers]
+                if len(digests) == len(brokers) and None not in digests:
+                    return len(set(digests)) == 1 and all(
+                        digest is not None and not digest.emptied for digest in digests
+                    )
+                if (read := _read_by(answers)) > progress:
+                    progress, moved_s = read, self._clock_s()
+                if self._clock_s() - moved_s > stalled_s:
+                    return False
+                self._sleep(POLL_S)
+        return False
+
+
+def _read_by(answers: Mapping[int, SpanAnswered]) -> int:
+    return sum(answer.read_to for answer in answers.values())

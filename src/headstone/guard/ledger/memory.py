@@ -1,0 +1,126 @@
+"""What the guard remembers between two looks: the newest in this process, on the disk whatever a restart must not lose.
+
+A memory that is a little older is only more careful: who was complete earlier is in danger earlier. So what only moves on with
+time (log ends, when replicas were last complete or excused) is written now and then, and everything else at once. Without
+this, a cluster of ten thousand partitions would be written whole at every look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headstone.coordination.guard_values import Memory, TopicSeen, Verdict
+from headstone.coordination.guarding import REREAD_MS
+from headstone.errors import HeadstoneError
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Reading, Remembered
+
+IDLE_MS = 300_000
+RETENTION_SHARE = 8
+"""Or this part of the topic's delete.retention.ms, so that a restart costs little of its slack."""
+IDLE_SHARE, IDLE_TOPICS_MIN = 8, 50
+"""Of the topics that are due only by time, so many at one look."""
+
+
+class Recollection:
+    """Of the guard that leads. Whoever does not must `forget`: another one writes then."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._newest: dict[str, Memory] = {}
+        self._written: dict[str, tuple[object, int]] = {}
+
+    def memory(self, topic: str) -> Memory:
+        return self._newest[topic] if topic in self._newest else self._journal.memory(topic)
+
+    def newest(self, topic: str, memories: Mapping[str, Memory]) -> Memory:
+        """The same where the journal cannot be read either: then what is known from before."""
+        try:
+            return self.memory(topic)
+        except HeadstoneError:
+            return memories.get(topic, Memory())
+
+    def forget(self) -> None:
+        self._newest.clear()
+        self._written.clear()
+
+    def drop(self, topic: str) -> None:
+        """Somebody may have corrected it on the disk."""
+        self._newest.pop(topic, None)
+        self._written.pop(topic, None)
+
+    def keep(self, decided: Mapping[str, Remembered], *, holder: str, now_ms: int, looked_ms: int | None) -> None:
+        """On the disk when it returns, as far as it matters; nothing at all if `holder` does not lead any more."""
+        matters = {topic: what_matters(kept) for topic, kept in decided.items()}
+        urgent = [topic for topic in decided if topic not in self._written or self._written[topic][0] != matters[topic]]
+        aged = sorted(
+            (self._written[topic][1], topic)
+            for topic, kept in decided.items()
+            if topic in self._written and now_ms - self._written[topic][1] >= _idle_ms(kept.memory)
+        )
+        share = max(IDLE_TOPICS_MIN, len(decided) // IDLE_SHARE)
+        chosen = {*urgent, *(topic for _, topic in aged[:share])}
+        self._journal.remember_all(
+            {topic: decided[topic] for topic in sorted(chosen)}, holder=holder, now_ms=now_ms, looked_ms=looked_ms
+        )
+        self._newest |= {topic: kept.memory for topic, kept in decided.items()}
+        self._written |= {topic: (matters[topic], now_ms) for topic in chosen}
+
+
+def what_matters(kept: Remembered) -> object:
+    """All but what moves on with time by itself."""
+    memory = kept.memory
+    away = tuple(replace(away, excused_ms=None) for away in memory.away)
+    return (
+        replace(memory, ends=(), complete=(), away=away, retention_seen_ms=None, skews=()),
+        tuple((complete.partition, complete.broker) for complete in memory.complete),
+        tuple((status.partition, status.state, status.blockers) for status in kept.statuses),
+    )
+
+
+def _idle_ms(memory: Memory) -> int:
+    retention_ms = memory.retentions[-1].retention_ms if memory.retentions else 0
+    return min(IDLE_MS, retention_ms // RETENTION_SHARE)
+
+
+def released_by_person(memory: Memory, released_ms: int | None) -> Memory:
+    """As if the guard had seen somebody undo it: told, and left alone until everybody is back."""
+    hold = memory.hold
+    if hold is None or released_ms is None or hold.asked_ms > released_ms:
+        return memory
+    if hold.undone_ms is not None:
+        return replace(memory, hold=replace(hold, by_robot=False))
+    seen_ms = hold.asked_ms if hold.seen_ms is None else hold.seen_ms
+    return replace(memory, hold=replace(hold, seen_ms=seen_ms, undone_ms=released_ms, confirmed=(), confirmed_ms=None))
+
+
+def with_readings(seen: TopicSeen, readings: Sequence[Reading], now_ms: int) -> TopicSeen:
+    """One that could not be judged is forgotten after a while: it is read again."""
+    by_replica = {
+        (reading.partition, reading.broker): reading
+        for reading in readings
+        if reading.verdict is not Verdict.UNJUDGED or now_ms - reading.read_ms < REREAD_MS
+    }
+    partitions = []
+    for partition in seen.partitions:
+        replicas = []
+        for replica in partition.replicas:
+            reading = by_replica.get((partition.partition, replica.broker))
+            if reading is not None:
+                replica = replace(replica, verdict=reading.verdict, read_ms=reading.read_ms)
+            replicas.append(replica)
+        partitions.append(replace(partition, replicas=tuple(replicas)))
+    return replace(seen, partitions=tuple(partitions))
+
+
+def without_wishes(before: Memory, decided: Memory) -> Memory:
+    """Of a dry run: what was learnt, but no hold and no readmission that nobody asked the cluster for."""
+    hold = decided.hold
+    if before.hold is None or hold is None or hold.asked_ms != before.hold.asked_ms or (
+        hold.released_ms != before.hold.released_ms
+    ):  # fmt: skip
+        hold = before.hold
+    orders = {(away.partition, away.broker): away.order for away in before.away}
+    away = tuple(replace(away, order=orders.get((away.partition, away.broker), ())) for away in decided.away)
+    return replace(decided, hold=hold, default_hold=before.default_hold, away=away)

@@ -1,0 +1,80 @@
+"""Outages that the guard has seen: how long a replica was away, from when it last had everything until it was back.
+
+The longest that ended is a fact of the journal, one per cluster; those that last are in its memories. What an outage says
+about settings is `check/rules.py`'s. Asks nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from headstone.coordination.guard_values import Away, Memory
+from headstone.guard.ledger.encoding import plain, value_of
+from headstone.guard.ledger.journal import Journal
+
+LONGEST = "longest outage"
+"""Fact of the journal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """Of one replica of the topic. A guard that did not look for a while knows no better than when it last did; and who is
+    away again before it was read is away all along."""
+
+    topic: str
+    broker: int
+    from_ms: int
+    until_ms: int
+
+    @property
+    def span_ms(self) -> int:
+        return self.until_ms - self.from_ms
+
+
+def ended(topic: str, before: Memory, after: Memory, asked_ms: int) -> Iterator[Outage]:
+    """By one look: those who are back, who are assigned no more, and whom the guard has decided to take out."""
+    left = {(away.partition, away.broker) for away in after.away if _lasts(away)}
+    for away in before.away:
+        if _lasts(away) and (away.partition, away.broker) not in left:
+            yield from _outage(topic, away, asked_ms)
+
+
+def lasting(topic: str, memory: Memory, now_ms: int) -> Iterator[Outage]:
+    for away in memory.away:
+        if _lasts(away):
+            yield from _outage(topic, away, now_ms)
+
+
+def _lasts(away: Away) -> bool:
+    return away.returned_ms is None and not away.order
+
+
+def _outage(topic: str, away: Away, until_ms: int) -> Iterator[Outage]:
+    """None of a new copy, which was never there. One that was away at the guard's first look is too late at once."""
+    from_ms = away.since_ms if away.complete_ms is None and away.too_late else away.complete_ms
+    if from_ms is not None and not away.unread:
+        yield Outage(topic=topic, broker=away.broker, from_ms=from_ms, until_ms=until_ms)
+
+
+def note_longest(journal: Journal, outages: Iterable[Outage]) -> None:
+    """Remembers the longest of these, if none that was noted before is as long."""
+    longest = max(outages, key=lambda outage: outage.span_ms, default=None)
+    noted = longest_noted(journal) if longest is not None else None
+    if longest is not None and (noted is None or noted.span_ms < longest.span_ms):
+        journal.note_fact(LONGEST, json.dumps(plain(longest)))
+
+
+def longest_noted(journal: Journal) -> Outage | None:
+    text = journal.fact(LONGEST)
+    return None if text is None else value_of(Outage, json.loads(text))
+
+
+def longest_known(journal: Journal, *, now_ms: int) -> Outage | None:
+    """Of those that ended and those that last."""
+    noted = longest_noted(journal)
+    outages = [] if noted is None else [noted]
+    for topic, kept in journal.topics().items():
+        outages += lasting(topic, kept.memory, now_ms)
+    return max(outages, key=lambda outage: outage.span_ms, default=None)

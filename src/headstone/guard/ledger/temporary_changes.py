@@ -1,0 +1,182 @@
+"""Settings that a readmission changes for a while: a hold of the topic, a limit for the copy. Put back exactly as found.
+
+What was found is in the journal before it is changed, so that the next run of a killed one puts it back. What somebody else has
+changed meanwhile is theirs, and stays. Which settings, and when, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from headstone.cluster.admin import Admin
+from headstone.coordination.guard_values import HOLD, Configs
+from headstone.coordination.hold_states import STANDING, state_of
+from headstone.guard.ledger.encoding import plain, value_of
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Change
+from headstone.guard.ledger.overrides import Resource, Void, change, never, own_values
+from headstone.guard.ledger.topic_identity import still_there
+from headstone.log.topic_partition import TopicPartition
+from headstone.units import size
+
+TEMPORARY_CHANGES = "settings of readmissions to put back"
+"""Fact of the journal."""
+THROTTLED, RATE = "follower.replication.throttled.replicas", "follower.replication.throttled.rate"
+"""Of the topic, and of the broker that copies. Only the one that copies is limited: leaders serve nobody else by it."""
+EVERYBODY = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemporaryChange:
+    """Of a topic, or of one broker. `old`: its own overrides before; a value of None: there was none."""
+
+    topic: str | None = None
+    broker: int | None = None
+    old: Configs
+    new: Configs
+    topic_id: str | None = None
+
+    @property
+    def resource(self) -> Resource:
+        return Resource(topic=self.topic, broker=self.broker)
+
+
+def temporary_changes(journal: Journal) -> list[TemporaryChange]:
+    return [value_of(TemporaryChange, item) for item in json.loads(journal.fact(TEMPORARY_CHANGES) or "[]")]
+
+
+def _keep(journal: Journal, kept: Sequence[TemporaryChange]) -> None:
+    journal.note_fact(TEMPORARY_CHANGES, json.dumps([plain(temporary) for temporary in kept]) if kept else None)
+
+
+def hold_for_a_while(admin: Admin, journal: Journal, topic: str, *, reason: str, evidence: str, now_ms: int) -> None:
+    previous = own_values(admin, Resource(topic=topic), [name for name, _ in HOLD])
+    temporary = TemporaryChange(topic=topic, old=previous, new=HOLD)
+    _change_for_now(admin, journal, temporary, reason=reason, evidence=evidence, now_ms=now_ms)
+
+
+def throttle_copy(
+    admin: Admin, journal: Journal, partition: TopicPartition, broker: int, *, bytes_per_second: int, evidence: str,
+    now_ms: int,
+) -> None:  # fmt: skip
+    """Where somebody limits it already, that stays as it is."""
+    reason = f"broker {broker} re-replicates {partition}, at {size(bytes_per_second)} a second"
+    ((_, rate),) = own_values(admin, Resource(broker=broker), [RATE])
+    if rate is None:
+        temporary = TemporaryChange(broker=broker, old=((RATE, None),), new=((RATE, str(bytes_per_second)),))
+        _change_for_now(admin, journal, temporary, reason=reason, evidence=evidence, now_ms=now_ms)
+    ((_, listed),) = own_values(admin, Resource(topic=partition.topic), [THROTTLED])
+    wanted = with_replica(listed, partition.number, broker)
+    if wanted != listed:
+        temporary = TemporaryChange(topic=partition.topic, old=((THROTTLED, listed),), new=((THROTTLED, wanted),))
+        _change_for_now(admin, journal, temporary, reason=reason, evidence=evidence, now_ms=now_ms)
+
+
+def is_throttled(admin: Admin, partition: TopicPartition, broker: int) -> bool:
+    ((_, rate),) = own_values(admin, Resource(broker=broker), [RATE])
+    ((_, listed),) = own_values(admin, Resource(topic=partition.topic), [THROTTLED])
+    return rate is not None and listed == with_replica(listed, partition.number, broker)
+
+
+def with_replica(listed: str | None, partition: int, broker: int) -> str:
+    """Kafka's list of throttled replicas, such as 0:1,0:2, with one more; * is everybody."""
+    members = [member for member in (listed or "").split(",") if member]
+    wanted = f"{partition}:{broker}"
+    if EVERYBODY in members or wanted in members:
+        return listed or ""
+    return ",".join([*members, wanted])
+
+
+def _change_for_now(
+    admin: Admin, journal: Journal, temporary: TemporaryChange, *, reason: str, evidence: str, now_ms: int
+) -> None:
+    """However often a setting is changed, its first old value is what goes back."""
+    if temporary.topic is not None:
+        temporary = replace(temporary, topic_id=admin.describe([temporary.topic]).topic_ids.get(temporary.topic))
+    open_changes = temporary_changes(journal)
+    same = [
+        other
+        for other in open_changes
+        if other.resource == temporary.resource
+        and other.topic_id == temporary.topic_id
+        and _names(other) == _names(temporary)
+    ]
+    if same:
+        first = replace(temporary, old=same[0].old)
+        _keep(journal, [first if other == same[0] else other for other in open_changes])
+    else:
+        _keep(journal, [*open_changes, temporary])
+    _changed(admin, journal, temporary, temporary.old, temporary.new, reason, evidence, now_ms, never)
+
+
+def _names(temporary: TemporaryChange) -> list[str]:
+    return [name for name, _ in temporary.new]
+
+
+def put_back(
+    admin: Admin, journal: Journal, temporary: TemporaryChange, *, evidence: str, now_ms: int, void: Void
+) -> list[str]:
+    """What could not be put back, in words: somebody else's values stay. `evidence`: who does it, or by whose word. TooLate if
+    it is void just before the cluster is told: the guard may count on it by then."""
+    if is_gone(admin, temporary):
+        forget_change(journal, temporary)
+        return [f"{temporary.resource} was deleted meanwhile: there is nothing to put back"]
+    present, previous = dict(own_values(admin, temporary.resource, _names(temporary))), dict(temporary.old)
+    own = [(name, value) for name, value in temporary.new if present[name] == value and previous.get(name) != value]
+    changed_since = [name for name, value in temporary.new if present[name] not in (value, previous.get(name))]
+    if own:
+        restore = tuple((name, previous.get(name)) for name, _ in own)
+        reason = "the readmission is over: as it was found"
+        _changed(admin, journal, temporary, tuple(own), restore, reason, evidence, now_ms, void)
+    forget_change(journal, temporary)
+    return [
+        f"{temporary.resource}: {name} was changed by somebody else meanwhile and stays {present[name]}"
+        for name in changed_since
+    ]
+
+
+def values_before(journal: Journal, resource: Resource, present: Configs, *, topic_id: str | None = None) -> Configs:
+    """What these settings go back to: the old value where ours still stands; a value that somebody else set stays."""
+    before = dict(present)
+    for temporary in temporary_changes(journal):
+        if temporary.resource == resource and temporary.topic_id in (None, topic_id):
+            new, old = dict(temporary.new), dict(temporary.old)
+            before |= {name: old.get(name) for name, value in present if name in new and new[name] == value}
+    return tuple(before.items())
+
+
+def is_counted_on(journal: Journal, temporary: TemporaryChange) -> bool:
+    """The guard found this hold and relies on it: it would take whoever puts it back for a person, and hold no more."""
+    if temporary.topic is None or temporary.new != HOLD:
+        return False
+    return state_of(journal.memory(temporary.topic)) in STANDING
+
+
+def is_gone(admin: Admin, temporary: TemporaryChange) -> bool:
+    """True if its topic was deleted, also if there is another one of the same name now."""
+    return temporary.topic is not None and not still_there(
+        admin.describe([temporary.topic]), temporary.topic, temporary.topic_id
+    )
+
+
+def forget_change(journal: Journal, temporary: TemporaryChange) -> None:
+    """Of a topic that is gone: there is nothing to put back."""
+    _keep(journal, [other for other in temporary_changes(journal) if other != temporary])
+
+
+def _changed(
+    admin: Admin, journal: Journal, temporary: TemporaryChange, old: Configs, new: Configs, reason: str,
+    evidence: str, now_ms: int, void: Void,
+) -> None:  # fmt: skip
+    entry = Change(
+        resource=str(temporary.resource),
+        topic=temporary.topic,
+        old=old,
+        new=new,
+        reason=reason,
+        evidence=evidence,
+        began_ms=now_ms,
+    )
+    change(admin, journal, temporary.resource, entry, void=void)

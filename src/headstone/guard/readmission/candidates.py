@@ -1,0 +1,43 @@
+"""Which replicas need readmission by what is known of them: one rule, for the plan of it and for the status.
+
+A replica that came too late, one that the guard has decided to expel, and one that was read since it is back and was not found
+right, for whatever reason it was read. Reads the journal; asks no broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headstone.coordination.guard_values import Away, Memory, Verdict
+from headstone.guard.ledger.journal import Journal
+from headstone.guard.ledger.journal_values import Reading
+
+Replica = tuple[int, int]
+"""Partition and broker."""
+
+
+def suspects(journal: Journal, topic: str, memory: Memory) -> tuple[Away, ...]:
+    doubtful = _found(journal, topic, memory, (Verdict.WRONG, Verdict.UNJUDGED))
+    return tuple(
+        away for away in memory.away if away.too_late or away.order or (away.partition, away.broker) in doubtful
+    )  # fmt: skip
+
+
+def found_wrong(journal: Journal, topic: str, memory: Memory) -> frozenset[Replica]:
+    """Read since they are back, and wrong."""
+    return _found(journal, topic, memory, (Verdict.WRONG,))
+
+
+def _found(journal: Journal, topic: str, memory: Memory, verdicts: Sequence[Verdict]) -> frozenset[Replica]:
+    readings = journal.readings(topic) if memory.away else []
+    return frozenset((away.partition, away.broker) for away in memory.away if _was_found(away, readings, verdicts))
+
+
+def _was_found(away: Away, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> bool:
+    """A reading that began before it was in sync again says nothing about what it missed."""
+    return away.returned_ms is not None and any(
+        (reading.partition, reading.broker) == (away.partition, away.broker)
+        and reading.verdict in verdicts
+        and reading.read_ms >= away.returned_ms
+        for reading in readings
+    )

@@ -1,0 +1,218 @@
+"""What comes next in a readmission: what is known of it and what the cluster shows in, one step out. Pure.
+
+A replica that may be wrong is taken out of the assignment, is re-replicated under a hold, is read, and gets its old place back.
+Each step is decided by the cluster's own state, so that a run that was killed anywhere goes on in the next one. A replica is
+added again only when its broker itself has said that the old copy is gone: a broker that comes back, or hears of both
+changes at once, would go on with the old copy otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headstone.coordination.guard_values import Verdict
+from headstone.guard.ledger.journal_values import Readmission
+from headstone.log.topic_partition import TopicPartition
+
+TRIES_MAX = 2
+"""A fresh copy that is wrong again is not this replica's fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionNow:
+    """As the cluster shows it. `adding` and `removing` are of a reassignment that runs."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int | None
+    in_sync_min: int
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    has_copy: bool | None = None
+    """By the broker's own word; None: it does not answer."""
+    held: bool = False
+    """Every live broker has said itself that it has the hold."""
+    throttled: bool = False
+    """The copy's rate is limited, or need not be."""
+    verdict: Verdict | None = None
+    """Of a reading since it is in sync again."""
+    copied_bytes: int | None = None
+    """Of a copy that is being made: it moves, or it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What was seen is made durable before anything else happens."""
+
+    readmission: Readmission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveReplica:
+    remaining: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """At the end of the list: no election prefers it before it was read."""
+
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reorder:
+    """The same replicas in their old order; no data moves."""
+
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldTopic:
+    """Of the topic, on every live broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """Limit the rate of the copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """Compare it with the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elect:
+    """It was the leader by preference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAway:
+    """Out of the assignment, and nothing more can be done before its broker is back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Nothing more is done, and a person must know why. again: the readmission is not over, the next run goes on with it.
+    replaced: somebody has replaced the replica, and it is over, whoever began it."""
+
+    why: str
+    again: bool = False
+    replaced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    pass
+
+
+Step = Note | RemoveReplica | Add | Reorder | HoldTopic | Throttle | Read | Elect | Wait | BrokerAway | Stop | Finished
+
+
+def next_step(readmission: Readmission, now: PartitionNow) -> Step:
+    if now.adding or now.removing:
+        return _moving(readmission, now)
+    if not readmission.expelled:
+        return _expel(readmission, now)
+    if readmission.broker not in now.replicas:
+        return _add(readmission, now)
+    return _admit(readmission, now)
+
+
+def refusals(partition: TopicPartition, broker: int, now: PartitionNow) -> list[str]:
+    """Why this replica must not be taken out of the assignment now; each says what to do."""
+    in_sync = [other for other in now.isr if other != broker]
+    if broker not in now.replicas:
+        return [f"broker {broker} has no replica of {partition}: it is on {_list(now.replicas)}"]
+    if now.adding or now.removing:
+        return [
+            f"{partition} is being reassigned by somebody else (adding {_list(now.adding)}, removing {_list(now.removing)}): "
+            "wait until that is done, or cancel it"
+        ]
+    if not in_sync:
+        return [
+            f"no other replica of {partition} is in sync: this one is the last copy, however wrong; bring another one "
+            "back first"
+        ]
+    if len(in_sync) < now.in_sync_min:
+        return [
+            f"without broker {broker} {partition} has {len(in_sync)} in sync, and min.insync.replicas is {now.in_sync_min}: "
+            "producers would be refused; bring another replica back first"
+        ]
+    return []
+
+
+def _moving(readmission: Readmission, now: PartitionNow) -> Step:
+    broker, only = readmission.broker, (readmission.broker,)
+    if not readmission.expelled and now.removing == only and not now.adding:
+        return Wait(why=f"broker {broker} leaves the assignment")
+    if readmission.expelled and now.adding == only and not now.removing:
+        if not now.held:
+            return HoldTopic()
+        return Wait(why=f"broker {broker} is re-replicating")
+    return Stop(
+        why=f"{readmission.topic_partition} is being reassigned by somebody else (adding {_list(now.adding)}, removing "
+        f"{_list(now.removing)}): when that is done, run the same command again",
+        again=readmission.expelled,
+    )
+
+
+def _expel(readmission: Readmission, now: PartitionNow) -> Step:
+    if readmission.broker not in now.replicas:
+        return Note(readmission=replace(readmission, expelled=True))
+    if now.replicas != readmission.order and set(now.replicas) != set(readmission.order):
+        return Note(readmission=replace(readmission, order=now.replicas))
+    reasons = refusals(readmission.topic_partition, readmission.broker, now)
+    if reasons:
+        return Stop(why=reasons[0])
+    return RemoveReplica(remaining=tuple(broker for broker in now.replicas if broker != readmission.broker))
+
+
+def _add(readmission: Readmission, now: PartitionNow) -> Step:
+    if set(now.replicas) != set(readmission.order) - {readmission.broker}:
+        return Stop(
+            why=f"somebody else has changed the replicas of {readmission.topic_partition} to {_list(now.replicas)}: they are "
+            "left as they are",
+            replaced=True,
+        )
+    if now.has_copy is None:
+        return BrokerAway()
+    if now.has_copy:
+        return Wait(why=f"broker {readmission.broker} deletes its old copy")
+    if not now.held:
+        return HoldTopic()
+    if not now.throttled:
+        return Throttle()
+    return Add(replicas=(*now.replicas, readmission.broker))
+
+
+def _admit(readmission: Readmission, now: PartitionNow) -> Step:
+    broker, order = readmission.broker, readmission.order
+    if broker not in now.isr:
+        return Wait(why=f"broker {broker} is re-replicating") if now.held else HoldTopic()
+    if not readmission.verified:
+        if now.verdict is None:
+            return Read()
+        if now.verdict is Verdict.RIGHT:
+            return Note(readmission=replace(readmission, verified=True))
+        if readmission.tries + 1 < TRIES_MAX:
+            again = replace(readmission, expelled=False, added_ms=0, tries=readmission.tries + 1)
+            return Note(readmission=again)
+        return Stop(
+            why=f"broker {broker} re-replicated {readmission.topic_partition} and is still {now.verdict}: compare all of its "
+            "replicas with `headstone audit`; the one that leads may be the wrong one"
+        )
+    if now.replicas != order and set(now.replicas) == set(order):
+        return Reorder(order=order)
+    if now.replicas == order and order[0] == broker and now.leader != broker:
+        return Elect()
+    return Finished()
+
+
+def _list(brokers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, brokers)) or "nobody"

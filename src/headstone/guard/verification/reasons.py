@@ -1,0 +1,11 @@
+"""Why a replica cannot be judged: how each reason begins, by which an alarm finds its advice.
+
+Words only: `verdicts.py` says which reason it is, `loop/alarms.py` what to do about it.
+"""
+
+from __future__ import annotations
+
+DIFFERS = "it, or another replica, is wrong"
+DIFFERENT_LOGS = "these are different logs"
+WITHHELD = "it serves less than its records say"
+DAMAGED = "its log is damaged"

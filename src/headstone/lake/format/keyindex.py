@@ -1,0 +1,190 @@
+"""The list of an extent's keys: the index of a compaction. What is superseded is decided by these lists, and no batch is read.
+
+Behind the batches, one entry per record with a key, in the order of their offsets:
+
+    first halves (8 each)  CRC-32C (4)  lowest offset (8)  second halves (8 each)  above it (4 each)  CRC-32C (4)
+
+The first part alone tells whether an extent is concerned. The top bit of the last number tells a tombstone, the others how far
+the record is above the lowest offset. Digests are those of the index of a pass, SipHash-2-4-128, under a secret of the lake:
+records are deleted by them, so nobody may be able to make two keys of one digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from headstone.log import kernels
+from headstone.log.reading import Chunk, Payloads, corrupt_record
+from headstone.retention.keys import NEWEST, TOMBSTONE, HashKey, index_records, mark_newest, new_table
+from headstone.retention.policy import NO_LIMIT
+
+Halves = npt.NDArray[np.uint64]
+"""First halves of digests."""
+Offsets = npt.NDArray[np.int64]
+HALF_BYTES, LOWEST_BYTES, ABOVE_BYTES, CHECKSUM_BYTES = 8, 8, 4, 4
+ABOVE_MAX = (1 << 31) - 1
+TOMBSTONE_BIT = 1 << 31
+NO_HALVES: Halves = np.zeros(0, dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyList:
+    """In the order of offsets. Records without a key are not in it."""
+
+    digests: npt.NDArray[np.uint64]
+    offsets: Offsets
+    tombstones: npt.NDArray[np.bool_]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be written: offsets that are too far from each other can't."""
+        return self.offsets.size == 0 or int(self.offsets[-1] - self.offsets[0]) <= ABOVE_MAX
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> KeyList:
+        return KeyList(self.digests[chosen], self.offsets[chosen], self.tombstones[chosen])
+
+
+NO_KEYS = KeyList(np.zeros((0, 2), dtype=np.uint64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_))
+
+
+def halves_bytes(keys: int) -> int:
+    return keys * HALF_BYTES + CHECKSUM_BYTES
+
+
+def rest_bytes(keys: int) -> int:
+    return LOWEST_BYTES + keys * (HALF_BYTES + ABOVE_BYTES) + CHECKSUM_BYTES
+
+
+def section_bytes(keys: int) -> int:
+    """What a list takes behind the batches of its extent; 0 if there is none."""
+    return 0 if keys < 0 else halves_bytes(keys) + rest_bytes(keys)
+
+
+def checksum_of(data: bytes) -> int:
+    """CRC-32C, which an extent's row knows too. 32 bits are against mistakes: of lists that were exchanged, one in four
+    thousand million would pass. Who may write to the store could make one that passes, and could do anything else."""
+    return int(google_crc32c.value(data))
+
+
+def section_checksum(section: bytes) -> int:
+    """What a part of a list ends with. Not the checksum of all its bytes: a CRC of data and their CRC is always the same."""
+    return int.from_bytes(section[-CHECKSUM_BYTES:], "little")
+
+
+def with_checksum(data: bytes) -> bytes:
+    return data + checksum_of(data).to_bytes(CHECKSUM_BYTES, "little")
+
+
+def verified(section: bytes) -> bytes | None:
+    """What is in front of the checksum; None if that is wrong."""
+    data = section[:-CHECKSUM_BYTES]
+    return data if checksum_of(data) == section_checksum(section) else None
+
+
+def key_section(keys: KeyList) -> tuple[bytes, bytes]:
+    """Its two parts."""
+    low, high = keys.digests[:, 0].astype("<u8"), keys.digests[:, 1].astype("<u8")
+    lowest = int(keys.offsets[0]) if keys.offsets.size else 0
+    above = ((keys.offsets - lowest) | np.where(keys.tombstones, TOMBSTONE_BIT, 0)).astype("<u4")
+    rest = lowest.to_bytes(LOWEST_BYTES, "little") + high.tobytes() + above.tobytes()
+    return with_checksum(low.tobytes()), with_checksum(rest)
+
+
+def halves_of(section: bytes) -> Halves | None:
+    """Of the first part of a section; None if its checksum is wrong."""
+    data = verified(section)
+    return None if data is None else np.frombuffer(data, dtype="<u8").astype(np.uint64)
+
+
+def keys_of(halves: Halves, section: bytes) -> KeyList | None:
+    """The whole list, of its first part and the bytes of the second; None if the checksum is wrong."""
+    data = verified(section)
+    if data is None:
+        return None
+    lowest = int.from_bytes(data[:LOWEST_BYTES], "little")
+    high = np.frombuffer(data, dtype="<u8", count=halves.size, offset=LOWEST_BYTES)
+    above = np.frombuffer(data, dtype="<u4", offset=LOWEST_BYTES + halves.size * HALF_BYTES)
+    return KeyList(
+        np.stack([halves, high.astype(np.uint64)], axis=1),
+        (above & np.uint32(ABOVE_MAX)).astype(np.int64) + lowest,
+        (above & np.uint32(TOMBSTONE_BIT)) != 0,
+    )
+
+
+def keys_in(chunks: Iterable[Chunk], hash_key: HashKey) -> KeyList:
+    """Of all records with a key."""
+    payloads = Payloads()
+    return joined(found for chunk in chunks for found in _runs(chunk, payloads, hash_key))
+
+
+def _runs(chunk: Chunk, payloads: Payloads, hash_key: HashKey) -> Iterable[KeyList]:
+    batches = chunk.batches
+    for some, data, starts, ends in payloads.runs(chunk, np.flatnonzero(batches["count"] > 0)):
+        counts = batches["count"][some].astype(np.int64)
+        records = int(counts.sum())
+        digests, ordinals = np.zeros((records, 2), dtype=np.uint64), np.cumsum(counts) - counts
+        offsets, entries = np.zeros(records, dtype=np.int64), np.zeros(records, dtype=np.int64)
+        states = np.zeros(records, dtype=np.uint8)
+        n, code, k, r = index_records(
+            data, starts, ends, batches["base_offset"][some], batches["last_offset"][some], batches["count"][some],
+            ordinals, np.uint64(hash_key.k0), np.uint64(hash_key.k1), NO_LIMIT, NO_LIMIT, states, 0, digests, entries, offsets,
+        )  # fmt: skip
+        if code != kernels.OK:
+            raise corrupt_record(chunk.path, chunk.in_file(int(some[k])), code, int(r))
+        yield KeyList(digests[:n], offsets[:n], states[entries[:n]] & TOMBSTONE != 0)
+
+
+def joined(lists: Iterable[KeyList]) -> KeyList:
+    """One list of all of them, which follow each other."""
+    parts = list(lists)
+    return KeyList(
+        np.concatenate([NO_KEYS.digests, *(part.digests for part in parts)]),
+        np.concatenate([NO_KEYS.offsets, *(part.offsets for part in parts)]),
+        np.concatenate([NO_KEYS.tombstones, *(part.tombstones for part in parts)]),
+    )
+
+
+def union(lists: Iterable[Halves]) -> Halves:
+    """Sorted, each once. Not `np.unique`: since NumPy 2.3 that hashes first, which takes many times as long for millions."""
+    halves = np.sort(np.concatenate([NO_HALVES, *lists]))
+    kept = np.ones(halves.size, dtype=np.bool_)
+    np.not_equal(halves[1:], halves[:-1], out=kept[1:])
+    return halves[kept]
+
+
+def any_common(halves: Halves, wanted: Halves) -> bool:
+    """`wanted` is a union. If not, no key is in both."""
+    return bool(common(halves, wanted).any())
+
+
+def common(halves: Halves, wanted: Halves) -> npt.NDArray[np.bool_]:
+    """Which of them are in `wanted`, a union."""
+    if wanted.size == 0:
+        return np.zeros(halves.size, dtype=np.bool_)
+    places = np.minimum(np.searchsorted(wanted, halves), wanted.size - 1)
+    return np.asarray(wanted[places] == halves)
+
+
+class NewerKeys:
+    """The keys of newer records, and which records below are superseded by them: the rule is `mark_newest`'s."""
+
+    def __init__(self, newer: KeyList) -> None:
+        self._table = new_table(newer.offsets.size)
+        self.halves = union([newer.digests[:, 0]])
+        self._marked(newer, dirty=True)
+
+    def superseded(self, older: KeyList) -> Offsets:
+        """Offsets of those records, all of them below the newer ones, that are not the newest of their key any more."""
+        superseded: Offsets = older.offsets[self._marked(older, dirty=False) != NEWEST]
+        return superseded
+
+    def _marked(self, keys: KeyList, *, dirty: bool) -> npt.NDArray[np.uint8]:
+        size = keys.offsets.size
+        states = np.zeros(size, dtype=np.uint8)
+        mark_newest(self._table, keys.digests, np.full(size, dirty), np.arange(size), states)
+        return states

@@ -1,0 +1,14 @@
+"""What changes a lake that is there: jobs that read its objects, write others, and commit.
+
+A command, the Python library or a worker calls one function, with a `Lake` and an `Engine`:
+
+    compact_run.compact_due, leased_jobs   `lake compact`        worker_run, worker, upkeep   `lake worker`
+    erasure_run, erasure, proof            `lake erase`, `prove-erased`
+    garbage_run, collection, folding       `lake gc`             expiry                       `lake retain`
+    store_check, mending                   `lake status --check`, `lake mend`
+    rebuild                                `lake rebuild`
+
+Start with `compaction.py`: plan (`job_plan`), let tasks decide and write (`extent_work`), commit each partition as it gets
+done. `rewriting.py` writes extents anew without deciding anything, for `leveling` and `purging`. `keeping.py` keeps leases
+alive, `turns.py` bounds how much is done before others are looked at. `key_search.py` finds the records of a key.
+"""

@@ -1,0 +1,165 @@
+"""One run of `lake compact`: what is due is compacted, small extents are merged, old dead records leave their objects.
+
+For a caller who does not share the queue with a worker: the command line, or a program. Partitions that fail, or that somebody
+else works on, keep nobody from their turn; what was done is told with what was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from headstone.bounds import COUNT, DURATION_MS, SHARE, expect_all, several
+from headstone.errors import HeadstoneError, Unfinished
+from headstone.lake.defaults import DEAD_SHARE_MAX
+from headstone.lake.jobs.compaction import Compacted, JobControl, Stopped
+from headstone.lake.jobs.eligibilities import eligibilities
+from headstone.lake.jobs.job_plan import JobSettings
+from headstone.lake.jobs.keeping import leased
+from headstone.lake.jobs.leased_jobs import compact_leased, level_leased
+from headstone.lake.jobs.leveling import Leveled
+from headstone.lake.jobs.purging import Evacuated, evacuate_idle, purge_aged
+from headstone.lake.jobs.turns import Turn
+from headstone.lake.lake import Lake
+from headstone.lake.metastore.commits import expect_topics
+from headstone.lake.metastore.erasures import Erasures
+from headstone.lake.metastore.scheduling import Eligibility, queue
+from headstone.log.topic_partition import TopicPartition, partition_row
+from headstone.pipeline.engine import Engine, Stop
+from headstone.pipeline.progress import Board
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeCompactionSettings:
+    topics: tuple[str, ...] = ()
+    """Only these; none named: all of the lake."""
+    everything: bool = False
+    """Whatever is dirty, due or not."""
+    level: bool = False
+    """Merge small extents too."""
+    purge: bool = False
+    """And empty every object that holds dead records, or records of topics that were dropped: then gc deletes it."""
+    map_bytes: int | None = None
+    """A bounded map of keys, in passes; None: one pass."""
+    dead_share_max: float = DEAD_SHARE_MAX
+    dead_age_ms_max: int | None = None
+    """For topics that do not say it themselves; None: no limit."""
+
+    def __post_init__(self) -> None:
+        several("topics", self.topics)
+        expect_all(self, {"map_bytes": COUNT, "dead_share_max": SHARE, "dead_age_ms_max": DURATION_MS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What a run will take in hand: `order` is compacted, `partitions` are leveled and purged if that is asked for."""
+
+    order: tuple[TopicPartition, ...]
+    partitions: tuple[TopicPartition, ...]
+    dirty_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactRun:
+    """`failed` and `left` are partitions: what went wrong, and what a stop has left for the next run."""
+
+    compacted: tuple[Compacted, ...]
+    leveled: tuple[Leveled, ...]
+    failed: tuple[tuple[TopicPartition, Exception], ...]
+    left: tuple[TopicPartition, ...]
+    evacuated: Evacuated
+    stopped: bool
+    """By a signal or the caller, with something left to do."""
+    error: HeadstoneError | None
+    """What the evacuation ended with."""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the first that failed; else unfinished, if somebody said stop or works on what was to be purged."""
+        if self.failed:
+            return int(getattr(self.failed[0][1], "exit_code", Unfinished.exit_code))
+        return Unfinished.exit_code if self.stopped or self.evacuated.busy else 0
+
+
+def due_of(lake: Lake, settings: LakeCompactionSettings) -> Due:
+    now_ms = lake.metastore.clock()
+    states = _of_topics(settings.topics, eligibilities(lake, now_ms=now_ms))
+    order = list(states) if settings.everything else [name for name, _ in queue(states.items(), now_ms=now_ms)]
+    return Due(
+        order=tuple(order), partitions=tuple(states), dirty_bytes=sum(states[name].dirty_bytes for name in order)
+    )
+
+
+def compact_due(
+    lake: Lake, due: Due, settings: LakeCompactionSettings, engine: Engine, *, worker: str, stop: Stop,
+    tell: Callable[[str], None], progress: bool, tidying: Callable[[], Board | None],
+) -> CompactRun:  # fmt: skip
+    """tidying: called when compaction has ended, for a board of what is still to come."""
+    outcomes = compact_leased(
+        lake, due.order, engine, worker=worker,
+        settings=JobSettings(map_bytes=settings.map_bytes, dead_share_max=settings.dead_share_max),
+        control=JobControl(clock=lake.metastore.clock, tell=tell, stop=stop, progress=progress),
+    )  # fmt: skip
+    board = tidying()
+    to_level = due.partitions if settings.level or settings.purge else ()
+    leveled = level_leased(
+        lake, to_level, engine, worker=worker, purge=settings.purge, stop=stop, board=board
+    )  # fmt: skip
+    evacuated, error = Evacuated(), None
+    try:
+        evacuated = _evacuated(lake, due, settings, engine, worker=worker, stop=stop, board=board)
+    except HeadstoneError as failure:
+        error = failure
+    ended = [*((name, outcomes[name]) for name in due.order), *((name, leveled[name]) for name in to_level)]
+    left = sorted({name for name, outcome in ended if isinstance(outcome, Stopped)})
+    return CompactRun(
+        compacted=tuple(outcome for _, outcome in ended if isinstance(outcome, Compacted)),
+        leveled=tuple(outcome for _, outcome in ended if isinstance(outcome, Leveled)),
+        failed=tuple(
+            (name, outcome) for name, outcome in ended
+            if isinstance(outcome, Exception) and not isinstance(outcome, Stopped)
+        ),
+        left=tuple(left), evacuated=evacuated, stopped=stop() and bool(left or not evacuated.complete), error=error,
+    )  # fmt: skip
+
+
+def _evacuated(
+    lake: Lake,
+    due: Due,
+    settings: LakeCompactionSettings,
+    engine: Engine,
+    *,
+    worker: str,
+    stop: Stop,
+    board: Board | None,
+) -> Evacuated:
+    topics = {name.topic for name in due.partitions}
+    moved_by: dict[str, Any] = {
+        "clock": lake.metastore.clock, "worker": worker, "turn": Turn(go_on=lambda: not stop()), "board": board,
+        "engine": engine, "working_on": partial(leased, lake, worker=worker),
+    }  # fmt: skip
+    if settings.purge:
+        dropped = () if settings.topics else Erasures(lake.metastore).open_drops()
+        return evacuate_idle(lake, topics.union(dropped), **moved_by)
+    return purge_aged(lake, topics=topics, age_ms_max=settings.dead_age_ms_max, **moved_by)
+
+
+def _of_topics(
+    wanted: Sequence[str], states: Mapping[TopicPartition, Eligibility]
+) -> dict[TopicPartition, Eligibility]:
+    """Only of the topics that were named, if any were; a name that is not there is a mistake."""
+    expect_topics(wanted, {name.topic for name in states})
+    return {name: state for name, state in states.items() if not wanted or name.topic in wanted}
+
+
+def run_document(run: CompactRun, settings: LakeCompactionSettings) -> dict[str, object]:
+    evacuated = run.evacuated
+    return {
+        "partitions": list(map(partition_row, run.compacted)),
+        "leveled": list(map(partition_row, run.leveled)),
+        "failed": [{"partition": str(name), "why": str(error)} for name, error in run.failed],
+        "left": [str(name) for name in run.left],
+        "evacuated": asdict(evacuated) if settings.purge or evacuated.extents or evacuated.busy else None,
+    }

@@ -1,0 +1,215 @@
+"""Which partitions are worth compacting now, why, and in which order. Pure: metadata and a clock in, reasons out.
+
+Lag is a deadline, not only a condition: what somebody asked for comes first, then what is overdue, then expired tombstones,
+then the dirtiest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headstone import units
+from headstone.errors import UsageError
+from headstone.lake.format.spans import Span, Spans, overlap, without
+from headstone.lake.metastore.commits import Partition
+from headstone.lake.metastore.totals import Totals, dirty_among
+from headstone.log.topic_partition import TopicPartition
+from headstone.retention.choosing import Dirt, choose
+from headstone.retention.policy import NO_LIMIT
+from headstone.retention.settings import CLEANUP_POLICY, retention_limits, setting_of
+
+POLICY, POLICY_UNKNOWN = CLEANUP_POLICY, "unknown"
+"""Of a topic without that setting: compact. Unknown: its source did not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ripe:
+    """What of the dirt is older than min.compaction.lag.ms."""
+
+    dirt: Dirt
+    more_at_ms: int | None = None
+    """When the next of it is; None if all is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A partition without its extents (`partition` has none), and what they come to."""
+
+    partition: Partition
+    totals: Totals
+    ripe: Ripe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eligibility:
+    """`deadline_ms` is when max.compaction.lag.ms is over for the oldest dirty data; None without such data or limit."""
+
+    eligible: bool
+    requested: bool
+    reason: str
+    dirty_ratio: float
+    dirty_bytes: int
+    tombstones_due: int
+    """Ranges of which the tombstones have had their time."""
+    deadline_ms: int | None
+
+
+def not_compacted(settings: Mapping[str, object]) -> str | None:
+    """Why a topic is not compacted; None if it is."""
+    policy = str(settings.get(POLICY, "compact"))
+    if policy == POLICY_UNKNOWN:
+        return f"{POLICY} is not known: say it with `lake ingest --cleanup-policy`"
+    if "compact" in policy.split(","):
+        return None
+    limited = retention_limits(settings) != (None, None)
+    kept = "records are kept until retention takes them" if limited else "every record is kept"
+    return f"{POLICY} is {policy or 'empty'}: {kept}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The settings of a topic that say when it is compacted."""
+
+    ratio_min: float
+    lag_ms_min: int
+    lag_ms_max: int
+    retention_ms: int
+
+
+def limits_of(settings: Mapping[str, object]) -> Limits:
+    """UsageError if one of them is no number."""
+    return Limits(
+        ratio_min=setting_of(settings, "min.cleanable.dirty.ratio"),
+        lag_ms_min=setting_of(settings, "min.compaction.lag.ms"),
+        lag_ms_max=setting_of(settings, "max.compaction.lag.ms"),
+        retention_ms=setting_of(settings, "delete.retention.ms"),
+    )
+
+
+def dirty_spans(partition: Partition) -> Spans:
+    log = [Span(partition.start_offset, partition.next_offset)]
+    return without(log, partition.cleaned) if partition.next_offset > partition.start_offset else ()
+
+
+def compactable(partition: Partition, settings: Mapping[str, object], *, now_ms: int) -> Spans:
+    """The dirty spans below the first dirty extent that is younger than min.compaction.lag.ms.
+
+    Without a lag nothing is too young, whatever its timestamps say."""
+    dirty, lag_ms = dirty_spans(partition), setting_of(settings, "min.compaction.lag.ms")
+    soiled = dirty_among(partition.extents, dirty)
+    young = (extent.span.start for extent in soiled if extent.max_timestamp_ms > now_ms - lag_ms)
+    limit = min(young, default=NO_LIMIT) if lag_ms > 0 else NO_LIMIT
+    return overlap(dirty, [Span(0, limit)]) if limit > 0 else ()
+
+
+def due_tombstones(partition: Partition, settings: Mapping[str, object], *, now_ms: int, held_from: int) -> Spans:
+    """Where tombstones may go now: tracked for delete.retention.ms, no reader behind, nothing below that must wait.
+
+    Dirty data and younger ranges below keep what is above them: one offset is enough to say how far removal may go."""
+    if not partition.tombstones:
+        return ()
+    dirty, last = dirty_spans(partition), now_ms - setting_of(settings, "delete.retention.ms")
+    waiting = [known.span.start for known in partition.tombstones if known.cleaned_at_ms > last]
+    limit = min([held_from, *(span.start for span in dirty[:1]), *waiting[:1]])
+    return overlap([known.span for known in partition.tombstones], [Span(0, limit)]) if limit > 0 else ()
+
+
+def eligibility(
+    summary: Summary, settings: Mapping[str, object], *, now_ms: int, requested: bool = False, held_from: int = NO_LIMIT
+) -> Eligibility:
+    if reason := not_compacted(settings):
+        return ineligible(reason, requested=requested)
+    limits, ripe = limits_of(settings), summary.ripe
+    choice = choose(ripe.dirt, now_ms=now_ms, ratio_min=limits.ratio_min, lag_ms_max=limits.lag_ms_max)
+    due = due_tombstones(summary.partition, settings, now_ms=now_ms, held_from=held_from)
+    eligible, reason = True, ""
+    if requested and (ripe.dirt.dirty_bytes or due):
+        reason = "requested"
+    elif choice.overdue and choice.deadline_ms is not None:
+        reason = f"max.compaction.lag.ms expired {units.exact_duration(now_ms - choice.deadline_ms)} ago"
+    elif due:
+        reason = f"tombstones of {units.count(len(due), 'range')} have had their time"
+    elif choice.dirty_enough:
+        reason = f"dirty ratio {choice.dirty_ratio:.3f} is above {limits.ratio_min:g}"
+    else:
+        eligible = False
+        young = "nothing is old enough" if dirty_spans(summary.partition) else "nothing is dirty"
+        little = f"dirty ratio {choice.dirty_ratio:.3f} is not above {limits.ratio_min:g}"
+        reason = little if ripe.dirt.dirty_bytes else young
+    return Eligibility(
+        eligible=eligible, requested=requested, reason=reason, dirty_ratio=choice.dirty_ratio,
+        dirty_bytes=ripe.dirt.dirty_bytes, tombstones_due=len(due), deadline_ms=choice.deadline_ms,
+    )  # fmt: skip
+
+
+def ineligible(reason: str, *, requested: bool = False) -> Eligibility:
+    return Eligibility(
+        eligible=False, requested=requested, reason=reason, dirty_ratio=0.0, dirty_bytes=0, tombstones_due=0, deadline_ms=None
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidacy:
+    """What the queue's indexes know of a partition: never later, and never less, than what `eligibility` finds."""
+
+    overdue_from_ms: int = NO_LIMIT
+    """From when on max.compaction.lag.ms is over for the oldest dirty data."""
+    tombstones_due_ms: int = NO_LIMIT
+    """From when on the lowest range of tombstones has had its time, readers' holds aside."""
+    dirty_ratio: float = 0.0
+    """0 if it is not enough."""
+
+
+def candidacy(partition: Partition, totals: Totals, settings: Mapping[str, object]) -> Candidacy:
+    """Looks at no extents of the partition. A topic whose settings make no sense is no candidate."""
+    try:
+        if not_compacted(settings):
+            return Candidacy()
+        limits = limits_of(settings)
+    except UsageError:
+        return Candidacy()
+    choice = choose(all_dirt(totals), now_ms=0, ratio_min=limits.ratio_min, lag_ms_max=limits.lag_ms_max)
+    dirty, ranges = dirty_spans(partition), partition.tombstones[:1]
+    removable = [
+        known.cleaned_at_ms + limits.retention_ms for known in ranges if not dirty or known.span.start < dirty[0].start
+    ]
+    return Candidacy(
+        overdue_from_ms=NO_LIMIT if choice.deadline_ms is None else choice.deadline_ms + 1,
+        tombstones_due_ms=min([NO_LIMIT, *removable]),
+        dirty_ratio=choice.dirty_ratio if choice.dirty_enough else 0.0,
+    )
+
+
+def all_dirt(totals: Totals) -> Dirt:
+    """Whatever min.compaction.lag.ms is."""
+    return Dirt(clean_bytes=totals.clean_bytes, dirty_bytes=totals.dirty_bytes, oldest_ms=totals.oldest_dirty_ms)
+
+
+def next_look_ms(summary: Summary, state: Eligibility) -> int:
+    """Of a partition whose dirt is not due: before then it is not, unless somebody compacts, merges or configures it.
+
+    Appends change nothing: what is young ends what is cleaned, and they come behind it."""
+    if summary.ripe.more_at_ms is None:
+        return 0
+    return min(summary.ripe.more_at_ms, NO_LIMIT if state.deadline_ms is None else state.deadline_ms + 1)
+
+
+def queue(
+    states: Iterable[tuple[TopicPartition, Eligibility]], *, now_ms: int
+) -> list[tuple[TopicPartition, Eligibility]]:
+    """The eligible ones, most urgent first."""
+
+    def urgency(item: tuple[TopicPartition, Eligibility]) -> tuple[int, float, TopicPartition]:
+        topic_partition, state = item
+        if state.requested:
+            return -1, 0.0, topic_partition
+        if state.deadline_ms is not None and now_ms > state.deadline_ms:
+            return 0, state.deadline_ms, topic_partition
+        return (
+            (1, -state.tombstones_due, topic_partition)
+            if state.tombstones_due
+            else (2, -state.dirty_ratio, topic_partition)
+        )
+
+    return sorted(((topic_partition, state) for topic_partition, state in states if state.eligible), key=urgency)

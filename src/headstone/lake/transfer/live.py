@@ -1,0 +1,169 @@
+"""What the lake asks of a running Kafka cluster, and what it makes of the answers. The port; `cluster/live.py` has the plug.
+
+Which settings of a topic are taken over, whether what the cluster has goes on where the lake ends, whether it is still the same
+topic. Knows no client, no address and no credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from headstone.errors import UsageError
+from headstone.lake.lake import Lake
+from headstone.lake.metastore.leader_epochs import Epochs, note_leader_epochs
+from headstone.lake.metastore.scheduling import POLICY, POLICY_UNKNOWN
+from headstone.lake.topics import Tell, TopicFacts, adopt
+from headstone.lake.transfer.landing import Followed, offsets_between
+from headstone.log.listing import RecordEntry
+from headstone.log.topic_partition import TopicPartition
+from headstone.retention.settings import IF_SET, IN_FORCE, names_copied
+
+COPIED_SETTINGS = names_copied(IN_FORCE)
+"""As they are in force, whoever has set them: compaction in the lake goes by them."""
+COPIED_IF_SET = names_copied(IF_SET)
+"""As far as they were set for the topic itself: a topic that is restored gets them back."""
+
+
+class LiveTopic(Protocol):
+    """A topic as the cluster has it now."""
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where the log of each partition begins."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where it ends: its high watermark."""
+
+    @property
+    def kafka_id(self) -> str | None:
+        """As Kafka writes it; None from a cluster that gives none."""
+
+    @property
+    def settings(self) -> Mapping[str, str] | None:
+        """All that are in force; None: whoever asks may not know them."""
+
+    @property
+    def settings_of_its_own(self) -> Collection[str]:
+        """Names of those that were set for the topic itself."""
+
+
+class LiveCluster(Protocol):
+    """Every question is answered, or ends with Unfinished: where, and why."""
+
+    def describe(self, names: Sequence[str]) -> Mapping[str, LiveTopic]:
+        """Those of them that are there."""
+
+    def topic_ids(self, names: Sequence[str]) -> Mapping[str, str | None]: ...
+    def leader_epochs(
+        self, names: Sequence[str], newest: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, Epochs]:
+        """Of partitions whose newest epoch is another one than `newest` says. Who can't tell now is asked another time."""
+
+    def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None: ...
+    def log_end(self, partition: TopicPartition) -> int:
+        """Where its leader's log ends, with records that not all in-sync replicas have yet, as far as anybody tells that."""
+
+    def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
+        """In this order, with their keys, values, headers and timestamps, the first to this offset, which is the log's end.
+
+        Returns when all are acknowledged. After Unfinished, a prefix of them is in the log. NotResumable: one was refused for
+        good, or got another offset than its own."""
+
+    def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Key and value of each committed record, from the first to what is the end when it is called."""
+
+    def group_offsets(self, group: str, topic: str) -> Mapping[int, int]:
+        """By partition, as the group has committed them; none of a group that nobody knows."""
+
+    def set_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Of a group without members."""
+
+
+def facts_of(cluster: LiveCluster, topics: Sequence[str]) -> dict[str, TopicFacts]:
+    described = cluster.describe(topics)
+    missing = sorted(set(topics) - set(described))
+    if missing:
+        raise UsageError(f"the cluster has no topic {', '.join(missing)}")
+    return {
+        topic: TopicFacts(
+            partitions=len(live.starts), settings=_copied(live), kafka_id=live.kafka_id, starts=live.starts, ends=live.ends
+        )
+        for topic, live in described.items()
+    }  # fmt: skip
+
+
+def _copied(live: LiveTopic) -> dict[str, object]:
+    if live.settings is None:  # may read, may not describe: what it is must be said by somebody else
+        return {POLICY: POLICY_UNKNOWN}
+    names = (*COPIED_SETTINGS, *(name for name in COPIED_IF_SET if name in live.settings_of_its_own))
+    return {name: live.settings[name] for name in names if name in live.settings}
+
+
+def prepare(
+    lake: Lake, facts: Mapping[str, TopicFacts], *, policy: str | None = None, tell: Tell = lambda text: None
+) -> dict[str, int]:
+    """Topics and partitions that the lake does not have yet are made; what does not go on where the lake ends is refused."""
+    for topic, live in facts.items():
+        adopt(lake, topic, live, policy=policy, tell=tell)
+        logs = lake.metastore.log_ends([TopicPartition(topic, number) for number in range(len(live.starts))])
+        for number, (start, end) in enumerate(zip(live.starts, live.ends, strict=True)):
+            partition = TopicPartition(topic, number)
+            lake_start, next_offset = logs[partition]
+            if lake_start < next_offset < start:
+                raise UsageError(
+                    f"{partition}: the lake ends at {next_offset}, but Kafka's log starts at {start}: the records between them "
+                    "are missing; create a new lake"
+                )
+            if end < next_offset:
+                raise UsageError(
+                    f"{partition}: the lake ends at {next_offset}, but Kafka's log ends at {end}: it has lost records, or it "
+                    "is another topic of the same name; create a new lake, or restore the lake's topic into a new topic"
+                )
+    return {topic: live.partitions for topic, live in facts.items()}
+
+
+def offsets_to_come(lake: Lake, facts: Mapping[str, TopicFacts]) -> int:
+    """From where the lake ends, or the logs begin, to where they ended when they were described."""
+    starts = {
+        TopicPartition(topic, number): start
+        for topic, live in facts.items()
+        for number, start in enumerate(live.starts)
+    }
+    ends = {TopicPartition(topic, number): end for topic, live in facts.items() for number, end in enumerate(live.ends)}
+    return offsets_between(Followed(lake, starts).unread(), ends)
+
+
+class ReadTopics:
+    """Topics of a cluster while they are read; `ids` are those of the topics that were described."""
+
+    def __init__(self, lake: Lake, cluster: LiveCluster, ids: Mapping[str, str | None]) -> None:
+        self._lake, self._cluster, self._ids = lake, cluster, ids
+        self._newest: dict[TopicPartition, int] = {}
+
+    def confirm(self) -> None:
+        """What was read up to now is of these topics; their leader epochs, with those of all that was read, are noted."""
+        changed = self._cluster.leader_epochs(sorted(self._ids), self._newest)
+        expect_ids(self._cluster, self._ids)  # after the other question, so that its answer is of these topics, too
+        partitions = self._lake.metastore.next_offsets() if changed else {}
+        for partition, epochs in changed.items():
+            if partition in partitions:
+                note_leader_epochs(self._lake.metastore, partition, epochs)
+                self._newest[partition] = epochs[-1][0]
+
+    def untold(self) -> list[TopicPartition]:
+        """Partitions in the lake whose leader epochs nobody has told."""
+        return [
+            name for name in self._lake.metastore.next_offsets() if name.topic in self._ids and name not in self._newest
+        ]
+
+
+def expect_ids(cluster: LiveCluster, ids: Mapping[str, str | None]) -> None:
+    """What was read under these names since they were described is of these topics: an id does not come back."""
+    for topic, now in cluster.topic_ids(sorted(ids)).items():
+        if now != ids[topic]:
+            raise UsageError(
+                f"{topic} was deleted and created again while it was read (ID was {ids[topic]}, now {now}): nothing of the new "
+                "topic was ingested; ingest it into a new lake"
+            )

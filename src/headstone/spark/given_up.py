@@ -1,0 +1,49 @@
+"""What py4j and pyspark print of a JVM that was ended because the run was given up: stack traces that are nobody's help.
+
+Owns which those are: py4j's log on the threads of such a run, and errors of its own session's accumulator server. Of every
+other run, and of sessions and threads that are not ours, all is said as before.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+
+import py4j
+
+from headstone.interruption import given_up
+
+LOGGERS = (None, "py4j", "py4j.java_gateway", "py4j.clientserver")
+"""None: a command that gets no answer is told to the root logger, whoever has asked."""
+PY4J = Path(py4j.__file__).parent
+
+
+class _GivenUp(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Asked on the thread that logs, which knows its run."""
+        return not (given_up() and Path(record.pathname).parent == PY4J)
+
+
+_FILTER = _GivenUp()
+
+
+def silence_py4j() -> None:
+    """Once is enough; it stays, for threads may be left when the session has ended."""
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_FILTER)
+
+
+def silence_accumulators(spark_context: Any) -> None:
+    """Its server has a thread of its own, which knows no run: it is that of whoever starts the session."""
+    server = getattr(spark_context, "_accumulatorServer", None)
+    if server is None:
+        return
+    run, print_error = copy_context(), server.handle_error
+
+    def handle_error(request: object, address: object) -> None:
+        if not run.copy().run(given_up):
+            print_error(request, address)
+
+    server.handle_error = handle_error
