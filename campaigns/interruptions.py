@@ -123,6 +123,7 @@ def with_lake(engine: Sequence[str], on: str) -> list[Verb]:
         ),
         Verb(
             name=f"lake mend --apply ({on})", lake="damaged", whole=lake_can_be_read,
+            codes=frozenset({0, 1, 3}),  # 1: what an interrupted one has mended is damage of the past for the next
             words=lambda s: ["lake", "mend", str(s.lake), "--apply", "--accept-older-values", *engine],
         ),
         Verb(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -20,6 +20,7 @@ from headstone.brokers.processes import Cluster, wait_until
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO, State
+from headstone.errors import Unfinished, UsageError
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.overrides import Resource, own_values
 from testbed.stopping_guard import ACTING, DECIDING
@@ -79,6 +80,12 @@ class Scene:
         """Not by librdkafka: it sends changes to whom it takes for the controller, which may be the broker that is off."""
         self.admin.alter_topic(topic, {"cleanup.policy": policy})
 
+    def has_journal(self) -> bool:
+        """Its file is there a moment before there is anything in it."""
+        with suppress(UsageError, Unfinished), Journal.open(self.journal, cluster_id=None):
+            return True
+        return False
+
     def states(self) -> dict[str, str]:
         with Journal.open(self.journal, cluster_id=None) as journal:
             return {topic: str(statuses[0].state) for topic, statuses in journal.shown().items() if topic in REPLICAS}
@@ -135,7 +142,7 @@ def test_holds_outlast_a_purge_and_a_suspended_guard_and_a_sole_replica_needs_no
     with one_controller(distribution, tmp_path / "cluster") as cluster:
         scene = Scene(cluster, tmp_path)
         with guarding(scene, "headstone.cli.main"):
-            wait_until(scene.journal.exists, "the guard's start", seconds_max=SECONDS_MAX)
+            wait_until(scene.has_journal, "the guard's start", seconds_max=SECONDS_MAX)
             scene.wait_states(orders=State.FINE, pair=State.FINE, sole=State.FINE)
             scene.delete_key(SOLE)
             cluster.stop_broker(3)

@@ -11,7 +11,7 @@ import pytest
 
 from headstone.coordination.danger import CommittedEnd, Retention
 from headstone.coordination.guard_values import HOLD, Away, Complete, Hold, Memory, State, Status, Verdict
-from headstone.errors import UsageError
+from headstone.errors import Unfinished, UsageError
 from headstone.guard.ledger.encoding import NotAMemory, memory_json, memory_of
 from headstone.guard.ledger.journal import Journal, LeaseLost
 from headstone.guard.ledger.journal_file import usual_journal
@@ -183,10 +183,15 @@ def test_what_is_no_journal_is_refused_and_never_taken_for_an_empty_one(file: Pa
         connection.execute("CREATE TABLE people (name)")
     with pytest.raises(UsageError, match="not a journal of the guard"):
         opened(foreign)
+
+
+def test_a_journal_that_a_guard_has_just_begun_is_not_called_a_wrong_file(file: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.sqlite"
     empty.touch()
-    with pytest.raises(UsageError, match="not a journal of the guard"):
+    with pytest.raises(Unfinished, match=r"the journal is empty: a guard has just begun it, .* Ask again"):
         opened(empty, None)
+    opened(empty).close()
+    opened(empty, None).close()
 
 
 def test_a_journal_of_another_version_or_with_a_damaged_memory_is_refused(file: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from headstone.errors import UsageError
+from headstone.errors import Unfinished, UsageError
 from headstone.log.directory import refuse_broker_directory
 from headstone.storage.durable import make_directories
 
@@ -98,6 +98,11 @@ def checked(path: Path, connection: sqlite3.Connection, cluster_id: str | None) 
             connection.executemany("INSERT INTO facts VALUES (?, ?)", facts)
         connection.execute("COMMIT")
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        raise Unfinished(
+            f"{path}: the journal is empty: a guard has just begun it, or was ended before it wrote anything. Ask again; if it "
+            "stays empty, check --journal and the topics' overrides"
+        )
     if "facts" not in tables:
         raise UsageError(f"{path}: not a journal of the guard; name another file with --journal")
     header = dict(
