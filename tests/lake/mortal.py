@@ -15,7 +15,7 @@ from headstone.storage.stores import PART_BYTES, Sink, Store
 
 LOWERED = {
     "lake.metastore.rows.ROWS_AT_ONCE": (1, 3), "lake.jobs.job_plan.BROADCAST_BYTES_MAX": (0,),
-    "lake.jobs.job_plan.SHARE_BYTES": (1, 200), "lake.jobs.job_plan.SPLIT_BYTES_MIN": (0,),
+    "lake.jobs.job_plan.SHARE_BYTES": (1, 200), "pipeline.splitting.SPLIT_BYTES_MIN": (0,),
     "lake.jobs.extent_work.UNIT_RECORDS": (1, 5), "lake.jobs.folding.ENTRIES_PER_PART": (1, 3),
     "lake.metastore.replay.EXTENTS_PER_PAGE": (1, 3), "lake.jobs.collection.BATCH": (1, 2),
     "lake.jobs.key_search.SHARE_BYTES": (1,), "lake.jobs.job_plan.COMMIT_BYTES": (0, 300),

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 from headstone.errors import Unfinished
 from headstone.lake.jobs import folding
-from headstone.lake.jobs.compaction import JobControl
 from headstone.lake.jobs.erasure import Tools
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.jobs.upkeep import Upkeep
 from headstone.lake.jobs.worker import Worker

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headstone.lake.jobs.compaction import Compacted, JobControl, compact_partition
+from headstone.lake.jobs.compaction import Compacted, compact_partition
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.lake import Lake
 from headstone.lake.transfer.ingest import ingest

@@ -12,7 +12,8 @@ from headstone.errors import UsageError
 from headstone.lake.format.objects import object_path
 from headstone.lake.format.spans import Span
 from headstone.lake.jobs.collection import collect, garbage
-from headstone.lake.jobs.compaction import JobControl, compact_partition
+from headstone.lake.jobs.compaction import compact_partition
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.metastore.commits import CommitRefused
 from headstone.lake.metastore.scheduling import dirty_spans

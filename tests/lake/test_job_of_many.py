@@ -13,7 +13,8 @@ import pytest
 from headstone.errors import CorruptLog, Unfinished
 from headstone.lake.format.objects import object_path
 from headstone.lake.jobs import extent_work, job_plan
-from headstone.lake.jobs.compaction import Compacted, JobControl, Stopped, compact_partition, compact_partitions
+from headstone.lake.jobs.compaction import Compacted, compact_partition, compact_partitions
+from headstone.lake.jobs.job import JobControl, Stopped
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.lake import Lake, create_lake
 from headstone.lake.metastore.commits import CommitRefused
@@ -21,6 +22,7 @@ from headstone.lake.transfer.ingest import ingest
 from headstone.lake.transfer.reading import records
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline import splitting
 from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.inprocess import Body, InProcess
 from headstone.pipeline.progress import Board
@@ -77,7 +79,7 @@ def test_whatever_path_keys_take_the_log_is_the_same(
     monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
     settings = JobSettings(commit_bytes=[1, 3000][seed % 2], path="auto" if path == "shares" else path)
     if path == "shares":
-        monkeypatch.setattr(job_plan, "SPLIT_BYTES_MIN", 0)
+        monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
         settings = JobSettings(commit_bytes=settings.commit_bytes, parallelism=100)
     for step in range(4):
         logs.grow()
@@ -108,7 +110,7 @@ def test_parts_are_committed_oldest_first_whichever_ends_first(
     logs, lake, name = Logs(tmp_path, two, 5), two["many"], NAMES[0]
     for _ in range(5):
         logs.grow()
-    monkeypatch.setattr(job_plan, "SPLIT_BYTES_MIN", 0)
+    monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
     monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
     ends = []
 
@@ -172,7 +174,7 @@ def test_of_a_job_that_is_stopped_what_is_complete_is_committed_and_the_next_goe
     logs, lake = Logs(tmp_path, two, 3), two["many"]
     for _ in range(5):
         logs.grow()
-    monkeypatch.setattr(job_plan, "SPLIT_BYTES_MIN", 0)
+    monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
     monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
     commits: list[int] = []
     settings = JobSettings(
@@ -196,7 +198,7 @@ def test_a_part_that_waited_for_the_claim_is_committed_when_the_job_is_stopped(
     logs, lake = Logs(tmp_path, two, 3), two["many"]
     for _ in range(5):
         logs.grow()
-    monkeypatch.setattr(job_plan, "SPLIT_BYTES_MIN", 0)
+    monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
     monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
     reads: list[str] = []
 

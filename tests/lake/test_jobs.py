@@ -13,7 +13,7 @@ from headstone.lake.format.dead import is_live
 from headstone.lake.format.objects import object_path, read_dead, read_halves, read_keys
 from headstone.lake.format.spans import Span
 from headstone.lake.jobs.collection import collect, garbage
-from headstone.lake.jobs.compaction import JobControl
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.jobs.job_plan import map_keys_max
 from headstone.lake.jobs.leveling import runs_to_merge
 from headstone.lake.lake import create_lake

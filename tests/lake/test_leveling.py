@@ -14,8 +14,8 @@ from sqlalchemy import event
 
 from headstone.lake.format.objects import object_path, writing_object
 from headstone.lake.format.spans import Span
-from headstone.lake.jobs.compaction import Stopped, compact_partitions
-from headstone.lake.jobs.job_plan import RENEW_MS
+from headstone.lake.jobs.compaction import compact_partitions
+from headstone.lake.jobs.job import RENEW_MS, Stopped
 from headstone.lake.jobs.leased_jobs import level_leased
 from headstone.lake.jobs.leveling import SMALL, level_partitions, runs_to_merge, with_small_extents
 from headstone.lake.jobs.rewriting import RewriteWork, rewrite

@@ -19,7 +19,8 @@ from headstone.errors import Unfinished
 from headstone.lake.format.objects import object_path, writing_object
 from headstone.lake.format.spans import Span
 from headstone.lake.jobs.collection import collect, garbage
-from headstone.lake.jobs.compaction import JobControl, compact_partition
+from headstone.lake.jobs.compaction import compact_partition
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import metastore as metastore_module
 from headstone.lake.metastore.commits import Append, CommitRefused

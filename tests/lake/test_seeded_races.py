@@ -30,9 +30,10 @@ from sqlalchemy import insert
 from headstone.errors import HeadstoneError, Unfinished, UsageError
 from headstone.lake.format.objects import object_path
 from headstone.lake.jobs.collection import collect, garbage
-from headstone.lake.jobs.compaction import JobControl, compact_partition
+from headstone.lake.jobs.compaction import compact_partition
 from headstone.lake.jobs.erasure import Tools, carry_on_erasures, request_erasure
 from headstone.lake.jobs.folding import fold
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.jobs.keeping import KeptLeases
 from headstone.lake.jobs.key_search import digest_of

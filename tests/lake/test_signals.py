@@ -16,8 +16,8 @@ from headstone.cli.main import main
 from headstone.cluster import live
 from headstone.interruption import Interrupted, sleep, until_asked
 from headstone.lake.jobs import collection, erasure, folding
-from headstone.lake.jobs.compaction import JobControl
 from headstone.lake.jobs.erasure import Tools, carry_on_erasures
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.erasure_steps import ERASED, KEY_REMOVED, REQUESTED, VALUES_GONE, VALUES_REMOVED
 from headstone.lake.metastore.erasures import Erasures

@@ -15,8 +15,9 @@ from headstone.errors import Unfinished
 from headstone.lake.format.objects import object_path, write_once
 from headstone.lake.format.spans import Span
 from headstone.lake.jobs import folding
-from headstone.lake.jobs.compaction import JobControl, compact_partition
+from headstone.lake.jobs.compaction import compact_partition
 from headstone.lake.jobs.erasure import Tools, request_erasure
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.jobs.upkeep import Upkeep
 from headstone.lake.jobs.worker import SOFT, Worker
 from headstone.lake.lake import Lake

@@ -9,7 +9,8 @@ import pytest
 
 from headstone.lake.format.objects import writing_object
 from headstone.lake.format.spans import Span
-from headstone.lake.jobs.compaction import Compacted, Done, JobControl, Stopped
+from headstone.lake.jobs.compaction import Compacted
+from headstone.lake.jobs.job import JobControl, Stopped, Told
 from headstone.lake.jobs.leased_jobs import compact_leased, jobs_of
 from headstone.lake.jobs.worker import HARD, SOFT, Worker
 from headstone.lake.lake import Lake, create_lake
@@ -174,7 +175,7 @@ def test_a_hard_stop_commits_nothing_more(lake: Lake) -> None:
 def test_a_refusal_is_not_an_error_of_the_worker(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     from headstone.lake.jobs import worker as module
 
-    def refused(*arguments: object, done: Done, **options: object) -> None:
+    def refused(*arguments: object, done: Told[Compacted], **options: object) -> None:
         done(FIRST, CommitRefused("somebody was faster"))
 
     put(lake, FIRST, [(b"a", b"1"), (b"a", b"2")])

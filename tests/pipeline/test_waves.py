@@ -15,7 +15,7 @@ import pytest
 from headstone.errors import CorruptLog
 from headstone.log import checkpoints
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, read_offsets
-from headstone.pipeline import commit, compaction
+from headstone.pipeline import commit, compaction, splitting
 from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import NEAR_THREADS, InProcess
 from headstone.pipeline.progress import Board, Meter
@@ -53,11 +53,11 @@ def spoil(partition: Path, segment: int) -> Path:
 
 
 @pytest.fixture(
-    params=[{"WAVE_PARTITIONS": 1}, {"WAVE_PARTITIONS": 2}, {}, {"WAVE_BYTES": 0}, {"SHUFFLE_BYTES_MIN": 0}], ids=str
+    params=[{"WAVE_PARTITIONS": 1}, {"WAVE_PARTITIONS": 2}, {}, {"WAVE_BYTES": 0}, {"SPLIT_BYTES_MIN": 0}], ids=str
 )
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     for name, value in request.param.items():
-        monkeypatch.setattr(compaction, name, value)
+        monkeypatch.setattr(splitting if name == "SPLIT_BYTES_MIN" else compaction, name, value)
     return dict(request.param)
 
 
@@ -78,7 +78,7 @@ def test_a_partition_is_split_where_it_would_hold_up_the_engines_other_tasks(
     threads: int, split: int, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is a fifth of the log: that is more than its share where eight tasks run at a time."""
-    monkeypatch.setattr(compaction, "SHUFFLE_BYTES_MIN", 0)
+    monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
     engine = Counting(threads)
     compact(request(logs, tmp_path / "out"), engine, lambda text: None)
     assert engine.split_works == split

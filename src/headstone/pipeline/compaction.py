@@ -19,7 +19,7 @@ from headstone.log.directory import find_partitions
 from headstone.pipeline.commit import Finished
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.failed_partition import FailedPartition
-from headstone.pipeline.machine import AUTO, TASK_MEMORY_BYTES, WHOLE
+from headstone.pipeline.machine import AUTO, TASK_MEMORY_BYTES
 from headstone.pipeline.new_objects import NewObjects
 from headstone.pipeline.output_record import Command
 from headstone.pipeline.planning import Candidate, as_candidate, partition_work, pass_over, survey_each, survey_peers
@@ -27,6 +27,7 @@ from headstone.pipeline.progress import BYTES_READ_TWICE, Board, ProgressLine
 from headstone.pipeline.report import PartitionReport, partition_report
 from headstone.pipeline.selection import Selection, refuse_wrong_clock, select
 from headstone.pipeline.sinks import InPlace, NewDirectory, Sink
+from headstone.pipeline.splitting import takes_whole
 from headstone.pipeline.transfers import run_transfers
 from headstone.pipeline.work import PartitionWork, TaskResult, bounded_map, compact_whole
 from headstone.retention import keys
@@ -39,8 +40,6 @@ from headstone.storage.places import ObjectPlace, Place
 from headstone.storage.stores import is_remote
 from headstone.units import count
 
-SHUFFLE_BYTES_MIN = 1 << 30
-"""Below this, splitting a partition over tasks costs more than it gains."""
 WAVE_PARTITIONS = 256
 """Partitions that are committed together: the checkpoint files are written once for each wave."""
 WAVE_BYTES = 4 << 30
@@ -326,22 +325,19 @@ def _plan(partitions: Sequence[_Progress], run: _Run) -> None:
         partition.work = partition_work(partition.candidate, cleaning, partition.work_dir)
 
 
-def takes_whole(work: PartitionWork, bytes_total: int, run: _Run) -> bool:
-    """One task for the whole partition: its keys fit into the task's memory, and it does not hold up the others."""
-    if run.request.path != AUTO:
-        return run.request.path == WHOLE
-    memory = keys.table_bytes(work.dirty_records) + work.records
-    if memory > run.request.task_memory_bytes:
-        return False
-    return work.size < SHUFFLE_BYTES_MIN or work.size <= bytes_total / run.engine.parallelism * 1.5
+def _takes_whole(work: PartitionWork, bytes_total: int, run: _Run) -> bool:
+    return takes_whole(
+        run.request.path, memory=keys.table_bytes(work.dirty_records) + work.records,
+        memory_max=run.request.task_memory_bytes, size=work.size, bytes_per_task=bytes_total / run.engine.parallelism,
+    )  # fmt: skip
 
 
 def _run_stages(partitions: Sequence[_Progress], run: _Run, board: Board | None) -> None:
     """Each gets what its tasks answered, or the first error that one of them met."""
     total = sum(_work_of(partition).size for partition in partitions)
     by_size = sorted(partitions, key=lambda partition: -_work_of(partition).size)
-    whole = [partition for partition in by_size if takes_whole(_work_of(partition), total, run)]
-    split = [partition for partition in partitions if not takes_whole(_work_of(partition), total, run)]
+    whole = [partition for partition in by_size if _takes_whole(_work_of(partition), total, run)]
+    split = [partition for partition in partitions if not _takes_whole(_work_of(partition), total, run)]
     outcomes = run.engine.outcomes(compact_whole, [_work_of(partition) for partition in whole], board)
     for partition, outcome in zip(whole, outcomes, strict=True):
         _take(partition, outcome)

@@ -12,10 +12,22 @@ from typing import Any, Protocol
 
 from headstone import units
 from headstone.errors import Unfinished
+from headstone.pipeline.machine import AUTO, WHOLE
 from headstone.pipeline.progress import Meter
 
 BUCKET_BYTES = 64 << 20
 ENTRY_BYTES = 24
+SPLIT_BYTES_MIN = 1 << 30
+"""Below this, splitting a partition over tasks costs more than it gains."""
+SHARE_MAX = 1.5
+"""Of what a task gets if the whole job is cut evenly: a partition that is more would hold up the others."""
+
+
+def takes_whole(path: str, *, memory: int, memory_max: int, size: int, bytes_per_task: float) -> bool:
+    """One task for the whole partition: its keys fit into the task's memory, and it does not hold up the others."""
+    if path != AUTO:
+        return path == WHOLE
+    return memory <= memory_max and size <= max(SPLIT_BYTES_MIN, SHARE_MAX * bytes_per_task)
 
 
 class Unit(Protocol):

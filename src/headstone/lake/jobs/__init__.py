@@ -9,6 +9,7 @@ A command, the Python library or a worker calls one function, with a `Lake` and 
     rebuild                                `lake rebuild`
 
 Start with `compaction.py`: plan (`job_plan`), let tasks decide and write (`extent_work`), commit each partition as it gets
-done. `rewriting.py` writes extents anew without deciding anything, for `leveling` and `purging`. `keeping.py` keeps leases
-alive, `turns.py` bounds how much is done before others are looked at. `key_search.py` finds the records of a key.
+done. `rewriting.py` writes extents anew without deciding anything, for `leveling` and `purging`. `job.py` drives both.
+`keeping.py` keeps leases alive, `turns.py` bounds how much is done before others are looked at. `key_search.py` finds the
+records of a key.
 """

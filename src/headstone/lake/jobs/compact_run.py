@@ -14,8 +14,9 @@ from typing import Any
 from headstone.bounds import COUNT, DURATION_MS, SHARE, expect_all, several
 from headstone.errors import HeadstoneError, Unfinished
 from headstone.lake.defaults import DEAD_SHARE_MAX
-from headstone.lake.jobs.compaction import Compacted, JobControl, Stopped
+from headstone.lake.jobs.compaction import Compacted
 from headstone.lake.jobs.eligibilities import eligibilities
+from headstone.lake.jobs.job import JobControl, Stopped
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.jobs.keeping import leased
 from headstone.lake.jobs.leased_jobs import compact_leased, level_leased

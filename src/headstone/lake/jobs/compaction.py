@@ -9,12 +9,12 @@ stop the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headstone import units
-from headstone.errors import HeadstoneError, Unfinished
+from headstone.errors import HeadstoneError
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.spans import Span, Spans, overlap, without
 from headstone.lake.jobs.extent_work import (
@@ -27,13 +27,14 @@ from headstone.lake.jobs.extent_work import (
     compact_share,
     refuse_keyless,
 )
+from headstone.lake.jobs.job import Check, Job, JobControl, Stopped, Told
 from headstone.lake.jobs.job_plan import JobSettings, Plan, bounded, map_keys_max, numbered, plan_job, runs_of, tasks_of
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Claim, Partition, gone
 from headstone.lake.metastore.holds import Holds
 from headstone.lake.metastore.scheduling import compactable, dirty_spans
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.engine import Engine, Stop, never
+from headstone.pipeline.engine import Engine
 from headstone.pipeline.progress import Board, ProgressLine
 from headstone.retention.policy import NO_LIMIT
 
@@ -88,31 +89,6 @@ class Compacted:
         )
 
 
-class Stopped(Unfinished):
-    """Somebody said stop before all of it was done: what was committed stays, and the next compaction goes on there."""
-
-
-Check = Callable[[TopicPartition], None]
-Done = Callable[[TopicPartition, Compacted | Exception], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobControl:
-    """Who stands beside a job: gives it the time, hears of it, and may end it."""
-
-    clock: Callable[[], int] | None = None
-    """For what happens during the job: uploads are registered and extents replaced then. None: all when it began."""
-    check: Callable[[], None] = lambda: None
-    """Called at every step; what it raises gives the job up."""
-    before_commit: Callable[[], None] = lambda: None
-    """Called when only a commit is left to do; what it raises gives the job up."""
-    stop: Stop = never
-    """Once it is true no part is begun any more; what is complete then is committed."""
-    tell: Callable[[str], None] = lambda text: None
-    progress: bool = False
-    """Whether somebody watches."""
-
-
 def compact_partition(
     lake: Lake, topic_partition: TopicPartition, engine: Engine, *, now_ms: int, settings: JobSettings | None = None,
     control: JobControl | None = None,
@@ -128,31 +104,123 @@ def compact_partition(
 def compact_partitions(
     lake: Lake, wanted: Sequence[TopicPartition], engine: Engine, *, now_ms: int, settings: JobSettings | None = None,
     control: JobControl | None = None, check: Check = lambda topic_partition: None,
-    done: Done = lambda topic_partition, outcome: None,
+    done: Told[Compacted] = lambda topic_partition, outcome: None,
 ) -> dict[TopicPartition, Compacted | Exception]:  # fmt: skip
     """All of them in one job; of each what was done, or why it was not. `check` may give up one of them before a commit.
 
     `done` is told of each as soon as it has ended."""
-    job = _Job(
-        lake=lake, engine=engine, now_ms=now_ms, settings=settings or JobSettings(), control=control or JobControl(),
-        check=check, done=done,
+    settings, control = settings or JobSettings(), control or JobControl()
+    clock = control.clock or (lambda: now_ms)
+    job = Job[Sequence[RunResult], Compacted](lake=lake, clock=clock, done=done, renew_ms=settings.renew_ms)
+    compaction = _Compaction(
+        job=job, engine=engine, now_ms=now_ms, settings=settings, control=control, check=check
     )  # fmt: skip
-    for topic_partition, state in _planned(job, wanted).items():
-        if isinstance(state, _Partition):
-            job.under_way[topic_partition] = state
-        else:
-            job.end(topic_partition, state)
-    if job.under_way:
-        with ProgressLine(enabled=job.control.progress) as line:
-            line.expect(sum(state.plan.size for state in job.under_way.values()))
-            _run(job, line.board)
+    compaction.decide(wanted)
+    if compaction.under_way:
+        with ProgressLine(enabled=compaction.control.progress) as line:
+            line.expect(sum(partition.plan.size for partition in compaction.under_way))
+            compaction.run(line.board)
     return job.outcomes
 
 
 @dataclass(slots=True, kw_only=True)
-class _Partition:
-    """A partition whose compaction is under way."""
+class _Compaction:
+    """What is due was said by the caller; this decides what is done about it (`Plan`), lets it run, and commits it."""
 
+    job: Job[Sequence[RunResult], Compacted]
+    engine: Engine
+    now_ms: int
+    settings: JobSettings
+    control: JobControl
+    check: Check
+    under_way: list[_Partition] = field(default_factory=list)
+
+    def decide(self, wanted: Sequence[TopicPartition]) -> None:
+        """Of each partition a plan, or its end: there is nothing to do, or why there can't be."""
+        metastore = self.job.lake.metastore
+        settings = metastore.topics()
+        snapshot = metastore.snapshot(wanted, present_only=True)
+        for name in wanted:
+            if name not in snapshot:
+                self.job.end(name, gone(name))
+        holds = Holds(metastore).lowest(now_ms=self.now_ms)  # one that is taken from now on is noticed by the commits
+        for name, before in snapshot.items():
+            if self.control.stop():
+                self.job.end(name, Stopped("stopped before it was begun; run it again"))
+                continue
+            held_from = min(self.settings.held_from, holds.get(name, NO_LIMIT))
+            try:
+                plan = plan_job(before, settings[name.topic], now_ms=self.now_ms, held_from=held_from)
+                partition = None if plan is None else self._begun(name, before, plan, settings[name.topic])
+            except HeadstoneError as error:
+                self.job.end(name, error)
+                continue
+            if partition is None:
+                self.job.end(name, _idle(name, before))
+                continue
+            self.under_way.append(partition)
+            self.job.under_way[name] = partition
+
+    def _begun(
+        self, name: TopicPartition, before: Partition, plan: Plan, settings: Mapping[str, object]
+    ) -> _Partition:  # fmt: skip
+        listed = [extent for extent in before.extents if extent.keys >= 0]
+        refuse_keyless(name, sum(extent.records + extent.dead - extent.keys for extent in listed))
+        partition = _Partition(compaction=self, name=name, before=before, plan=plan, epoch=before.compaction_epoch)
+        if self.settings.map_bytes is not None and plan.index is not None:
+            lists = Lists(partition.shared())
+            newest = compactable(before, settings, now_ms=self.now_ms)[-1]
+            partition.plan = bounded(before, plan, newest, map_keys_max(self.settings.map_bytes), lists)
+            partition.bytes_read = lists.bytes_read
+        return partition
+
+    def run(self, board: Board | None) -> None:
+        """Whole partitions and shares first, the largest first; then those whose keys go through the buckets."""
+        cut = [(partition, runs_of(partition.plan.extents, self.settings.commit_bytes)) for partition in self.under_way]
+        object_ids = self.job.register(sum(len(runs) for _, runs in cut))
+        for partition, runs in cut:
+            partition.runs = numbered(runs, [next(object_ids) for _ in runs])
+        parallelism = self.settings.parallelism or self.engine.parallelism
+        shares, split = self._tasks(sum(partition.plan.size for partition in self.under_way) / parallelism)
+        self.control.check()
+        self.job.hear(
+            (partition.name, []) for partition in self.under_way if not partition.runs
+        )  # without a record: clean
+        answers = self.engine.as_they_end(compact_share, shares, board, stop=self.control.stop)
+        self.job.hear((shares[number].common.topic_partition, answer) for number, answer in answers)
+        for work in split:
+            if self.control.stop():
+                break
+            parts = self.engine.split(
+                [work], board, parts_at_once=max(PARTS_AT_ONCE, 2 * parallelism), stop=self.control.stop
+            )
+            self.job.hear((work.common.topic_partition, _results(answer)) for _, answer in parts)
+        if self.control.stop():
+            self.job.stop()
+
+    def _tasks(self, bytes_per_task: float) -> tuple[list[Share], list[SplitExtents]]:
+        shares: list[Share] = []
+        split: list[SplitExtents] = []
+        for partition in sorted(self.under_way, key=lambda partition: -partition.plan.size):
+            if partition.runs:
+                tasks = tasks_of(partition.shared(), partition.plan, partition.runs, bytes_per_task, self.settings)
+                if isinstance(tasks, SplitExtents):
+                    split.append(tasks)
+                else:
+                    shares += tasks
+        return shares, split
+
+
+def _results(answer: RunResult | Exception) -> list[RunResult] | Exception:
+    return answer if isinstance(answer, Exception) else [answer]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """A partition whose compaction is under way (`job.Work`): runs are tasks, committed oldest first."""
+
+    compaction: _Compaction
+    name: TopicPartition
     before: Partition
     plan: Plan
     epoch: int
@@ -160,7 +228,7 @@ class _Partition:
     results: dict[str, RunResult] = field(default_factory=dict)
     """By the id of the run's object; those that are not committed yet."""
     next_run: int = 0
-    held_back: list[RunResult] = field(default_factory=list)
+    held_back: RunResult | None = None
     """One that changes something waits for the next such one, so that the claim can go with the last."""
     unused: list[str] = field(default_factory=list)
     """Ids of objects that nothing was written to."""
@@ -171,203 +239,71 @@ class _Partition:
     bytes_read: int = 0
     bytes_written: int = 0
 
-
-@dataclass(slots=True, kw_only=True)
-class _Job:
-    lake: Lake
-    engine: Engine
-    now_ms: int
-    settings: JobSettings
-    control: JobControl
-    check: Check
-    done: Done
-    registered_ms: int = 0
-    under_way: dict[TopicPartition, _Partition] = field(default_factory=dict)
-    outcomes: dict[TopicPartition, Compacted | Exception] = field(default_factory=dict)
-
     @property
-    def clock(self) -> Callable[[], int]:
-        return self.control.clock or (lambda: self.now_ms)
+    def parts(self) -> tuple[int, int]:
+        return self.next_run, len(self.runs)
 
-    def end(self, topic_partition: TopicPartition, outcome: Compacted | Exception) -> None:
-        self.under_way.pop(topic_partition, None)
-        self.outcomes[topic_partition] = outcome
-        self.done(topic_partition, outcome)
+    def unwritten(self) -> Iterable[str]:
+        used = {extent.dead_object or extent.object_id for extent in self.committed}
+        return [run.object_id for run in self.runs if run.object_id not in used]
 
+    def shared(self) -> Pass:
+        """What all tasks of it get."""
+        lake = self.compaction.job.lake
+        return Pass(
+            store=lake.store, lake_id=lake.metastore.lake_id, hash_key=lake.metastore.hash_key, topic_partition=self.name,
+            index=self.plan.index, due=self.plan.due, dead_share_max=self.compaction.settings.dead_share_max,
+        )  # fmt: skip
 
-def _planned(job: _Job, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, _Partition | Compacted | Exception]:
-    metastore = job.lake.metastore
-    settings = metastore.topics()
-    states: dict[TopicPartition, _Partition | Compacted | Exception] = {}
-    snapshot = metastore.snapshot(wanted, present_only=True)
-    states |= {topic_partition: gone(topic_partition) for topic_partition in wanted if topic_partition not in snapshot}
-    holds = Holds(metastore).lowest(now_ms=job.now_ms)  # one that is taken from now on is noticed by the commits
-    for topic_partition, partition in snapshot.items():
-        if job.control.stop():
-            states[topic_partition] = Stopped("stopped before it was begun; run it again")
-            continue
-        try:
-            held_from = min(job.settings.held_from, holds.get(topic_partition, NO_LIMIT))
-            planned = _plan(job, topic_partition, partition, settings[topic_partition.topic], held_from)
-        except HeadstoneError as error:
-            states[topic_partition] = error
-            continue
-        states[topic_partition] = planned or _idle(topic_partition, partition)
-    return states
-
-
-def _plan(
-    job: _Job, topic_partition: TopicPartition, partition: Partition, settings: Mapping[str, object], held_from: int
-) -> _Partition | None:
-    plan = plan_job(partition, settings, now_ms=job.now_ms, held_from=held_from)
-    if plan is None:
-        return None
-    listed = [extent for extent in partition.extents if extent.keys >= 0]
-    refuse_keyless(topic_partition, sum(extent.records + extent.dead - extent.keys for extent in listed))
-    state = _Partition(before=partition, plan=plan, epoch=partition.compaction_epoch)
-    if job.settings.map_bytes is not None and plan.index is not None:
-        lists = Lists(_common(job, topic_partition, plan))
-        newest = compactable(partition, settings, now_ms=job.now_ms)[-1]
-        state.plan = bounded(partition, plan, newest, map_keys_max(job.settings.map_bytes), lists)
-        state.bytes_read = lists.bytes_read
-    return state
-
-
-def _common(job: _Job, topic_partition: TopicPartition, plan: Plan) -> Pass:
-    return Pass(
-        store=job.lake.store, lake_id=job.lake.metastore.lake_id, hash_key=job.lake.metastore.hash_key,
-        topic_partition=topic_partition, index=plan.index, due=plan.due, dead_share_max=job.settings.dead_share_max,
-    )  # fmt: skip
-
-
-def _run(job: _Job, board: Board | None) -> None:
-    """Whole partitions and shares first, the largest first; then those whose keys go through the buckets."""
-    _number_runs(job)
-    parallelism = job.settings.parallelism or job.engine.parallelism
-    bytes_per_task = sum(state.plan.size for state in job.under_way.values()) / parallelism
-    shares: list[Share] = []
-    split: dict[TopicPartition, SplitExtents] = {}
-    for topic_partition, state in sorted(job.under_way.items(), key=lambda item: -item[1].plan.size):
-        if not state.runs:
-            continue
-        tasks = tasks_of(
-            _common(job, topic_partition, state.plan), state.plan, state.runs, bytes_per_task, job.settings
-        )
-        if isinstance(tasks, SplitExtents):
-            split[topic_partition] = tasks
-        else:
-            shares += tasks
-    job.control.check()
-    for topic_partition in [name for name, state in job.under_way.items() if not state.runs]:
-        _take(job, topic_partition, [])  # without a record: it is clean all the same
-    for number, answer in job.engine.as_they_end(compact_share, shares, board, stop=job.control.stop):
-        _take(job, shares[number].common.topic_partition, answer)
-    for topic_partition, work in split.items():
-        if job.control.stop():
-            break
-        parts_at_once = max(PARTS_AT_ONCE, 2 * parallelism)
-        for _, answer in job.engine.split([work], board, parts_at_once=parts_at_once, stop=job.control.stop):
-            _take(job, topic_partition, answer if isinstance(answer, Exception) else [answer])
-    if job.control.stop():
-        for topic_partition, state in list(job.under_way.items()):
-            _stop(job, topic_partition, state)
-
-
-def _stop(job: _Job, topic_partition: TopicPartition, state: _Partition) -> None:
-    """It is not complete. Parts that wait for one below them are given up; they are garbage that nobody has seen."""
-    try:
-        for result in state.held_back:
-            _commit(job, topic_partition, state, result, None)
-    except HeadstoneError as error:
-        job.end(topic_partition, error)
-        return
-    parts = f"{state.next_run} of {units.count(len(state.runs), 'part')} done"
-    job.end(topic_partition, Stopped(f"stopped: {parts}; run it again to continue"))
-
-
-def _number_runs(job: _Job) -> None:
-    """All objects that the job may write, in one registration."""
-    cut = {
-        topic_partition: runs_of(state.plan.extents, job.settings.commit_bytes)
-        for topic_partition, state in job.under_way.items()
-    }
-    job.registered_ms = job.clock()
-    object_ids = iter(job.lake.metastore.register(sum(map(len, cut.values())), now_ms=job.registered_ms))
-    for topic_partition, runs in cut.items():
-        job.under_way[topic_partition].runs = numbered(runs, [next(object_ids) for _ in runs])
-
-
-def _renew(job: _Job) -> None:
-    """A job may last longer than an upload may take."""
-    if job.clock() - job.registered_ms >= job.settings.renew_ms:
-        used = {
-            extent.dead_object or extent.object_id for state in job.under_way.values() for extent in state.committed
-        }
-        waiting = [run.object_id for state in job.under_way.values() for run in state.runs if run.object_id not in used]
-        job.lake.metastore.keep_registered(waiting, now_ms=job.clock())
-        job.registered_ms = job.clock()
-
-
-def _take(job: _Job, topic_partition: TopicPartition, answer: list[RunResult] | Exception) -> None:
-    """What a task has answered; commits what is complete."""
-    state = job.under_way.get(topic_partition)
-    if state is None:  # it has failed before
-        return
-    if isinstance(answer, Exception):
-        job.end(topic_partition, answer)
-        return
-    state.results.update({result.object_id: result for result in answer})
-    try:
-        _commit_prefix(job, topic_partition, state)
-    except HeadstoneError as error:
-        job.end(topic_partition, error)
-
-
-def _commit_prefix(job: _Job, topic_partition: TopicPartition, state: _Partition) -> None:
-    """Oldest first: a tombstone is never gone while an older record of its key is still served."""
-    while state.next_run < len(state.runs) and state.runs[state.next_run].object_id in state.results:
-        result = state.results.pop(state.runs[state.next_run].object_id)
-        state.next_run += 1
-        state.bytes_read += result.bytes_read
-        state.tombstones += result.tombstones
-        if result.stored is None:
-            state.unused.append(result.object_id)
-            continue
-        for earlier in state.held_back:
-            _commit(job, topic_partition, state, earlier, None)
-        state.held_back = [result]
-    if state.next_run == len(state.runs):
-        claim = _claim(state.before, state.plan, state.tombstones)
-        _commit(job, topic_partition, state, state.held_back[0] if state.held_back else None, claim)
-        job.end(topic_partition, _summary(topic_partition, state))
+    def take(self, answer: Sequence[RunResult]) -> Compacted | None:
+        """Oldest first: a tombstone is never gone while an older record of its key is still served."""
+        self.results.update({result.object_id: result for result in answer})
+        while self.next_run < len(self.runs) and self.runs[self.next_run].object_id in self.results:
+            result = self.results.pop(self.runs[self.next_run].object_id)
+            self.next_run += 1
+            self.bytes_read += result.bytes_read
+            self.tombstones += result.tombstones
+            if result.stored is None:
+                self.unused.append(result.object_id)
+                continue
+            if self.held_back is not None:
+                self._commit(self.held_back, None)
+            self.held_back = result
+        if self.next_run < len(self.runs):
+            return None
+        self._commit(self.held_back, _claim(self.before, self.plan, self.tombstones))
         with suppress(HeadstoneError):  # garbage collection forgets them later
-            job.lake.metastore.unregister(state.unused)
+            self.compaction.job.lake.metastore.unregister(self.unused)
+        return _summary(self.name, self)
 
+    def finish_early(self) -> None:
+        """Parts that wait for one below them are given up; they are garbage that nobody has seen."""
+        if self.held_back is not None:
+            self._commit(self.held_back, None)
 
-def _commit(
-    job: _Job, topic_partition: TopicPartition, state: _Partition, result: RunResult | None, claim: Claim | None
-) -> None:
-    _renew(job)
-    stored = result.stored if result is not None else None
-    extents = stored.extents if stored is not None else []
-    job.check(topic_partition)
-    job.control.check()
-    job.control.before_commit()
-    job.lake.metastore.replace(
-        topic_partition, state.epoch, extents, claim, {stored.object_id: stored.size} if stored is not None else {},
-        tombstones_below=state.plan.tombstones_below, now_ms=job.clock,
-    )  # fmt: skip
-    state.epoch += 1
-    state.committed += extents
-    if result is not None and stored is not None:
-        state.rewritten += result.rewritten
-        state.marked += result.marked
-        state.bytes_written += stored.size
-    if claim is None and extents:
-        end = extents[-1].span.end
-        job.control.tell(
-            f"{topic_partition}: committed up to offset {end}, {state.next_run} of {units.count(len(state.runs), 'part')}"
-        )
+    def _commit(self, result: RunResult | None, claim: Claim | None) -> None:
+        job, control = self.compaction.job, self.compaction.control
+        job.renew()
+        stored = result.stored if result is not None else None
+        extents = stored.extents if stored is not None else []
+        self.compaction.check(self.name)
+        control.check()
+        control.before_commit()
+        job.lake.metastore.replace(
+            self.name, self.epoch, extents, claim, {stored.object_id: stored.size} if stored is not None else {},
+            tombstones_below=self.plan.tombstones_below, now_ms=job.clock,
+        )  # fmt: skip
+        self.epoch += 1
+        self.committed += extents
+        if result is not None and stored is not None:
+            self.rewritten += result.rewritten
+            self.marked += result.marked
+            self.bytes_written += stored.size
+        if claim is None and extents:
+            end = extents[-1].span.end
+            control.tell(
+                f"{self.name}: committed up to offset {end}, {self.next_run} of {units.count(len(self.runs), 'part')}"
+            )
 
 
 def _claim(partition: Partition, plan: Plan, holding: Sequence[Span]) -> Claim:

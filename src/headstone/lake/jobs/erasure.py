@@ -22,7 +22,8 @@ from headstone.lake.format.keyindex import keys_in
 from headstone.lake.format.objects import writing_object
 from headstone.lake.format.spans import Span
 from headstone.lake.jobs.collection import collect, garbage
-from headstone.lake.jobs.compaction import JobControl, Stopped, compact_partition
+from headstone.lake.jobs.compaction import compact_partition
+from headstone.lake.jobs.job import JobControl, Stopped
 from headstone.lake.jobs.key_search import KeyRecord, KeySearch, digest_of
 from headstone.lake.jobs.purging import evacuate_idle, objects_to_leave
 from headstone.lake.jobs.rewriting import rewrite_runs

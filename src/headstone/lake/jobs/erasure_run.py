@@ -14,8 +14,8 @@ from headstone import units
 from headstone.bounds import DEADLINE_MS, DURATION_MS, INTERVAL_MS, expect_all
 from headstone.errors import UsageError
 from headstone.lake.defaults import ERASURE_DEADLINE_MS, GRACE_MS, UPLOAD_MS
-from headstone.lake.jobs.compaction import JobControl
 from headstone.lake.jobs.erasure import Tools, carry_on_erasures, earliest_end_ms, request_erasure, undeleted_keys
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.jobs.keeping import leased, name_of_worker
 from headstone.lake.jobs.key_search import KeySearch
 from headstone.lake.lake import Lake

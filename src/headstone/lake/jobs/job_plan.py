@@ -18,9 +18,11 @@ from headstone.lake.format.extents import Extent
 from headstone.lake.format.keyindex import NO_HALVES, section_bytes, union
 from headstone.lake.format.spans import Span, Spans, normal, touching
 from headstone.lake.jobs.extent_work import Lists, Pass, Run, Share, SplitExtents, records_of
+from headstone.lake.jobs.job import RENEW_MS
 from headstone.lake.metastore.commits import Partition
 from headstone.lake.metastore.scheduling import compactable, due_tombstones, not_compacted
-from headstone.pipeline.machine import AUTO, SHUFFLE, TASK_MEMORY_BYTES, WHOLE
+from headstone.pipeline.machine import AUTO, SHUFFLE, TASK_MEMORY_BYTES
+from headstone.pipeline.splitting import takes_whole
 from headstone.retention.keys import table_bytes
 from headstone.retention.policy import NO_LIMIT
 
@@ -30,11 +32,8 @@ SHARE_BYTES = 512 << 20
 """Of extents that a task works on where the keys that decide are read by each of several tasks."""
 BROADCAST_BYTES_MAX = 32 << 20
 """Of lists of the keys that decide: so many are read by every task of a partition, more go through the buckets."""
-SPLIT_BYTES_MIN = 1 << 30
-"""A partition that is smaller is one task's work."""
 LIST_BYTES = 26
 """Of memory for an entry of a list: digest, offset, tombstone, state."""
-RENEW_MS = 900_000
 SLOT_BYTES, SLOT_LOAD = 40, 0.95
 """Of Redpanda's key-offset map: a SHA-256 and an offset, never fuller than this."""
 
@@ -173,9 +172,13 @@ def tasks_of(
     `bytes_per_task`: if the whole job were cut evenly. A partition that is much more would hold up the others as one task."""
     indexed = plan.indexed
     memory = table_bytes(sum(map(records_of, indexed))) + LIST_BYTES * sum(map(records_of, plan.extents))
-    fits = memory <= settings.task_memory_bytes
-    fair = plan.size <= max(1.5 * bytes_per_task, SPLIT_BYTES_MIN)
-    if settings.path == WHOLE or (settings.path == AUTO and fits and fair):
+    if takes_whole(
+        settings.path,
+        memory=memory,
+        memory_max=settings.task_memory_bytes,
+        size=plan.size,
+        bytes_per_task=bytes_per_task,
+    ):
         return [Share(common=shared, runs=runs, indexed=indexed)]
     list_bytes = sum(section_bytes(extent.keys) for extent in indexed)
     if settings.path == SHUFFLE or list_bytes > BROADCAST_BYTES_MAX:

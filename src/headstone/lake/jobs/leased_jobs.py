@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from headstone.lake.jobs.compaction import Compacted, JobControl, Stopped, compact_partitions
+from headstone.lake.jobs.compaction import Compacted, compact_partitions
+from headstone.lake.jobs.job import JobControl, Stopped
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.jobs.keeping import KeptLeases, leased_all
 from headstone.lake.jobs.leveling import Leveled, level_partitions

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from headstone.lake.defaults import EXTENT_BYTES
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.spans import SPREAD_MAX, touching
-from headstone.lake.jobs.rewriting import Check, Rewriting, Rewritten, rewrite_all, shown_to_nobody
+from headstone.lake.jobs.job import Check, Told
+from headstone.lake.jobs.rewriting import Rewriting, Rewritten, rewrite_all, shown_to_nobody
 from headstone.lake.jobs.turns import Turn
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Partition, gone
@@ -73,23 +74,19 @@ def with_small_extents(
     return small_extents(lake.metastore, partitions, smaller_than=int(extent_bytes * SMALL))
 
 
-Outcome = Leveled | Exception
-Done = Callable[[TopicPartition, Outcome], None]
-
-
 def level_partitions(
     lake: Lake, names: Sequence[TopicPartition], *, clock: Callable[[], int], extent_bytes: int = EXTENT_BYTES,
     purge: bool = False, engine: Engine | None = None, worker: str | None = None, turn: Turn | None = None,
     board: Board | None = None, stop: Stop = never, check: Check = lambda topic_partition: None,
-    done: Done = lambda topic_partition, outcome: None,
-) -> dict[TopicPartition, Outcome]:  # fmt: skip
+    done: Told[Leveled] = lambda topic_partition, outcome: None,
+) -> dict[TopicPartition, Leveled | Exception]:  # fmt: skip
     """All of them in one job, a commit for each new extent, as with `rewrite_all`; the turn is spent in this order.
 
     CommitRefused of one if a compaction came in between, or if somebody else than `worker` has its lease: its compaction would
     no longer fit. `purge`: extents with dead records are rewritten without them, merged or not."""
     turn = turn or Turn()
     plans = _plans(lake, names, extent_bytes=extent_bytes, purge=purge)
-    outcomes: dict[TopicPartition, Outcome] = {name: gone(name) for name in names if name not in plans}
+    outcomes: dict[TopicPartition, Leveled | Exception] = {name: gone(name) for name in names if name not in plans}
     for name, outcome in outcomes.items():
         done(name, outcome)
     wanted: dict[TopicPartition, Rewriting] = {}

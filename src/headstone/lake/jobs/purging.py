@@ -16,7 +16,7 @@ from headstone.errors import CorruptLog
 from headstone.interruption import Threads
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.objects import Range, read_index
-from headstone.lake.jobs.compaction import Stopped
+from headstone.lake.jobs.job import Stopped
 from headstone.lake.jobs.rewriting import Rewriting, Rewritten, rewrite_all
 from headstone.lake.jobs.turns import Turn
 from headstone.lake.lake import Lake

@@ -6,14 +6,11 @@ tasks, and commits. No record changes: bytes are copied, lists of keys become on
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from headstone import units
-from headstone.errors import HeadstoneError
 from headstone.lake.format.dead import is_live, offsets_of, without_dead
 from headstone.lake.format.extents import Extent, oldest
 from headstone.lake.format.keyindex import KeyList, Offsets, joined
@@ -27,8 +24,7 @@ from headstone.lake.format.objects import (
     write_once,
 )
 from headstone.lake.format.spans import Span
-from headstone.lake.jobs.compaction import Stopped
-from headstone.lake.jobs.job_plan import RENEW_MS
+from headstone.lake.jobs.job import Check, Job, Told
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Partition
 from headstone.log.topic_partition import TopicPartition
@@ -52,98 +48,79 @@ class Rewritten:
     bytes_written: int = 0
 
 
-Outcome = Rewritten | Exception
-Check = Callable[[TopicPartition], None]
-Done = Callable[[TopicPartition, Outcome], None]
-
-
 @dataclass(slots=True, kw_only=True)
-class _Job:
-    lake: Lake
-    clock: Callable[[], int]
+class _Rewriting:
+    """A partition that is under way (`job.Work`): each of its runs is a task, and a commit of its own."""
+
+    job: Job[Stored, Rewritten]
+    name: TopicPartition
+    wanted: Rewriting
     worker: str | None
     check: Check
-    done: Done
-    under_way: dict[TopicPartition, Rewriting]
-    runs_done: Counter[TopicPartition] = field(default_factory=Counter)
-    bytes_written: Counter[TopicPartition] = field(default_factory=Counter)
-    outcomes: dict[TopicPartition, Outcome] = field(default_factory=dict)
-    registered_ms: int = 0
+    waiting: dict[str, Sequence[Extent]]
+    """By the object that it becomes, each run that is not committed yet."""
+    bytes_written: int = 0
 
-    def end(self, name: TopicPartition, outcome: Outcome) -> None:
-        del self.under_way[name]
-        self.outcomes[name] = outcome
-        self.done(name, outcome)
+    @property
+    def parts(self) -> tuple[int, int]:
+        of = len(self.wanted.runs)
+        return of - len(self.waiting), of
 
-    def works(self) -> list[RewriteWork]:
-        """A task for each run, and all objects in one registration. Partitions without a run have ended."""
-        for name in [name for name, wanted in self.under_way.items() if not wanted.runs]:
-            self.end(name, Rewritten())
-        runs = [(name, wanted.partition, run) for name, wanted in self.under_way.items() for run in wanted.runs]
-        self.registered_ms = self.clock()
-        object_ids = self.lake.metastore.register(len(runs), now_ms=self.registered_ms)
-        return [
-            RewriteWork(
-                store=self.lake.store, lake_id=self.lake.metastore.lake_id, topic_partition=name, object_id=object_id,
-                extents=tuple(run), start_offset=partition.start_offset,
-            )
-            for (name, partition, run), object_id in zip(runs, object_ids, strict=True)
-        ]  # fmt: skip
+    def unwritten(self) -> Iterable[str]:
+        return self.waiting
 
-    def take(self, name: TopicPartition, answer: Stored | Exception) -> None:
-        """What a task has answered."""
-        if name not in self.under_way:  # it has failed before
-            return
-        if isinstance(answer, Exception):
-            self.end(name, answer)
-            return
-        try:
-            self._commit(name, answer)
-        except HeadstoneError as error:
-            self.end(name, error)
-            return
-        self.runs_done[name] += 1
-        self.bytes_written[name] += answer.size
-        runs = self.under_way[name].runs
-        if self.runs_done[name] == len(runs):
-            self.end(name, Rewritten(extents=sum(map(len, runs)), bytes_written=self.bytes_written[name]))
+    def tasks(self) -> Iterator[RewriteWork]:
+        lake = self.job.lake
+        for object_id, run in self.waiting.items():
+            yield RewriteWork(
+                store=lake.store, lake_id=lake.metastore.lake_id, topic_partition=self.name, object_id=object_id,
+                extents=tuple(run), start_offset=self.wanted.partition.start_offset,
+            )  # fmt: skip
 
-    def _commit(self, name: TopicPartition, stored: Stored) -> None:
-        self.check(name)
-        epoch, sizes = self.under_way[name].partition.compaction_epoch, {stored.object_id: stored.size}
-        self.lake.metastore.level(name, epoch, stored.extents, sizes, worker=self.worker, now_ms=self.clock)
+    def take(self, answer: Stored) -> Rewritten | None:
+        self.job.renew()
+        self.check(self.name)
+        epoch, sizes = self.wanted.partition.compaction_epoch, {answer.object_id: answer.size}
+        self.job.lake.metastore.level(
+            self.name, epoch, answer.extents, sizes, worker=self.worker, now_ms=self.job.clock
+        )
+        del self.waiting[answer.object_id]
+        self.bytes_written += answer.size
+        if self.waiting:
+            return None
+        return Rewritten(extents=sum(map(len, self.wanted.runs)), bytes_written=self.bytes_written)
 
-    def renew(self, waiting: Iterable[RewriteWork]) -> None:
-        """A job may last longer than an upload may take."""
-        now_ms = self.clock()
-        if now_ms - self.registered_ms >= RENEW_MS:
-            ids = [work.object_id for work in waiting if work.topic_partition in self.under_way]
-            self.lake.metastore.keep_registered(ids, now_ms=now_ms)
-            self.registered_ms = now_ms
+    def finish_early(self) -> None:
+        """Every run is committed as it comes."""
 
 
 def rewrite_all(
     lake: Lake, wanted: Mapping[TopicPartition, Rewriting], *, clock: Callable[[], int], engine: Engine | None = None,
     worker: str | None = None, board: Board | None = None, stop: Stop = never,
-    check: Check = lambda topic_partition: None, done: Done = lambda topic_partition, outcome: None,
-) -> dict[TopicPartition, Outcome]:  # fmt: skip
+    check: Check = lambda topic_partition: None, done: Told[Rewritten] = lambda topic_partition, outcome: None,
+) -> dict[TopicPartition, Rewritten | Exception]:  # fmt: skip
     """The runs of many partitions are tasks of one job, and a commit each, as they get done; of each partition what was done,
     or why it was not, and what was committed before stays. One that fails or is refused costs the others nothing.
 
     `check` may give up a partition before a commit; `done` is told of each as soon as it has ended. `stop`: no run is begun any
     more. Without an engine in this process."""
-    job = _Job(lake=lake, clock=clock, worker=worker, check=check, done=done, under_way=dict(wanted))
-    works = dict(enumerate(job.works()))
+    job = Job[Stored, Rewritten](lake=lake, clock=clock, done=done)
+    for name in [name for name, rewriting in wanted.items() if not rewriting.runs]:
+        job.end(name, Rewritten())
+    named = {name: rewriting for name, rewriting in wanted.items() if rewriting.runs}
+    object_ids = job.register(sum(len(rewriting.runs) for rewriting in named.values()))
+    tasks: list[RewriteWork] = []
+    for name, rewriting in named.items():
+        work = _Rewriting(
+            job=job, name=name, wanted=rewriting, worker=worker, check=check,
+            waiting={next(object_ids): run for run in rewriting.runs},
+        )  # fmt: skip
+        job.under_way[name] = work
+        tasks += work.tasks()
     # Of partitions that have all failed no more is written.
-    answers = (engine or InProcess()).as_they_end(
-        rewrite, list(works.values()), board, stop=lambda: stop() or not job.under_way
-    )
-    for number, answer in answers:
-        job.renew(works.values())
-        job.take(works.pop(number).topic_partition, answer)
-    for name, unfinished in list(job.under_way.items()):
-        parts = f"{job.runs_done[name]} of {units.count(len(unfinished.runs), 'part')} done"
-        job.end(name, Stopped(f"stopped: {parts}; run it again to continue"))
+    answers = (engine or InProcess()).as_they_end(rewrite, tasks, board, stop=lambda: stop() or not job.under_way)
+    job.hear((tasks[number].topic_partition, answer) for number, answer in answers)
+    job.stop()
     return job.outcomes
 
 

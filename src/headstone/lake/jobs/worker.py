@@ -17,7 +17,8 @@ from headstone import units
 from headstone.errors import HeadstoneError
 from headstone.interruption import Interrupted
 from headstone.lake.defaults import LEASE_MS, PARTITIONS_AT_ONCE, UPKEEP_BYTES_AT_ONCE
-from headstone.lake.jobs.compaction import Compacted, JobControl, Stopped, compact_partitions
+from headstone.lake.jobs.compaction import Compacted, compact_partitions
+from headstone.lake.jobs.job import JobControl, Stopped
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.jobs.keeping import KeptLeases, LeaseLost, kept_alive, said
 from headstone.lake.jobs.leveling import Leveled, level_partitions, runs_to_merge, with_small_extents

@@ -22,8 +22,8 @@ from headstone.lake.defaults import (
     UPKEEP_BYTES_AT_ONCE,
     UPLOAD_MS,
 )
-from headstone.lake.jobs.compaction import JobControl
 from headstone.lake.jobs.erasure import Tools
+from headstone.lake.jobs.job import JobControl
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.jobs.keeping import leased
 from headstone.lake.jobs.upkeep import Upkeep

@@ -21,7 +21,7 @@ from pathlib import Path
 from headstone import units
 from headstone.errors import NotResumable, Unfinished, UsageError
 from headstone.lake.format.extents import Extent
-from headstone.lake.jobs.compaction import Stopped
+from headstone.lake.jobs.job import Stopped
 from headstone.lake.jobs.keeping import name_of_worker
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Partition, no_topic
