@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from py4j.java_gateway import GatewayClient, GatewayParameters
+from py4j.clientserver import JavaClient, JavaParameters, PythonParameters
+from py4j.java_gateway import GatewayClient, GatewayParameters, GatewayProperty, PythonProxyPool
 
 from headstone.interruption import Request, Threads, heard_as
 from headstone.spark.given_up import silence_py4j
 from headstone.spark.jvm_output import JvmOutput, failure_is_told
-from headstone.spark.session import _terminate
+from headstone.spark.session import _terminate, _wake
 
 LINGER = struct.pack("ii", 1, 0)
 """Closed with a reset: whoever waits for an answer hears an error."""
@@ -98,3 +99,20 @@ def test_what_a_jvm_and_its_workers_say_of_their_end_is_shown_to_nobody(capsys: 
         jvm.wait(60)
     output.held()
     assert "BrokenPipe" not in capsys.readouterr().err
+
+
+def test_the_end_of_a_session_whose_jvm_refuses_the_connection_raises_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    client = JavaClient(JavaParameters(port=port), PythonParameters(), GatewayProperty(True, PythonProxyPool()))
+    done, tries = threading.Event(), 0
+
+    def merge(accumulator: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            done.set()
+        client.send_command("m\n")
+
+    _wake(merge, None, done)
+    assert tries == 2

@@ -391,9 +391,11 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _wake(merge: Callable[[Any], object] | None, accumulator: Any, done: threading.Event) -> None:
-    """pyspark's accumulator server looks once a second whether it should stop; an empty update makes it look now."""
+    """pyspark's accumulator server looks once a second whether it should stop; an empty update makes it look now.
+
+    A JVM that was ended refuses the connection, which is no Py4JError."""
     while merge is not None and not done.wait(WAKE_SECONDS):
-        with suppress(Py4JError):
+        with suppress(Py4JError, OSError):
             merge(accumulator)
 
 
