@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from headstone.lake.format.spans import touching
 from headstone.lake.metastore.commits import Partition
 from headstone.lake.metastore.scheduling import (
-    Eligibility,
-    Ripe,
-    Summary,
+    Standing,
+    Urgency,
     compactable,
     dirty_spans,
     due_tombstones,
-    eligibility,
     ineligible,
     not_compacted,
+    urgency_of,
 )
 from headstone.lake.metastore.totals import totals_of
 from headstone.retention.choosing import Dirt
@@ -24,23 +23,23 @@ from headstone.retention.settings import setting_of
 from headstone.units import count, exact_duration
 
 
-def summary_of(partition: Partition, settings: Mapping[str, object], *, now_ms: int) -> Summary:
+def standing_of(partition: Partition, settings: Mapping[str, object], *, now_ms: int) -> Standing:
     totals = totals_of(partition.extents, dirty_spans(partition))
     spans = compactable(partition, settings, now_ms=now_ms)
     ripe = totals_of([extent for extent in partition.extents if touching(spans, extent.span)], spans)
     dirt = Dirt(clean_bytes=totals.clean_bytes, dirty_bytes=ripe.dirty_bytes, oldest_ms=ripe.oldest_dirty_ms)
-    return Summary(partition=partition, totals=totals, ripe=Ripe(dirt=dirt))
+    return Standing(partition=partition, totals=totals, dirt=dirt)
 
 
-def eligibility_of(partition: Partition, settings: Mapping[str, object], *, now_ms: int) -> Eligibility:
+def eligibility_of(partition: Partition, settings: Mapping[str, object], *, now_ms: int) -> Urgency:
     """By the rule itself, on numbers that were counted just now."""
-    return eligibility(summary_of(partition, settings, now_ms=now_ms), settings, now_ms=now_ms)
+    return urgency_of(standing_of(partition, settings, now_ms=now_ms), settings, now_ms=now_ms)
 
 
 def slow_eligibility(
     partition: Partition, settings: Mapping[str, object], *, now_ms: int, requested: bool = False,
     held_from: int = NO_LIMIT,
-) -> Eligibility:  # fmt: skip
+) -> Urgency:  # fmt: skip
     """Every number from the extents, every comparison written out."""
     if reason := not_compacted(settings):
         return ineligible(reason, requested=requested)
@@ -68,7 +67,7 @@ def slow_eligibility(
         eligible = False
         young = "nothing is old enough" if dirty_spans(partition) else "nothing is dirty"
         reason = f"dirty ratio {ratio:.3f} is not above {needed:g}" if dirty_bytes else young
-    return Eligibility(
+    return Urgency(
         eligible=eligible, requested=requested, reason=reason, dirty_ratio=ratio, dirty_bytes=dirty_bytes, tombstones_due=due,
         deadline_ms=deadline,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,12 @@ from headstone.lake.metastore.changes import locked, write
 from headstone.lake.metastore.commits import Append, Claim
 from headstone.lake.metastore.due import most_urgent
 from headstone.lake.metastore.holds import Holds
-from headstone.lake.metastore.leases import FAILED, HISTORY_JOBS_MAX, HISTORY_MS_MAX, IDLE, Due, Leases
+from headstone.lake.metastore.leases import FAILED, HISTORY_JOBS_MAX, HISTORY_MS_MAX, IDLE, Leases
 from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.metastore.rows import located_all
-from headstone.lake.metastore.scheduling import Eligibility
+from headstone.lake.metastore.scheduling import Urgency
 from headstone.lake.metastore.schema import UNLEVELED_BYTES_MIN
-from headstone.lake.metastore.standings import standings
+from headstone.lake.metastore.standings import judged
 from headstone.lake.topics import drop_topic
 from headstone.log.topic_partition import TopicPartition
 from headstone.storage.stores import Store
@@ -135,7 +135,7 @@ class Histories:
         if start <= partition.next_offset:
             self.store.start_at(name, start, now_ms=self.now_ms)
 
-    def slow(self) -> dict[TopicPartition, Eligibility]:
+    def slow(self) -> dict[TopicPartition, Urgency]:
         settings = self.store.topics()
         return {
             name: slow_eligibility(partition, settings[name.topic], now_ms=self.now_ms)
@@ -143,10 +143,10 @@ class Histories:
             if name.topic != "t4"
         }
 
-    def quick(self) -> dict[TopicPartition, Eligibility]:
+    def quick(self) -> dict[TopicPartition, Urgency]:
         with self.store.transaction(snapshot=True) as connection:
-            found = standings(connection, located_all(connection, None), now_ms=self.now_ms)
-        return {standing.partition: standing.state for standing in sorted(found, key=lambda each: each.partition)}
+            found = judged(connection, located_all(connection, None), now_ms=self.now_ms)
+        return {each.partition: each.urgency for each in sorted(found, key=lambda each: each.partition)}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -161,8 +161,8 @@ def test_what_a_row_says_is_what_its_extents_come_to(metastore: Metastore, seed:
         assert reasons == {f"min.compaction.lag.ms of the topic: 'soon' is not a duration, such as {DURATION_FORM}"}
         if step % 3 == 0:
             taken = leases.take_due("w", 100, now_ms=histories.now_ms)
-            assert {found.partition: found.state for found in taken} == {n: s for n, s in slow.items() if s.eligible}
-            leases.release_all([found.partition for found in taken], "w")
+            assert taken == {n: s for n, s in slow.items() if s.eligible}
+            leases.release_all(taken, "w")
             due += len(taken)
     assert metastore.check() == []
     assert due > 10
@@ -194,8 +194,8 @@ def dirty(metastore: Metastore) -> Metastore:
     return metastore
 
 
-def numbers(due: list[Due]) -> list[int]:
-    return [each.partition.number for each in due]
+def numbers(due: Iterable[TopicPartition]) -> list[int]:
+    return [partition.number for partition in due]
 
 
 def test_the_most_urgent_are_taken_and_nobody_else_gets_them(dirty: Metastore) -> None:
@@ -218,7 +218,7 @@ def test_what_was_asked_for_comes_first_then_what_is_overdue_then_tombstones(dir
     dirty.configure("t", {"max.compaction.lag.ms": 60, "min.cleanable.dirty.ratio": 0.7})
     assert numbers(leases.take_due("w", 2, now_ms=111)) == [1, 3]
     dirty.configure("t", {"cleanup.policy": "delete"})
-    assert leases.take_due("v", 9, now_ms=111) == []
+    assert leases.take_due("v", 9, now_ms=111) == {}
 
 
 def test_a_request_for_what_needs_no_work_is_answered(dirty: Metastore) -> None:
@@ -243,7 +243,7 @@ def test_what_failed_and_what_readers_hold_is_not_taken(dirty: Metastore) -> Non
 
 def test_many_leases_are_renewed_and_released_at_once(dirty: Metastore) -> None:
     leases, names = Leases(dirty), dirty.partitions()
-    ours = [due.partition for due in leases.take_due("w", 3, now_ms=3, lease_ms=10)]
+    ours = [*leases.take_due("w", 3, now_ms=3, lease_ms=10)]
     assert leases.take(ours[0], "v", now_ms=13)
     assert leases.renew_all(ours, "w", now_ms=14, lease_ms=10) == set(ours[1:])
     assert leases.held(now_ms=23) == {ours[0]: "v", ours[1]: "w", ours[2]: "w"}
@@ -268,11 +268,11 @@ def test_what_is_too_young_is_looked_at_again_when_it_is_older(metastore: Metast
     metastore.create_topic("t", 1, {"min.compaction.lag.ms": 100})
     append(metastore, TopicPartition("t", 0), 0, 10, now_ms=1)  # its records are of 17
     leases, statements = Leases(metastore), list[str]()
-    assert leases.take_due("w", 1, now_ms=100) == []
+    assert leases.take_due("w", 1, now_ms=100) == {}
     event.listen(metastore._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     append(metastore, TopicPartition("t", 0), 10, 20, now_ms=101)
     assert [text for text in statements if "FROM extents" in text] == []
-    assert leases.take_due("w", 1, now_ms=116) == []
+    assert leases.take_due("w", 1, now_ms=116) == {}
     assert [text for text in statements if "FROM extents" in text] == []
     assert numbers(leases.take_due("w", 1, now_ms=117)) == [0]
 
@@ -297,7 +297,7 @@ def test_young_data_that_is_merged_with_the_old_is_looked_at_at_once(metastore: 
     (name,) = metastore.partitions()
     append(metastore, name, 0, 10, now_ms=1)  # its records are of 17
     leases, (made,) = Leases(metastore), metastore.register(1, now_ms=1)
-    assert leases.take_due("w", 1, now_ms=50) == []
+    assert leases.take_due("w", 1, now_ms=50) == {}
     metastore.level(name, 0, [replace(extent(0, 10, made), max_timestamp_ms=5)], {made: 100}, now_ms=60)
     assert numbers(leases.take_due("w", 1, now_ms=105)) == [0]
 

@@ -11,7 +11,7 @@ import pytest
 from headstone.cli.main import main
 from headstone.errors import UsageError
 from headstone.lake.jobs.compaction import compact_partition
-from headstone.lake.jobs.eligibilities import eligibilities
+from headstone.lake.jobs.urgencies import urgencies
 from headstone.lake.jobs.worker import Worker
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.leases import Leases
@@ -80,7 +80,7 @@ def test_a_topic_that_is_not_compacted_keeps_every_record(scene: Scene, policy: 
     scene.lake.metastore.configure("t", {"cleanup.policy": policy, "max.compaction.lag.ms": 1})
     scene.write("N[a]", "T[a]", "N[a]", "U")
     Leases(scene.lake.metastore).request(AT, now_ms=10**6)
-    (state,) = eligibilities(scene.lake, now_ms=10**7).values()
+    (state,) = urgencies(scene.lake, now_ms=10**7).values()
     assert (state.eligible, state.reason.startswith("cleanup.policy is ")) == (False, True)
     worker = Worker(name="w", lake=scene.lake, engine=InProcess(1), clock=lambda: 10**7, tell=lambda text: None)
     assert (worker.work(), scene.compact(now_ms=10**7).committed) == (0, False)

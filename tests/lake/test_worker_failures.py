@@ -12,8 +12,8 @@ from sqlalchemy import update
 from headstone.brokers.processes import wait_until
 from headstone.errors import UsageError
 from headstone.lake.jobs.compaction import Compacted, compact_partitions
-from headstone.lake.jobs.eligibilities import eligibilities
 from headstone.lake.jobs.leased_jobs import compact_leased
+from headstone.lake.jobs.urgencies import urgencies
 from headstone.lake.jobs.worker import RUN, SOFT, Worker
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import schema
@@ -150,7 +150,7 @@ def test_one_topic_with_settings_that_make_no_sense_stops_no_other(dirty: Lake) 
         wrong = update(schema.topics).where(schema.topics.c.name == "bad")
         connection.execute(wrong.values(settings='{"delete.retention.ms": "soon"}'))
     assert worker(dirty).work() == 2
-    state = eligibilities(dirty, now_ms=SOON_MS)[bad]
+    state = urgencies(dirty, now_ms=SOON_MS)[bad]
     assert (state.eligible, state.reason) == (
         False,
         f"delete.retention.ms of the topic: 'soon' is not a duration, such as {DURATION_FORM}",

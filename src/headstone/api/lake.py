@@ -40,7 +40,7 @@ from headstone.bounds import MOMENT_MS, by_name, of_kind, several
 from headstone.errors import PartitionsFailed, Unfinished, UsageError
 from headstone.lake import topics
 from headstone.lake.defaults import PARTITIONS, RECORDS, TABLE
-from headstone.lake.jobs.compact_run import CompactRun, LakeCompactionSettings, compact_due, due_of
+from headstone.lake.jobs.compact_run import CompactRun, LakeCompactionSettings, agenda_of, compact_due
 from headstone.lake.jobs.keeping import name_of_worker
 from headstone.lake.lake import Lake as OpenLake
 from headstone.lake.lake import LakeAddress, create_lake, metastore_url, new_place
@@ -163,10 +163,10 @@ class Lake:
         )
 
         def work() -> CompactRun:
-            due = due_of(self._opened(), asked)
-            with runner.engine(due.dirty_bytes) as engine, runner.progress() as tidying:
+            agenda = agenda_of(self._opened(), asked)
+            with runner.engine(agenda.dirty_bytes) as engine, runner.progress() as tidying:
                 return compact_due(
-                    self._opened(), due, asked, engine, worker=name_of_worker("compact"), stop=never, tell=runner.tell,
+                    self._opened(), agenda, asked, engine, worker=name_of_worker("compact"), stop=never, tell=runner.tell,
                     progress=progress, tidying=lambda: tidying.board,
                 )  # fmt: skip
 

@@ -29,7 +29,7 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
     """A partition that fails does not keep the others from their turn; the exit code is the first failure's.
 
     3: stopped by a signal, and something is left; or somebody else works on what was to be leveled or purged."""
-    from headstone.lake.jobs.compact_run import LakeCompactionSettings, compact_due, due_of, run_document
+    from headstone.lake.jobs.compact_run import LakeCompactionSettings, agenda_of, compact_due, run_document
     from headstone.pipeline.progress import ProgressLine
 
     settings = LakeCompactionSettings(
@@ -38,15 +38,17 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
         dead_age_ms_max=arguments.dead_age_ms_max,
     )  # fmt: skip
     with open_named(arguments) as lake:
-        due = due_of(lake, settings)
+        agenda = agenda_of(lake, settings)
         with (
-            engine_of(arguments, verb="lake", spark_by_default=by_size(due.dirty_bytes)) as engine,
+            engine_of(arguments, verb="lake", spark_by_default=by_size(agenda.dirty_bytes)) as engine,
             soft_stop(None if output.quiet else STOPPING) as stop,
             ExitStack() as shown,
         ):
-            output.tell(f"compacting {units.count(len(due.order), 'partition')}" if due.order else "nothing is due")
+            output.tell(
+                f"compacting {units.count(len(agenda.order), 'partition')}" if agenda.order else "nothing is due"
+            )
             run = compact_due(
-                lake, due, settings, engine, worker=name_of_worker("compact"), stop=stop, tell=output.tell,
+                lake, agenda, settings, engine, worker=name_of_worker("compact"), stop=stop, tell=output.tell,
                 progress=not output.quiet,
                 tidying=lambda: shown.enter_context(ProgressLine(enabled=not output.quiet)).board,
             )  # fmt: skip
@@ -58,7 +60,7 @@ def compact(arguments: argparse.Namespace, output: Output) -> int:
         )
     output.answer(
         lambda: run_document(run, settings),
-        _compact_lines(run.compacted, run.leveled, run.evacuated, nothing_due=not due.order),
+        _compact_lines(run.compacted, run.leveled, run.evacuated, nothing_due=not agenda.order),
     )
     if run.error is not None:
         raise run.error
@@ -128,7 +130,7 @@ def hold(arguments: argparse.Namespace, output: Output) -> int:
 
 def request(arguments: argparse.Namespace, output: Output) -> int:
     """What there is nothing to do for is told, and not asked for."""
-    from headstone.lake.jobs.eligibilities import request_compaction
+    from headstone.lake.jobs.urgencies import request_compaction
     from headstone.lake.topics import partitions_of
 
     with open_named(arguments) as lake:

@@ -18,8 +18,8 @@ from headstone.lake.metastore.leases import HistoryRow, Leases, WorkerRow
 from headstone.lake.metastore.losses import Loss, all_losses
 from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.metastore.scheduling import queue
-from headstone.lake.metastore.standings import Standing
-from headstone.lake.metastore.surveys import all_standings
+from headstone.lake.metastore.standings import Judged
+from headstone.lake.metastore.surveys import all_judged
 from headstone.log.topic_partition import TopicPartition, partition_row
 
 
@@ -98,17 +98,17 @@ class LakeStatus:
 
 def lake_status(metastore: Metastore) -> LakeStatus:
     leases, now_ms = Leases(metastore), metastore.clock()
-    judged, lost = all_standings(metastore, now_ms=now_ms), all_losses(metastore)
+    judged, lost = all_judged(metastore, now_ms=now_ms), all_losses(metastore)
     working, waiting = leases.held(now_ms=now_ms), leases.waiting(now_ms=now_ms)
     topics: dict[str, list[PartitionStatus]] = {name: [] for name in metastore.topics()}
-    for standing in sorted(judged, key=lambda standing: standing.partition):
-        worker, until_ms = working.get(standing.partition), waiting.get(standing.partition)
+    for each in sorted(judged, key=lambda each: each.partition):
+        worker, until_ms = working.get(each.partition), waiting.get(each.partition)
         waits_for = f"{worker} works on it" if worker else ""
         if until_ms is not None and not worker:
             wait = units.exact_duration(until_ms - now_ms)
             waits_for = f"its last job failed: not before {units.moment(until_ms)}, in {wait}"
-        topics[standing.partition.topic].append(_partition(standing, waits_for))
-    states = [(standing.partition, standing.state) for standing in judged]
+        topics[each.partition.topic].append(_partition(each, waits_for))
+    urgencies = [(each.partition, each.urgency) for each in judged]
     return LakeStatus(
         now_ms=now_ms,
         sums=_sums(partition.sums for partitions in topics.values() for partition in partitions),
@@ -116,7 +116,7 @@ def lake_status(metastore: Metastore) -> LakeStatus:
             TopicStatus(topic=name, sums=_sums(each.sums for each in partitions), partitions=tuple(partitions))
             for name, partitions in topics.items()
         ),
-        queue=tuple(partition for partition, _ in queue(states, now_ms=now_ms)),
+        queue=tuple(partition for partition, _ in queue(urgencies, now_ms=now_ms)),
         working=working,
         workers=tuple(leases.workers()),
         history=tuple(leases.history()),
@@ -126,15 +126,15 @@ def lake_status(metastore: Metastore) -> LakeStatus:
     )  # fmt: skip
 
 
-def _partition(standing: Standing, waits_for: str) -> PartitionStatus:
-    partition, totals, state = standing.summary.partition, standing.summary.totals, standing.state
+def _partition(judged: Judged, waits_for: str) -> PartitionStatus:
+    partition, totals, urgency = judged.standing.partition, judged.standing.totals, judged.urgency
     return PartitionStatus(
-        partition=standing.partition, start_offset=partition.start_offset, next_offset=partition.next_offset,
-        compaction_epoch=partition.compaction_epoch, dirty_ratio=state.dirty_ratio, cleaned_ranges=partition.cleaned,
-        tombstone_ranges=partition.tombstones, eligible=state.eligible, reason=state.reason, waits_for=waits_for,
+        partition=judged.partition, start_offset=partition.start_offset, next_offset=partition.next_offset,
+        compaction_epoch=partition.compaction_epoch, dirty_ratio=urgency.dirty_ratio, cleaned_ranges=partition.cleaned,
+        tombstone_ranges=partition.tombstones, eligible=urgency.eligible, reason=urgency.reason, waits_for=waits_for,
         dead_since_ms=totals.dead_since_ms if totals.dead_since_ms >= 0 else None,
         sums=Sums(
-            partitions=1, due=int(state.eligible), extents=totals.extents, records=totals.records,
+            partitions=1, due=int(urgency.eligible), extents=totals.extents, records=totals.records,
             dead_records=totals.dead_records, bytes=totals.bytes, dirty_bytes=totals.dirty_bytes, dead_bytes=totals.dead_bytes,
         ),
     )  # fmt: skip

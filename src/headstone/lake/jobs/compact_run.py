@@ -15,7 +15,6 @@ from headstone.bounds import COUNT, DURATION_MS, SHARE, expect_all, several
 from headstone.errors import HeadstoneError, Unfinished
 from headstone.lake.defaults import DEAD_SHARE_MAX
 from headstone.lake.jobs.compaction import Compacted
-from headstone.lake.jobs.eligibilities import eligibilities
 from headstone.lake.jobs.job import JobControl, Stopped
 from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.jobs.keeping import leased
@@ -23,10 +22,11 @@ from headstone.lake.jobs.leased_jobs import compact_leased, level_leased
 from headstone.lake.jobs.leveling import Leveled
 from headstone.lake.jobs.purging import Evacuated, evacuate_idle, purge_aged
 from headstone.lake.jobs.turns import Turn
+from headstone.lake.jobs.urgencies import urgencies
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import expect_topics
 from headstone.lake.metastore.erasures import Erasures
-from headstone.lake.metastore.scheduling import Eligibility, queue
+from headstone.lake.metastore.scheduling import Urgency, queue
 from headstone.log.topic_partition import TopicPartition, partition_row
 from headstone.pipeline.engine import Engine, Stop
 from headstone.pipeline.progress import Board
@@ -54,7 +54,7 @@ class LakeCompactionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class Agenda:
     """What a run will take in hand: `order` is compacted, `partitions` are leveled and purged if that is asked for."""
 
     order: tuple[TopicPartition, ...]
@@ -84,36 +84,36 @@ class CompactRun:
         return Unfinished.exit_code if self.stopped or self.evacuated.busy else 0
 
 
-def due_of(lake: Lake, settings: LakeCompactionSettings) -> Due:
+def agenda_of(lake: Lake, settings: LakeCompactionSettings) -> Agenda:
     now_ms = lake.metastore.clock()
-    states = _of_topics(settings.topics, eligibilities(lake, now_ms=now_ms))
+    states = _of_topics(settings.topics, urgencies(lake, now_ms=now_ms))
     order = list(states) if settings.everything else [name for name, _ in queue(states.items(), now_ms=now_ms)]
-    return Due(
+    return Agenda(
         order=tuple(order), partitions=tuple(states), dirty_bytes=sum(states[name].dirty_bytes for name in order)
     )
 
 
 def compact_due(
-    lake: Lake, due: Due, settings: LakeCompactionSettings, engine: Engine, *, worker: str, stop: Stop,
+    lake: Lake, agenda: Agenda, settings: LakeCompactionSettings, engine: Engine, *, worker: str, stop: Stop,
     tell: Callable[[str], None], progress: bool, tidying: Callable[[], Board | None],
 ) -> CompactRun:  # fmt: skip
     """tidying: called when compaction has ended, for a board of what is still to come."""
     outcomes = compact_leased(
-        lake, due.order, engine, worker=worker,
+        lake, agenda.order, engine, worker=worker,
         settings=JobSettings(map_bytes=settings.map_bytes, dead_share_max=settings.dead_share_max),
         control=JobControl(clock=lake.metastore.clock, tell=tell, stop=stop, progress=progress),
     )  # fmt: skip
     board = tidying()
-    to_level = due.partitions if settings.level or settings.purge else ()
+    to_level = agenda.partitions if settings.level or settings.purge else ()
     leveled = level_leased(
         lake, to_level, engine, worker=worker, purge=settings.purge, stop=stop, board=board
     )  # fmt: skip
     evacuated, error = Evacuated(), None
     try:
-        evacuated = _evacuated(lake, due, settings, engine, worker=worker, stop=stop, board=board)
+        evacuated = _evacuated(lake, agenda, settings, engine, worker=worker, stop=stop, board=board)
     except HeadstoneError as failure:
         error = failure
-    ended = [*((name, outcomes[name]) for name in due.order), *((name, leveled[name]) for name in to_level)]
+    ended = [*((name, outcomes[name]) for name in agenda.order), *((name, leveled[name]) for name in to_level)]
     left = sorted({name for name, outcome in ended if isinstance(outcome, Stopped)})
     return CompactRun(
         compacted=tuple(outcome for _, outcome in ended if isinstance(outcome, Compacted)),
@@ -128,7 +128,7 @@ def compact_due(
 
 def _evacuated(
     lake: Lake,
-    due: Due,
+    agenda: Agenda,
     settings: LakeCompactionSettings,
     engine: Engine,
     *,
@@ -136,7 +136,7 @@ def _evacuated(
     stop: Stop,
     board: Board | None,
 ) -> Evacuated:
-    topics = {name.topic for name in due.partitions}
+    topics = {name.topic for name in agenda.partitions}
     moved_by: dict[str, Any] = {
         "clock": lake.metastore.clock, "worker": worker, "turn": Turn(go_on=lambda: not stop()), "board": board,
         "engine": engine, "working_on": partial(leased, lake, worker=worker),
@@ -147,9 +147,7 @@ def _evacuated(
     return purge_aged(lake, topics=topics, age_ms_max=settings.dead_age_ms_max, **moved_by)
 
 
-def _of_topics(
-    wanted: Sequence[str], states: Mapping[TopicPartition, Eligibility]
-) -> dict[TopicPartition, Eligibility]:
+def _of_topics(wanted: Sequence[str], states: Mapping[TopicPartition, Urgency]) -> dict[TopicPartition, Urgency]:
     """Only of the topics that were named, if any were; a name that is not there is a mistake."""
     expect_topics(wanted, {name.topic for name in states})
     return {name: state for name, state in states.items() if not wanted or name.topic in wanted}

@@ -114,7 +114,7 @@ class Worker:
         taken = leases.take_due(
             self.name, self.partitions_at_once + len(refused), now_ms=self.clock(), lease_ms=self.lease_ms
         )
-        names = [due.partition for due in taken]
+        names = list(taken)
         again = [name for name in names if name in refused]
         if again:
             leases.release_all(again, self.name)

@@ -17,7 +17,7 @@ from headstone.errors import UsageError
 from headstone.lake.metastore import schema
 from headstone.lake.metastore.notes import note_topic
 from headstone.lake.metastore.rows import chunks, topic_settings, totals_of_row, without_extents
-from headstone.lake.metastore.scheduling import POLICY, candidacy
+from headstone.lake.metastore.scheduling import POLICY, queue_keys
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.settings import setting_of
 
@@ -172,6 +172,6 @@ def requeue(connection: Connection, topic_id: int | None = None) -> None:
         partitions = without_extents(connection, some)
         updates: list[dict[str, Any]] = []
         for row in some:
-            wanted = candidacy(partitions[row.partition_id], totals_of_row(row), settings[row.topic_id])
+            wanted = queue_keys(partitions[row.partition_id], totals_of_row(row), settings[row.topic_id])
             updates.append({"row_id": row.partition_id, "ripe_ms": 0, **asdict(wanted)})
         connection.execute(update(table).where(table.c.partition_id == bindparam("row_id")), updates)

@@ -32,7 +32,7 @@ from headstone.lake.metastore.rows import (
     topic_settings,
     totals_of_row,
 )
-from headstone.lake.metastore.scheduling import candidacy, dirty_spans
+from headstone.lake.metastore.scheduling import dirty_spans, queue_keys
 from headstone.lake.metastore.totals import Totals, added, changed, columns_of, totals_of
 from headstone.log.topic_partition import TopicPartition
 
@@ -113,7 +113,7 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
             refuse_lakes_own(name.topic, settings[row.topic_id])
         after = appended(before, proposed.expected_next, proposed.extents, log_start=proposed.log_start)
         totals = added(totals_of_row(row), totals_of(after.extents, (Span(row.next_offset, after.next_offset),)))
-        wanted = candidacy(after, totals, settings[row.topic_id])
+        wanted = queue_keys(after, totals, settings[row.topic_id])
         updates.append({
             "row_id": row.partition_id, "start_offset": after.start_offset, "next_offset": after.next_offset,
             "changed_ms": moment_ms,
@@ -178,7 +178,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
         .values(
             start_offset=after.start_offset, next_offset=after.next_offset, compaction_epoch=after.compaction_epoch,
             unleveled_bytes=schema.partitions.c.unleveled_bytes + (schema.UNLEVELED_BYTES_MIN if smaller else 0),
-            changed_ms=moment_ms, ripe_ms=0, **columns_of(totals), **asdict(candidacy(after, totals, partition.settings)),
+            changed_ms=moment_ms, ripe_ms=0, **columns_of(totals), **asdict(queue_keys(after, totals, partition.settings)),
         )
     )  # fmt: skip
     name = partition.topic_partition

@@ -19,7 +19,7 @@ from headstone.lake.metastore import commits, schema
 from headstone.lake.metastore.commits import Partition
 from headstone.lake.metastore.object_states import COMMITTED, ObjectRow, object_rows
 from headstone.lake.metastore.rows import by_partition, chunks, loaded_all, located_all, topic_settings, totals_of_row
-from headstone.lake.metastore.scheduling import candidacy, dirty_spans
+from headstone.lake.metastore.scheduling import dirty_spans, queue_keys
 from headstone.lake.metastore.totals import totals_of
 from headstone.pipeline.progress import Board, meter_on
 
@@ -52,7 +52,7 @@ def violations(connection: Connection, board: Board | None = None) -> list[str]:
 
 def _miscounted(row: Any, partition: Partition, settings: Mapping[str, object]) -> list[str]:
     counted, on_row = totals_of(partition.extents, dirty_spans(partition)), totals_of_row(row)
-    wanted = asdict(candidacy(partition, counted, settings))
+    wanted = asdict(queue_keys(partition, counted, settings))
     queued = {name: getattr(row, name) for name in wanted}
     faults = [f"its row counts {on_row}, its extents come to {counted}"] if on_row != counted else []
     return faults + ([f"the queue knows {queued} of it, and should know {wanted}"] if queued != wanted else [])

@@ -1,6 +1,6 @@
 """The queue: the most urgent partitions that are due and free, and those to be leveled, from the indexes of their rows.
 
-An index knows when a partition may be due, not whether it is (`scheduling.Candidacy`): it offers a few, the exact rule decides
+An index knows when a partition may be due, not whether it is (`scheduling.QueueKeys`): it offers a few, the exact rule decides
 about these. On PostgreSQL what another is taking at this moment is skipped and not waited for; SQLite lets in one at a time.
 Works inside a transaction of the metastore's.
 """
@@ -15,14 +15,14 @@ from sqlalchemy import Connection, exists, select, update
 from headstone.lake.metastore import schema
 from headstone.lake.metastore.rows import chunks
 from headstone.lake.metastore.scheduling import next_look_ms
-from headstone.lake.metastore.standings import Standing, standings
+from headstone.lake.metastore.standings import Judged, judged
 from headstone.log.topic_partition import TopicPartition
 
 
-def most_urgent(connection: Connection, *, limit: int, now_ms: int) -> tuple[list[Standing], list[Standing]]:
+def most_urgent(connection: Connection, *, limit: int, now_ms: int) -> tuple[list[Judged], list[Judged]]:
     """At most `limit` that are due, most urgent first, the rows of their leases locked; and requested ones that are not due."""
-    chosen: dict[int, Standing] = {}
-    idle: list[Standing] = []
+    chosen: dict[int, Judged] = {}
+    idle: list[Judged] = []
     seen: set[int] = set()
     young: list[int] = []
     for offer in _offers(now_ms):
@@ -31,16 +31,16 @@ def most_urgent(connection: Connection, *, limit: int, now_ms: int) -> tuple[lis
             # As many as are wanted, which leaves the others to others; more and more where many are not due after all.
             size = max(limit - len(chosen), 2 * size)
             rows = _offered(connection, offer, seen, size)
-            for standing in standings(connection, rows, now_ms=now_ms):
-                seen.add(standing.partition_id)
-                if standing.state.eligible:
+            for each in judged(connection, rows, now_ms=now_ms):
+                seen.add(each.partition_id)
+                if each.urgency.eligible:
                     if len(chosen) < limit:
-                        chosen[standing.partition_id] = standing
+                        chosen[each.partition_id] = each
                     continue
-                if standing.state.requested:
-                    idle.append(standing)
-                if next_look_ms(standing.summary, standing.state) > now_ms:
-                    young.append(standing.partition_id)
+                if each.urgency.requested:
+                    idle.append(each)
+                if next_look_ms(each.standing, each.urgency) > now_ms:
+                    young.append(each.partition_id)
             if not rows:
                 break
     _look_later(connection, young, now_ms)
@@ -82,12 +82,10 @@ def _look_later(connection: Connection, young: Sequence[int], now_ms: int) -> No
     for some in chunks(sorted(young)):
         query = named.where(partitions.c.partition_id.in_(some)).order_by(partitions.c.partition_id)
         rows = connection.execute(query.with_for_update(of=partitions, skip_locked=True)).all()
-        for standing in standings(
-            connection, {TopicPartition(row.name, row.number): row for row in rows}, now_ms=now_ms
-        ):
-            ripe_ms = next_look_ms(standing.summary, standing.state)
-            if not standing.state.eligible and ripe_ms > now_ms:
-                own = partitions.c.partition_id == standing.partition_id
+        for each in judged(connection, {TopicPartition(row.name, row.number): row for row in rows}, now_ms=now_ms):
+            ripe_ms = next_look_ms(each.standing, each.urgency)
+            if not each.urgency.eligible and ripe_ms > now_ms:
+                own = partitions.c.partition_id == each.partition_id
                 connection.execute(update(partitions).where(own).values(ripe_ms=ripe_ms))
 
 

@@ -20,7 +20,7 @@ from headstone.lake.metastore import schema
 from headstone.lake.metastore.due import most_urgent
 from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.metastore.rows import chunks, located, located_present, with_names
-from headstone.lake.metastore.scheduling import Eligibility
+from headstone.lake.metastore.scheduling import Urgency
 from headstone.log.topic_partition import TopicPartition
 from headstone.units import DAY_MS, HOUR_MS, MINUTE_MS
 
@@ -51,14 +51,6 @@ class HistoryRow:
     """What the job has to say of itself; `why` if it did not commit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """A partition that is ours to compact, and why it is due."""
-
-    partition: TopicPartition
-    state: Eligibility
-
-
 class Leases:
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
@@ -80,21 +72,23 @@ class Leases:
             self._lease(connection, taken, worker, moment_ms + lease_ms)
         return {names[partition_id] for partition_id in taken}
 
-    def take_due(self, worker: str, limit: int, *, now_ms: int, lease_ms: int = LEASE_MS) -> list[Due]:
-        """At most `limit` partitions that are due and that nobody works on, most urgent first; ours until now + lease_ms.
+    def take_due(
+        self, worker: str, limit: int, *, now_ms: int, lease_ms: int = LEASE_MS
+    ) -> dict[TopicPartition, Urgency]:
+        """At most `limit` partitions that are due and free, most urgent first, each with its reason; ours for lease_ms.
 
         Skips those that wait after a failure. A request for what needs no work is answered: it is in the history as idle.
         Fewer than `limit`, or none: no more is due, or another one is taking it at this moment; look again later."""
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
             chosen, idle = most_urgent(connection, limit=limit, now_ms=moment_ms)
-            self._lease(connection, [standing.partition_id for standing in chosen], worker, moment_ms + lease_ms)
-            kept = _kept(connection, [standing.partition_id for standing in idle], skip_locked=True)
-            for standing in (standing for standing in idle if standing.partition_id in kept):
-                row = _Job(standing.partition_id, worker, moment_ms, moment_ms)
-                _remember(connection, row, IDLE, {"why": standing.state.reason})
-                _fulfil(connection, standing.partition_id, moment_ms)
-        return [Due(partition=standing.partition, state=standing.state) for standing in chosen]
+            self._lease(connection, [each.partition_id for each in chosen], worker, moment_ms + lease_ms)
+            kept = _kept(connection, [each.partition_id for each in idle], skip_locked=True)
+            for each in (each for each in idle if each.partition_id in kept):
+                row = _Job(each.partition_id, worker, moment_ms, moment_ms)
+                _remember(connection, row, IDLE, {"why": each.urgency.reason})
+                _fulfil(connection, each.partition_id, moment_ms)
+        return {each.partition: each.urgency for each in chosen}
 
     def renew_all(
         self, partitions: Collection[TopicPartition], worker: str, *, now_ms: int, lease_ms: int = LEASE_MS

@@ -1,5 +1,14 @@
 """Which partitions are worth compacting now, why, and in which order. Pure: metadata and a clock in, reasons out.
 
+From what is due to what was committed, a noun each:
+
+    Totals      what a partition's extents come to: the numbers on its row (`totals`)
+    Standing    a partition with these, and with what of its dirt is old enough
+    Urgency     whether it is worth a compaction now, why, and before which others; QueueKeys is what an index knows of that
+    Plan        what a compaction of it will do (`jobs/job_plan`)
+    Job         what runs, for many partitions (`jobs/job`)
+    Compacted   what was committed (`jobs/compaction`)
+
 Lag is a deadline, not only a condition: what somebody asked for comes first, then what is overdue, then expired tombstones,
 then the dirtiest.
 """
@@ -24,25 +33,19 @@ POLICY, POLICY_UNKNOWN = CLEANUP_POLICY, "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ripe:
-    """What of the dirt is older than min.compaction.lag.ms."""
-
-    dirt: Dirt
-    more_at_ms: int | None = None
-    """When the next of it is; None if all is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Standing:
     """A partition without its extents (`partition` has none), and what they come to."""
 
     partition: Partition
     totals: Totals
-    ripe: Ripe
+    dirt: Dirt
+    """What is older than min.compaction.lag.ms, and what is clean."""
+    more_at_ms: int | None = None
+    """When more of it is so old; None if all is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eligibility:
+class Urgency:
     """`deadline_ms` is when max.compaction.lag.ms is over for the oldest dirty data; None without such data or limit."""
 
     eligible: bool
@@ -115,16 +118,21 @@ def due_tombstones(partition: Partition, settings: Mapping[str, object], *, now_
     return overlap([known.span for known in partition.tombstones], [Span(0, limit)]) if limit > 0 else ()
 
 
-def eligibility(
-    summary: Summary, settings: Mapping[str, object], *, now_ms: int, requested: bool = False, held_from: int = NO_LIMIT
-) -> Eligibility:
+def urgency_of(
+    standing: Standing,
+    settings: Mapping[str, object],
+    *,
+    now_ms: int,
+    requested: bool = False,
+    held_from: int = NO_LIMIT,
+) -> Urgency:
     if reason := not_compacted(settings):
         return ineligible(reason, requested=requested)
-    limits, ripe = limits_of(settings), summary.ripe
-    choice = choose(ripe.dirt, now_ms=now_ms, ratio_min=limits.ratio_min, lag_ms_max=limits.lag_ms_max)
-    due = due_tombstones(summary.partition, settings, now_ms=now_ms, held_from=held_from)
+    limits = limits_of(settings)
+    choice = choose(standing.dirt, now_ms=now_ms, ratio_min=limits.ratio_min, lag_ms_max=limits.lag_ms_max)
+    due = due_tombstones(standing.partition, settings, now_ms=now_ms, held_from=held_from)
     eligible, reason = True, ""
-    if requested and (ripe.dirt.dirty_bytes or due):
+    if requested and (standing.dirt.dirty_bytes or due):
         reason = "requested"
     elif choice.overdue and choice.deadline_ms is not None:
         reason = f"max.compaction.lag.ms expired {units.exact_duration(now_ms - choice.deadline_ms)} ago"
@@ -134,24 +142,24 @@ def eligibility(
         reason = f"dirty ratio {choice.dirty_ratio:.3f} is above {limits.ratio_min:g}"
     else:
         eligible = False
-        young = "nothing is old enough" if dirty_spans(summary.partition) else "nothing is dirty"
+        young = "nothing is old enough" if dirty_spans(standing.partition) else "nothing is dirty"
         little = f"dirty ratio {choice.dirty_ratio:.3f} is not above {limits.ratio_min:g}"
-        reason = little if ripe.dirt.dirty_bytes else young
-    return Eligibility(
+        reason = little if standing.dirt.dirty_bytes else young
+    return Urgency(
         eligible=eligible, requested=requested, reason=reason, dirty_ratio=choice.dirty_ratio,
-        dirty_bytes=ripe.dirt.dirty_bytes, tombstones_due=len(due), deadline_ms=choice.deadline_ms,
+        dirty_bytes=standing.dirt.dirty_bytes, tombstones_due=len(due), deadline_ms=choice.deadline_ms,
     )  # fmt: skip
 
 
-def ineligible(reason: str, *, requested: bool = False) -> Eligibility:
-    return Eligibility(
+def ineligible(reason: str, *, requested: bool = False) -> Urgency:
+    return Urgency(
         eligible=False, requested=requested, reason=reason, dirty_ratio=0.0, dirty_bytes=0, tombstones_due=0, deadline_ms=None
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidacy:
-    """What the queue's indexes know of a partition: never later, and never less, than what `eligibility` finds."""
+class QueueKeys:
+    """What the queue's indexes know of a partition: never later, and never less, than what `urgency_of` finds."""
 
     overdue_from_ms: int = NO_LIMIT
     """From when on max.compaction.lag.ms is over for the oldest dirty data."""
@@ -161,20 +169,20 @@ class Candidacy:
     """0 if it is not enough."""
 
 
-def candidacy(partition: Partition, totals: Totals, settings: Mapping[str, object]) -> Candidacy:
+def queue_keys(partition: Partition, totals: Totals, settings: Mapping[str, object]) -> QueueKeys:
     """Looks at no extents of the partition. A topic whose settings make no sense is no candidate."""
     try:
         if not_compacted(settings):
-            return Candidacy()
+            return QueueKeys()
         limits = limits_of(settings)
     except UsageError:
-        return Candidacy()
+        return QueueKeys()
     choice = choose(all_dirt(totals), now_ms=0, ratio_min=limits.ratio_min, lag_ms_max=limits.lag_ms_max)
     dirty, ranges = dirty_spans(partition), partition.tombstones[:1]
     removable = [
         known.cleaned_at_ms + limits.retention_ms for known in ranges if not dirty or known.span.start < dirty[0].start
     ]
-    return Candidacy(
+    return QueueKeys(
         overdue_from_ms=NO_LIMIT if choice.deadline_ms is None else choice.deadline_ms + 1,
         tombstones_due_ms=min([NO_LIMIT, *removable]),
         dirty_ratio=choice.dirty_ratio if choice.dirty_enough else 0.0,
@@ -186,30 +194,24 @@ def all_dirt(totals: Totals) -> Dirt:
     return Dirt(clean_bytes=totals.clean_bytes, dirty_bytes=totals.dirty_bytes, oldest_ms=totals.oldest_dirty_ms)
 
 
-def next_look_ms(summary: Summary, state: Eligibility) -> int:
+def next_look_ms(standing: Standing, urgency: Urgency) -> int:
     """Of a partition whose dirt is not due: before then it is not, unless somebody compacts, merges or configures it.
 
     Appends change nothing: what is young ends what is cleaned, and they come behind it."""
-    if summary.ripe.more_at_ms is None:
+    if standing.more_at_ms is None:
         return 0
-    return min(summary.ripe.more_at_ms, NO_LIMIT if state.deadline_ms is None else state.deadline_ms + 1)
+    return min(standing.more_at_ms, NO_LIMIT if urgency.deadline_ms is None else urgency.deadline_ms + 1)
 
 
-def queue(
-    states: Iterable[tuple[TopicPartition, Eligibility]], *, now_ms: int
-) -> list[tuple[TopicPartition, Eligibility]]:
+def queue(urgencies: Iterable[tuple[TopicPartition, Urgency]], *, now_ms: int) -> list[tuple[TopicPartition, Urgency]]:
     """The eligible ones, most urgent first."""
 
-    def urgency(item: tuple[TopicPartition, Eligibility]) -> tuple[int, float, TopicPartition]:
-        topic_partition, state = item
-        if state.requested:
-            return -1, 0.0, topic_partition
-        if state.deadline_ms is not None and now_ms > state.deadline_ms:
-            return 0, state.deadline_ms, topic_partition
-        return (
-            (1, -state.tombstones_due, topic_partition)
-            if state.tombstones_due
-            else (2, -state.dirty_ratio, topic_partition)
-        )
+    def rank(item: tuple[TopicPartition, Urgency]) -> tuple[int, float, TopicPartition]:
+        name, urgency = item
+        if urgency.requested:
+            return -1, 0.0, name
+        if urgency.deadline_ms is not None and now_ms > urgency.deadline_ms:
+            return 0, urgency.deadline_ms, name
+        return (1, -urgency.tombstones_due, name) if urgency.tombstones_due else (2, -urgency.dirty_ratio, name)
 
-    return sorted(((topic_partition, state) for topic_partition, state in states if state.eligible), key=urgency)
+    return sorted(((name, urgency) for name, urgency in urgencies if urgency.eligible), key=rank)

@@ -118,7 +118,7 @@ partitions = Table(
 )
 """`changed_ms` never goes back, whatever the clocks of workers say. Before `known_from_ms` the past was collected.
 `first_added_ms`: when its first records came; -1 if none did. From `extents` to `dead_since_ms`: what the extents come to
-(`totals`). From `overdue_from_ms` on: what the queue looks for (`scheduling.Candidacy`). `unleveled_bytes`: what has come since
+(`totals`). From `overdue_from_ms` on: what the queue looks for (`scheduling.QueueKeys`). `unleveled_bytes`: what has come since
 somebody looked for small extents."""
 
 leader_epochs = Table(

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, case, func, select
 from headstone.errors import UsageError
 from headstone.lake.metastore import schema
 from headstone.lake.metastore.rows import among, chunks, topic_settings, totals_of_row, without_extents
-from headstone.lake.metastore.scheduling import Eligibility, Ripe, Summary, all_dirt, eligibility, ineligible
+from headstone.lake.metastore.scheduling import Standing, Urgency, all_dirt, ineligible, urgency_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.choosing import Dirt
 from headstone.retention.policy import NO_LIMIT
@@ -23,84 +23,80 @@ from headstone.retention.settings import setting_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Judged:
     partition: TopicPartition
     partition_id: int
-    summary: Summary
-    state: Eligibility
+    standing: Standing
+    urgency: Urgency
 
 
-def standings(
+def judged(
     connection: Connection,
     rows: Mapping[TopicPartition, Any],
     *,
     now_ms: int,
     requested: Collection[TopicPartition] = (),
-) -> list[Standing]:
+) -> list[Judged]:
     """Of partitions by their rows (`rows.located_all`), in their order. `requested`: as if somebody had asked for these too.
 
     Settings that make no sense are their topic's own trouble, and the reason why its partitions are not due."""
-    settings, judged = topic_settings(connection, {row.topic_id for row in rows.values()}), []
+    settings, answers = topic_settings(connection, {row.topic_id for row in rows.values()}), list[Judged]()
     for some in chunks(list(rows.items())):
         ids = [row.partition_id for _, row in some]
-        summaries = _summaries(connection, [row for _, row in some], settings, now_ms)
+        standings = _standings(connection, [row for _, row in some], settings, now_ms)
         held, asked = _held_from(connection, ids, now_ms), _requested(connection, ids)
         for partition, row in some:
-            summary = summaries[row.partition_id]
-            state = _state(
-                summary, settings[row.topic_id], now_ms=now_ms, held_from=held.get(row.partition_id, NO_LIMIT),
+            standing = standings[row.partition_id]
+            urgency = _urgency(
+                standing, settings[row.topic_id], now_ms=now_ms, held_from=held.get(row.partition_id, NO_LIMIT),
                 requested=partition in requested or row.partition_id in asked,
             )  # fmt: skip
-            judged.append(
-                Standing(partition=partition, partition_id=row.partition_id, summary=summary, state=state)
+            answers.append(
+                Judged(partition=partition, partition_id=row.partition_id, standing=standing, urgency=urgency)
             )  # fmt: skip
-    return judged
+    return answers
 
 
-def _state(summary: Summary, settings: Mapping[str, object], **given: Any) -> Eligibility:
+def _urgency(standing: Standing, settings: Mapping[str, object], **given: Any) -> Urgency:
     try:
-        return eligibility(summary, settings, **given)
+        return urgency_of(standing, settings, **given)
     except UsageError as error:
         return ineligible(str(error), requested=given["requested"])
 
 
-def _summaries(
+def _standings(
     connection: Connection, rows: Sequence[Any], settings: Mapping[int, Mapping[str, object]], now_ms: int
-) -> dict[int, Summary]:
-    partitions = without_extents(connection, rows)
-    ripe = _ripe(connection, rows, settings, now_ms)
-    totals = {row.partition_id: totals_of_row(row) for row in rows}
-    return {
-        row.partition_id: Summary(
-            partition=partitions[row.partition_id],
-            totals=totals[row.partition_id],
-            ripe=ripe.get(row.partition_id) or Ripe(dirt=all_dirt(totals[row.partition_id])),
+) -> dict[int, Standing]:
+    partitions, old_enough = without_extents(connection, rows), _old_enough(connection, rows, settings, now_ms)
+    standings: dict[int, Standing] = {}
+    for row in rows:
+        totals = totals_of_row(row)
+        dirt, more_at_ms = old_enough.get(row.partition_id) or (all_dirt(totals), None)
+        standings[row.partition_id] = Standing(
+            partition=partitions[row.partition_id], totals=totals, dirt=dirt, more_at_ms=more_at_ms
         )
-        for row in rows
-    }  # fmt: skip
+    return standings
 
 
-def _ripe(
+def _old_enough(
     connection: Connection, rows: Sequence[Any], settings: Mapping[int, Mapping[str, object]], now_ms: int
-) -> dict[int, Ripe]:
-    """Of partitions some of whose dirty extents are too young, by the first of these."""
+) -> dict[int, tuple[Dirt, int]]:
+    """Of partitions some of whose dirty extents are too young, by the first of these; and when more is old enough."""
     by_lag: dict[int, list[Any]] = {}
     for row in rows:
         lag_ms = _lag_ms(settings[row.topic_id])
         if lag_ms > 0 and row.newest_dirty_ms > now_ms - lag_ms:
             by_lag.setdefault(lag_ms, []).append(row)
-    ripe: dict[int, Ripe] = {}
+    old_enough: dict[int, tuple[Dirt, int]] = {}
     for lag_ms, some in by_lag.items():
         clean_bytes = {row.partition_id: row.bytes - row.dirty_bytes for row in some}
         for row in connection.execute(_older_than(list(clean_bytes), now_ms - lag_ms)):
-            ripe[row.partition_id] = Ripe(
-                dirt=Dirt(
-                    clean_bytes=clean_bytes[row.partition_id], dirty_bytes=int(row.bytes or 0),
-                    oldest_ms=-1 if row.oldest_ms is None else row.oldest_ms,
-                ),
-                more_at_ms=row.young_ms + lag_ms,
+            dirt = Dirt(
+                clean_bytes=clean_bytes[row.partition_id], dirty_bytes=int(row.bytes or 0),
+                oldest_ms=-1 if row.oldest_ms is None else row.oldest_ms,
             )  # fmt: skip
-    return ripe
+            old_enough[row.partition_id] = dirt, row.young_ms + lag_ms
+    return old_enough
 
 
 def _older_than(ids: Sequence[int], moment_ms: int) -> Any:
@@ -128,7 +124,7 @@ def _older_than(ids: Sequence[int], moment_ms: int) -> Any:
 def _lag_ms(settings: Mapping[str, object]) -> int:
     try:
         return int(setting_of(settings, "min.compaction.lag.ms"))
-    except UsageError:  # told by whoever asks for the eligibility
+    except UsageError:  # told by `_urgency`
         return 0
 
 

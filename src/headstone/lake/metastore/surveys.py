@@ -25,7 +25,7 @@ from headstone.lake.metastore.rows import (
     located_present,
     lowest_hold,
 )
-from headstone.lake.metastore.standings import Standing, standings
+from headstone.lake.metastore.standings import Judged, judged
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT
 
@@ -59,11 +59,11 @@ class LogBegin:
     moment_ms: int
 
 
-def all_standings(metastore: Metastore, *, now_ms: int, requested: Collection[TopicPartition] = ()) -> list[Standing]:
+def all_judged(metastore: Metastore, *, now_ms: int, requested: Collection[TopicPartition] = ()) -> list[Judged]:
     """Of every partition. `requested`: as if somebody had asked for these too."""
     with metastore.transaction(snapshot=True) as connection:
         rows = located_all(connection, None)
-        return standings(connection, rows, now_ms=metastore.moment(connection, now_ms), requested=requested)
+        return judged(connection, rows, now_ms=metastore.moment(connection, now_ms), requested=requested)
 
 
 def extent_counts(metastore: Metastore, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:

@@ -10,19 +10,17 @@ from dataclasses import dataclass
 
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.leases import Leases
-from headstone.lake.metastore.scheduling import Eligibility
-from headstone.lake.metastore.surveys import all_standings
+from headstone.lake.metastore.scheduling import Urgency
+from headstone.lake.metastore.surveys import all_judged
 from headstone.log.topic_partition import TopicPartition
 
 
-def eligibilities(
-    lake: Lake, *, now_ms: int, requested: Collection[TopicPartition] = ()
-) -> dict[TopicPartition, Eligibility]:
+def urgencies(lake: Lake, *, now_ms: int, requested: Collection[TopicPartition] = ()) -> dict[TopicPartition, Urgency]:
     """Every partition of the lake. Settings that make no sense are their own reason.
 
     `requested`: as if somebody had asked for these too."""
-    judged = all_standings(lake.metastore, now_ms=now_ms, requested=requested)
-    return {standing.partition: standing.state for standing in sorted(judged, key=lambda standing: standing.partition)}
+    judged = all_judged(lake.metastore, now_ms=now_ms, requested=requested)
+    return {each.partition: each.urgency for each in sorted(judged, key=lambda each: each.partition)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class Requested:
 def request_compaction(lake: Lake, partitions: Sequence[TopicPartition]) -> Requested:
     """Of these, by the next worker, whatever their dirty ratio."""
     now_ms = lake.metastore.clock()
-    states = eligibilities(lake, now_ms=now_ms, requested=partitions)
+    states = urgencies(lake, now_ms=now_ms, requested=partitions)
     wanted = tuple(name for name in partitions if states[name].eligible)
     for name in wanted:
         Leases(lake.metastore).request(name, now_ms=now_ms)
