@@ -18,7 +18,7 @@ from headstone.lake.metastore.leases import HistoryRow, Leases, WorkerRow
 from headstone.lake.metastore.losses import Loss, all_losses
 from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.metastore.scheduling import queue
-from headstone.lake.metastore.standings import Judged
+from headstone.lake.metastore.standings import PartitionUrgency
 from headstone.lake.metastore.surveys import all_judged
 from headstone.log.topic_partition import TopicPartition, partition_row
 
@@ -126,7 +126,7 @@ def lake_status(metastore: Metastore) -> LakeStatus:
     )  # fmt: skip
 
 
-def _partition(judged: Judged, waits_for: str) -> PartitionStatus:
+def _partition(judged: PartitionUrgency, waits_for: str) -> PartitionStatus:
     partition, totals, urgency = judged.standing.partition, judged.standing.totals, judged.urgency
     return PartitionStatus(
         partition=judged.partition, start_offset=partition.start_offset, next_offset=partition.next_offset,

@@ -51,3 +51,8 @@ def horizon_after(now_ms: int, delete_retention_ms: int) -> int:
     """now + delete.retention.ms, or -1 if that overflows: then the batch is never stamped (retention 'for ever')."""
     horizon = now_ms + delete_retention_ms
     return horizon if horizon <= NO_LIMIT else -1
+
+
+def has_passed(horizon_ms: int, now_ms: int) -> bool:
+    """Whether what has this horizon may go, as far as time is concerned. The kernels say the same of a batch (`verdicts`)."""
+    return 0 <= horizon_ms <= now_ms

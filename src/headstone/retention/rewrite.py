@@ -28,7 +28,7 @@ from headstone.log.layout import (
 )
 from headstone.log.reading import Bytes, Chunk, Payloads
 from headstone.retention.transactions import COMMITTED, Roles
-from headstone.retention.verdicts import COPY, COPY_AS_PLAIN, EMPTY, REBUILD, survives
+from headstone.retention.verdicts import COPY, COPY_AS_PLAIN, EMPTY, REBUILD, horizon_passed, survives
 
 BUFFER_BYTES = 64 << 20
 GROWTH_PER_RECORD = 20
@@ -120,7 +120,7 @@ def squeeze_sections(data: Any, starts: Any, ends: Any, chosen: Any, batches: An
     for k in range(chosen.size):
         i = chosen[k]
         batch = batches[i]
-        expired = batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp <= now_ms
+        expired = horizon_passed(batch, now_ms)
         control = batch.attributes & CONTROL != 0
         spans[k, 0] = written
         written, heads[k, 0], heads[k, 1], heads[k, 2] = _squeeze(
@@ -160,7 +160,7 @@ def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, state
             put_header(out, start, batch, HEADER_BYTES, attributes, -1, batch.max_timestamp, 0)
         elif action == REBUILD:
             if batch.codec == 0:
-                expired = batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp <= now_ms
+                expired = horizon_passed(batch, now_ms)
                 control = batch.attributes & CONTROL != 0
                 written, count, base, latest = _squeeze(
                     data, batch.position + HEADER_BYTES, batch.position + batch.size, batch, states, ordinals[i],

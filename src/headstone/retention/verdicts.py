@@ -93,12 +93,25 @@ def kept_headers(batches: Batches, active: npt.NDArray[Any], *, uncleanable: int
 
 
 @kernel
+def horizon_passed(batch: Any, now_ms: Any) -> Any:
+    """Whether its tombstones, or its marker, may go as far as time is concerned."""
+    return batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp <= now_ms
+
+
+@kernel
 def survives(state: Any, expired: Any) -> Any:
-    """R2 to R7 for one record; `expired`: the batch's horizon has passed."""
+    """R2 to R7 for one record; `expired`: its horizon has passed."""
     code = state & CODE_MASK
     if code == UNMAPPED:
         return True
     return code == NEWEST and not (expired and state & TOMBSTONE and not state & HELD)
+
+
+@kernel
+def mark_survivors(states: Any, expired: Any, stays: Any) -> None:
+    """Of many records, each with a horizon of its own."""
+    for i in range(states.size):
+        stays[i] = survives(states[i], expired[i])
 
 
 @kernel
@@ -153,7 +166,7 @@ def judge(batches: Any, roles: Any, kept: Any, ordinals: Any, states: Any, now_m
         batch = batches[i]
         role = roles[i]
         has_horizon = batch.attributes & DELETE_HORIZON != 0
-        expired = has_horizon and batch.base_timestamp <= now_ms
+        expired = horizon_passed(batch, now_ms)
         survivors = 0
         stamp = False
         if role == CONTROL_NEEDED or role == CONTROL_IDLE:

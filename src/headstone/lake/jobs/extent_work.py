@@ -44,6 +44,7 @@ from headstone.pipeline import buckets
 from headstone.pipeline.progress import Meter
 from headstone.retention import keys as index
 from headstone.retention.keys import CODE_MASK, NEWEST, SUPERSEDED, TOMBSTONE, UNMAPPED, HashKey
+from headstone.retention.verdicts import mark_survivors
 from headstone.storage.stores import Store
 
 States = npt.NDArray[np.uint8]
@@ -119,10 +120,10 @@ def compact_share(share: Share, meter: Meter) -> list[RunResult]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """The list of an extent's keys and what is superseded of it. None: no key of it decides, and it was not read whole."""
+    """The list of an extent's keys, and their states. None: no key of it decides, and it was not read whole."""
 
     keys: KeyList
-    superseded: npt.NDArray[np.bool_]
+    states: States
 
 
 class Lists:
@@ -180,7 +181,7 @@ class NewerKeys:
             states = marked(self._table, keys, span)
             self._unsorted.append(keys.digests[:, 0].copy())
             if extent.span in kept:
-                self._judged[extent.span] = Judged(keys, states & CODE_MASK == SUPERSEDED)
+                self._judged[extent.span] = Judged(keys, states)
 
     def judged(self, extent: Extent) -> Judged | None:
         """Of an extent below the index, or one that it overlaps."""
@@ -195,7 +196,7 @@ class NewerKeys:
                 return None
         keys = self._lists.keys(extent, halves)
         states = marked(self._table, keys, self._span)
-        return Judged(keys, states & CODE_MASK == SUPERSEDED)
+        return Judged(keys, states)
 
 
 def marked(table: npt.NDArray[np.uint64], keys: KeyList, span: Span | None) -> States:
@@ -238,15 +239,15 @@ def write_run(common: Pass, run: Run, judged: Mapping[Span, Judged | None], list
 
 
 def _look_at(common: Pass, extent: Extent, judged: Judged | None, lists: Lists, changes: _Changes) -> None:
-    """Dead are the superseded ones, the tombstones that had their time, and those that were dead before."""
+    """Dead are those that do not survive by the rules of `retention`, and those that were dead before."""
     due = touching(common.due, extent.span)
     if judged is None and due and extent.length:
         keys = lists.keys(extent)
-        judged = Judged(keys, np.zeros(keys.offsets.size, dtype=np.bool_))
+        judged = Judged(keys, np.where(keys.tombstones, np.uint8(NEWEST | TOMBSTONE), np.uint8(NEWEST)))
     if judged is None:
         return
     keys, dead_before = judged.keys, lists.dead(extent) if extent.dead else NONE
-    gone = judged.superseded | (keys.tombstones & _within(keys.offsets, due))
+    gone = ~_stays(judged.states, _within(keys.offsets, due))
     live = is_live(keys.offsets, dead_before)
     if bool((keys.tombstones & live & ~gone).any()):
         changes.tombstones.append(extent.span)
@@ -258,6 +259,12 @@ def _look_at(common: Pass, extent: Extent, judged: Judged | None, lists: Lists, 
         changes.writes.append((extent, keys, live & ~gone))
     else:
         changes.marks.append((extent, dead))
+
+
+def _stays(states: States, expired: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    stays = np.empty(states.size, dtype=np.bool_)
+    mark_survivors(states, expired, stays)
+    return stays
 
 
 def _within(offsets: Offsets, spans: Spans) -> npt.NDArray[np.bool_]:
@@ -336,8 +343,7 @@ class RunAlone:
                 judged[extent.span] = None
                 continue
             keys = lists.keys(extent)
-            superseded = ~np.isin(extent_states[: keys.offsets.size] & CODE_MASK, (NEWEST, UNMAPPED))
-            judged[extent.span] = Judged(keys, superseded)
+            judged[extent.span] = Judged(keys, extent_states[: keys.offsets.size])
         return write_run(self.common, self.run, judged, lists, meter)
 
 

@@ -15,14 +15,16 @@ from sqlalchemy import Connection, exists, select, update
 from headstone.lake.metastore import schema
 from headstone.lake.metastore.rows import chunks
 from headstone.lake.metastore.scheduling import next_look_ms
-from headstone.lake.metastore.standings import Judged, judged
+from headstone.lake.metastore.standings import PartitionUrgency, judged
 from headstone.log.topic_partition import TopicPartition
 
 
-def most_urgent(connection: Connection, *, limit: int, now_ms: int) -> tuple[list[Judged], list[Judged]]:
+def most_urgent(
+    connection: Connection, *, limit: int, now_ms: int
+) -> tuple[list[PartitionUrgency], list[PartitionUrgency]]:
     """At most `limit` that are due, most urgent first, the rows of their leases locked; and requested ones that are not due."""
-    chosen: dict[int, Judged] = {}
-    idle: list[Judged] = []
+    chosen: dict[int, PartitionUrgency] = {}
+    idle: list[PartitionUrgency] = []
     seen: set[int] = set()
     young: list[int] = []
     for offer in _offers(now_ms):

@@ -25,7 +25,7 @@ from headstone.lake.metastore.commits import Partition
 from headstone.lake.metastore.totals import Totals, dirty_among
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.choosing import Dirt, choose
-from headstone.retention.policy import NO_LIMIT
+from headstone.retention.policy import NO_LIMIT, has_passed, horizon_after
 from headstone.retention.settings import CLEANUP_POLICY, retention_limits, setting_of
 
 POLICY, POLICY_UNKNOWN = CLEANUP_POLICY, "unknown"
@@ -107,13 +107,17 @@ def compactable(partition: Partition, settings: Mapping[str, object], *, now_ms:
 
 
 def due_tombstones(partition: Partition, settings: Mapping[str, object], *, now_ms: int, held_from: int) -> Spans:
-    """Where tombstones may go now: tracked for delete.retention.ms, no reader behind, nothing below that must wait.
+    """Where tombstones may go now: their horizon has passed, no reader is behind, nothing below that must wait.
 
     Dirty data and younger ranges below keep what is above them: one offset is enough to say how far removal may go."""
     if not partition.tombstones:
         return ()
-    dirty, last = dirty_spans(partition), now_ms - setting_of(settings, "delete.retention.ms")
-    waiting = [known.span.start for known in partition.tombstones if known.cleaned_at_ms > last]
+    dirty, retention_ms = dirty_spans(partition), setting_of(settings, "delete.retention.ms")
+    waiting = [
+        known.span.start
+        for known in partition.tombstones
+        if not has_passed(horizon_after(known.cleaned_at_ms, retention_ms), now_ms)
+    ]
     limit = min([held_from, *(span.start for span in dirty[:1]), *waiting[:1]])
     return overlap([known.span for known in partition.tombstones], [Span(0, limit)]) if limit > 0 else ()
 
@@ -180,11 +184,13 @@ def queue_keys(partition: Partition, totals: Totals, settings: Mapping[str, obje
     choice = choose(all_dirt(totals), now_ms=0, ratio_min=limits.ratio_min, lag_ms_max=limits.lag_ms_max)
     dirty, ranges = dirty_spans(partition), partition.tombstones[:1]
     removable = [
-        known.cleaned_at_ms + limits.retention_ms for known in ranges if not dirty or known.span.start < dirty[0].start
+        horizon_after(known.cleaned_at_ms, limits.retention_ms)
+        for known in ranges
+        if not dirty or known.span.start < dirty[0].start
     ]
     return QueueKeys(
         overdue_from_ms=NO_LIMIT if choice.deadline_ms is None else choice.deadline_ms + 1,
-        tombstones_due_ms=min([NO_LIMIT, *removable]),
+        tombstones_due_ms=min((horizon for horizon in removable if horizon >= 0), default=NO_LIMIT),
         dirty_ratio=choice.dirty_ratio if choice.dirty_enough else 0.0,
     )
 

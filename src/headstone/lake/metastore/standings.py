@@ -23,7 +23,7 @@ from headstone.retention.settings import setting_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class PartitionUrgency:
     partition: TopicPartition
     partition_id: int
     standing: Standing
@@ -36,11 +36,11 @@ def judged(
     *,
     now_ms: int,
     requested: Collection[TopicPartition] = (),
-) -> list[Judged]:
+) -> list[PartitionUrgency]:
     """Of partitions by their rows (`rows.located_all`), in their order. `requested`: as if somebody had asked for these too.
 
     Settings that make no sense are their topic's own trouble, and the reason why its partitions are not due."""
-    settings, answers = topic_settings(connection, {row.topic_id for row in rows.values()}), list[Judged]()
+    settings, answers = topic_settings(connection, {row.topic_id for row in rows.values()}), list[PartitionUrgency]()
     for some in chunks(list(rows.items())):
         ids = [row.partition_id for _, row in some]
         standings = _standings(connection, [row for _, row in some], settings, now_ms)
@@ -52,7 +52,7 @@ def judged(
                 requested=partition in requested or row.partition_id in asked,
             )  # fmt: skip
             answers.append(
-                Judged(partition=partition, partition_id=row.partition_id, standing=standing, urgency=urgency)
+                PartitionUrgency(partition=partition, partition_id=row.partition_id, standing=standing, urgency=urgency)
             )  # fmt: skip
     return answers
 

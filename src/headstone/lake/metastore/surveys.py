@@ -25,7 +25,7 @@ from headstone.lake.metastore.rows import (
     located_present,
     lowest_hold,
 )
-from headstone.lake.metastore.standings import Judged, judged
+from headstone.lake.metastore.standings import PartitionUrgency, judged
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.policy import NO_LIMIT
 
@@ -59,7 +59,9 @@ class LogBegin:
     moment_ms: int
 
 
-def all_judged(metastore: Metastore, *, now_ms: int, requested: Collection[TopicPartition] = ()) -> list[Judged]:
+def all_judged(
+    metastore: Metastore, *, now_ms: int, requested: Collection[TopicPartition] = ()
+) -> list[PartitionUrgency]:
     """Of every partition. `requested`: as if somebody had asked for these too."""
     with metastore.transaction(snapshot=True) as connection:
         rows = located_all(connection, None)
