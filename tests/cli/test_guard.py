@@ -21,10 +21,9 @@ from headstone.coordination.guard_values import HOLD, Hold, Memory, State, Statu
 from headstone.errors import UsageError
 from headstone.guard.agents.listener import listening
 from headstone.guard.assembly import left_held
-from headstone.guard.ledger.encoding import plain
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Change, KeptAlarm, Remembered
-from headstone.guard.ledger.temporary_changes import TEMPORARY_CHANGES, TemporaryChange
+from headstone.guard.ledger.temporary_changes import TemporaryChange, keep_change
 from tests.guard import scripted
 
 FOUND = tuple((name, None) for name, _ in HOLD)
@@ -191,7 +190,7 @@ def test_what_a_guard_says_of_readmissions_has_the_time_too(tmp_path: Path, caps
         topic="orders", old=(("min.cleanable.dirty.ratio", None),), new=(("min.cleanable.dirty.ratio", "1.0"),)
     )
     with Journal.open(path, cluster_id="scripted") as journal:
-        journal.note_fact(TEMPORARY_CHANGES, json.dumps([plain(temporary)]))
+        keep_change(journal, temporary)
     with scripted.running(model) as bootstrap:
         assert main(["guard", "--bootstrap", bootstrap, "--journal", str(path), "--once", "--apply"]) == 0
     lines = capsys.readouterr().out.splitlines()

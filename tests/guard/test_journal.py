@@ -10,12 +10,22 @@ from pathlib import Path
 import pytest
 
 from headstone.coordination.danger import CommittedEnd, Retention
-from headstone.coordination.guard_values import HOLD, Away, Complete, Hold, Memory, State, Status, Verdict
+from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Away, Complete, Hold, Memory, State, Status, Verdict
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.ledger.encoding import NotAMemory, memory_json, memory_of
 from headstone.guard.ledger.journal import Journal, LeaseLost
 from headstone.guard.ledger.journal_file import usual_journal
-from headstone.guard.ledger.journal_values import Change, KeptAlarm, Lease, Reading, Remembered
+from headstone.guard.ledger.journal_values import Change, KeptAlarm, Lease, Reading, Readmission, Remembered
+from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
+from headstone.guard.ledger.temporary_changes import (
+    TemporaryChange,
+    default_before,
+    forget_change,
+    forget_default_before,
+    keep_change,
+    note_default_before,
+    temporary_changes,
+)
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 FOUND = ((HOLD[0][0], "0.5"), (HOLD[1][0], None), (HOLD[2][0], None))
@@ -206,7 +216,7 @@ def test_a_journal_of_another_version_or_with_a_damaged_memory_is_refused(file: 
         journal.memory("orders")
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE facts SET value = '99' WHERE name = 'version'")
-    with pytest.raises(UsageError, match="the journal has version 99, this program supports version 2"):
+    with pytest.raises(UsageError, match="the journal has version 99, this program supports version 3"):
         opened(file)
 
 
@@ -261,3 +271,37 @@ def test_a_change_that_is_done_and_undone_again_and_again_is_two_rows(file: Path
     assert [change.began_ms for change in journal.changes()] == [10, 20, 50, 60, 70]
     assert [change.number for change in journal.unfinished()] == [begun]
     assert journal.begin(replace(CHANGE, began_ms=80)) != begun
+
+
+def test_a_readmission_and_a_temporary_change_are_what_comes_back_as_it_was_kept(file: Path) -> None:
+    kept = Readmission(
+        topic="orders", partition=3, broker=2, order=(2, 1, 3), expelled=True, was_away=True, verified=True, tries=4,
+        began_ms=5, topic_id="id", by_guard=True, added_ms=6,
+    )  # fmt: skip
+    plain = Readmission(topic="orders", partition=0, broker=2, order=())
+    changes = [
+        TemporaryChange(
+            topic="orders", topic_id="id", old=(("b", None), ("a", "")), new=(("b", "1"), ("a", None)), reason="why"
+        ),
+        TemporaryChange(broker=2, old=(("a", None),), new=(("a", "9"),), began_ms=7),
+    ]
+    found = tuple((name, "0.1" if "ratio" in name else None) for name, _ in DEFAULT_HOLD)
+    with opened(file) as journal:
+        keep_readmission(journal, kept)
+        keep_readmission(journal, plain)
+        for change in changes:
+            keep_change(journal, change)
+        note_default_before(journal, found, reason="", now_ms=8)
+        note_default_before(journal, DEFAULT_HOLD, reason="", now_ms=9)
+    with opened(file) as journal:
+        assert open_readmissions(journal) == [kept, plain]
+        assert temporary_changes(journal) == [replace(change, number=n) for n, change in enumerate(changes, 1)]
+        assert default_before(journal) == found
+        keep_readmission(journal, replace(kept, tries=5))
+        keep_readmission(journal, plain, over=True)
+        forget_change(journal, temporary_changes(journal)[0])
+        forget_default_before(journal)
+    with opened(file) as journal:
+        assert open_readmissions(journal) == [replace(kept, tries=5)]
+        assert [change.broker for change in temporary_changes(journal)] == [2]
+        assert default_before(journal) is None

@@ -118,16 +118,16 @@ class WaitingJournal(Journal):
         connection.execute("PRAGMA synchronous = OFF")  # the same waits, and none of them long
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         """Before it, for the lock; behind it, for the disk."""
         self._wait()
-        with super()._transaction() as connection:
+        with super().transaction() as connection:
             yield connection
         self._wait()
 
-    def _rows(self, question: str, *values: object) -> list[tuple[object, ...]]:
+    def rows(self, question: str, *values: object) -> list[tuple[object, ...]]:
         self._wait()
-        return super()._rows(question, *values)
+        return super().rows(question, *values)
 
     def _wait(self) -> None:
         if self.twin is not None:

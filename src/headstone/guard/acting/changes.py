@@ -7,7 +7,6 @@ cleanup.policy, and never what somebody else has set meanwhile.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -50,13 +49,16 @@ from headstone.guard.ledger.overrides import (
     own_values,
     refuse_late,
 )
-from headstone.guard.ledger.temporary_changes import temporary_changes
+from headstone.guard.ledger.temporary_changes import (
+    default_before,
+    forget_default_before,
+    note_default_before,
+    temporary_changes,
+)
 from headstone.guard.ledger.topic_identity import refuse_another
 from headstone.interruption import sleep
 
 BACKOFF = "log.cleaner.backoff.ms"
-DEFAULT_FOUND = "cluster default before the hold"
-"""Fact of the journal: what all topics that are held by the cluster default go back to."""
 ENDING = "cleaner threads restart: "
 """How the reason of a change begins that is put back at once; one without an end was interrupted."""
 CHANGES_KEPT_MS = 90 * 86_400_000
@@ -193,11 +195,11 @@ def _hold_by_default(
     old = own_values(admin, CLUSTER_DEFAULT, [name for name, _ in DEFAULT_HOLD])
     if dict(old) == dict(DEFAULT_HOLD):
         return Outcome(needed=False)  # for another topic; what was found then is what goes back
-    if journal.fact(DEFAULT_FOUND) is None:
-        journal.note_fact(DEFAULT_FOUND, json.dumps(old))
+    reason = f"automation reverts the hold of topic {topic}"
+    note_default_before(journal, old, reason=reason, now_ms=now_ms)
     entry = Change(
-        resource=str(CLUSTER_DEFAULT), topic=topic or None, old=old, new=action.configs,
-        reason=f"automation reverts the hold of topic {topic}", evidence=evidence, began_ms=now_ms,
+        resource=str(CLUSTER_DEFAULT), topic=topic or None, old=old, new=action.configs, reason=reason, evidence=evidence,
+        began_ms=now_ms,
     )  # fmt: skip
     change(admin, journal, CLUSTER_DEFAULT, entry)
     return Outcome(found=default_restored(journal, old))
@@ -227,7 +229,7 @@ def restore_default(
         began_ms=now_ms,
     )  # fmt: skip
     _restored(admin, journal, CLUSTER_DEFAULT, entry, void)
-    journal.note_fact(DEFAULT_FOUND, None)
+    forget_default_before(journal)
     return Outcome()
 
 
@@ -237,11 +239,8 @@ def holds_by_default(memory: Memory) -> bool:
 
 def default_restored(journal: Journal, restore: Configs) -> Configs:
     """What a topic remembers may be the hold that the guard had set for another one."""
-    fact = journal.fact(DEFAULT_FOUND)
-    if fact is None:
-        return restore
-    first = {str(name): value for name, value in json.loads(fact)}
-    return tuple((name, first.get(name)) for name, _ in restore)
+    first = default_before(journal)
+    return restore if first is None else tuple((name, dict(first).get(name)) for name, _ in restore)
 
 
 def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
@@ -328,5 +327,5 @@ def forget_old_changes(journal: Journal, *, now_ms: int) -> None:
     """Never those of what is still in force: what is held, and what a readmission or the cluster default has to give back."""
     held = {topic for topic, kept in journal.topics().items() if kept.memory.hold is not None}
     in_use = {str(temporary.resource) for temporary in temporary_changes(journal)}
-    by_default = {str(CLUSTER_DEFAULT)} if journal.fact(DEFAULT_FOUND) is not None else set()
+    by_default = {str(CLUSTER_DEFAULT)} if default_before(journal) is not None else set()
     journal.forget_changes(before_ms=now_ms - CHANGES_KEPT_MS, topics=held, resources=in_use | by_default)

@@ -13,12 +13,12 @@ from headstone.cluster.admin import Admin
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Memory, TopicSeen
 from headstone.coordination.hold_states import ENDED, state_of
 from headstone.errors import Unfinished
-from headstone.guard.acting.changes import DEFAULT_FOUND, ENDING, default_restored, restore_default
+from headstone.guard.acting.changes import ENDING, default_restored, restore_default
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Change
 from headstone.guard.ledger.overrides import Resource, Void
 from headstone.guard.ledger.readmissions import alone, keep_readmission, open_readmissions
-from headstone.guard.ledger.temporary_changes import forget_change, temporary_changes
+from headstone.guard.ledger.temporary_changes import default_before, forget_change, temporary_changes
 
 GONE = "topic is gone"
 """Outcome of changes that nobody can finish or undo any more."""
@@ -87,7 +87,7 @@ def release_orphaned_default(
     """Held by the cluster default for topics that are gone by now: as it was found. What is told, in words.
 
     `memories` are of all topics that the journal knows; nobody looks at them unless something is held by the default."""
-    if journal.fact(DEFAULT_FOUND) is None:
+    if default_before(journal) is None:
         return []
     if any(memory.default_hold is not None for memory in memories):
         return []

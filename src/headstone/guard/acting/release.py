@@ -15,7 +15,6 @@ from headstone.coordination.hold_states import ENDED, state_of
 from headstone.divergence.kafka_tools import Bootstrap
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting.changes import (
-    DEFAULT_FOUND,
     default_restored,
     holds_by_default,
     restore_default,
@@ -26,7 +25,13 @@ from headstone.guard.ledger import commands
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.overrides import CLUSTER_DEFAULT, Resource, TooLate, Void, own_values
 from headstone.guard.ledger.readmissions import LOCK_SECONDS_MAX, alone
-from headstone.guard.ledger.temporary_changes import TemporaryChange, is_gone, put_back, temporary_changes
+from headstone.guard.ledger.temporary_changes import (
+    TemporaryChange,
+    default_before,
+    is_gone,
+    put_back,
+    temporary_changes,
+)
 from headstone.guard.ledger.topic_identity import still_there
 from headstone.guard.looks.look_age import Clock, grows_old, steady_ms
 
@@ -66,7 +71,7 @@ def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[
     if by_default and set(by_default) <= chosen.keys():
         previous = next(memory.default_hold for name, memory in held.items() if name == by_default[0])
         plan.append(_of_default(admin, default_restored(journal, previous or ())))
-    elif not by_default and not topics and journal.fact(DEFAULT_FOUND) is not None:
+    elif not by_default and not topics and default_before(journal) is not None:
         plan.append(_of_default(admin, default_restored(journal, DEFAULT_HOLD)))
     return plan + [_of_temporary_change(admin, temporary) for temporary in open_changes]
 

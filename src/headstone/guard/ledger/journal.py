@@ -83,7 +83,8 @@ class Journal:
             self._connection.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """For this package, as `rows`. What is written is on the disk when the block has ended."""
         with self._lock:
             try:
                 self._leave_copy()
@@ -102,7 +103,7 @@ class Journal:
             self._connection.close()
             self._connection, self._is_copy = connection, False
 
-    def _rows(self, question: str, *values: object) -> list[tuple[object, ...]]:
+    def rows(self, question: str, *values: object) -> list[tuple[object, ...]]:
         with self._lock:
             try:
                 return self._connection.execute(question, values).fetchall()
@@ -116,11 +117,11 @@ class Journal:
         return self.remembered(topic).memory
 
     def remembered(self, topic: str) -> Remembered:
-        rows = self._rows("SELECT memory, statuses, looked_ms FROM memory WHERE topic = ?", topic)
+        rows = self.rows("SELECT memory, statuses, looked_ms FROM memory WHERE topic = ?", topic)
         return self._remembered(topic, *rows[0]) if rows else Remembered(memory=Memory())
 
     def topics(self) -> dict[str, Remembered]:
-        rows = self._rows("SELECT topic, memory, statuses, looked_ms FROM memory ORDER BY topic")
+        rows = self.rows("SELECT topic, memory, statuses, looked_ms FROM memory ORDER BY topic")
         return {str(topic): self._remembered(str(topic), *rest) for topic, *rest in rows}
 
     def _remembered(self, topic: str, memory: object, statuses: object, looked_ms: object) -> Remembered:
@@ -140,7 +141,7 @@ class Journal:
         self, decided: Mapping[str, Remembered], *, holder: str | None, now_ms: int, looked_ms: int | None = None
     ) -> None:
         """All or nothing, and only while `holder` leads (None: whoever does). looked_ms: of a look at all that is watched."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             if holder is not None:
                 self._check_lease(connection, holder, now_ms)
             connection.executemany(
@@ -159,11 +160,11 @@ class Journal:
         return None if looked is None else int(looked)
 
     def names(self) -> list[str]:
-        return [str(topic) for (topic,) in self._rows("SELECT topic FROM memory ORDER BY topic")]
+        return [str(topic) for (topic,) in self.rows("SELECT topic FROM memory ORDER BY topic")]
 
     def shown(self) -> dict[str, tuple[Status, ...]]:
         """What was decided last of each topic's partitions, without what is remembered of them."""
-        rows = self._rows("SELECT topic, statuses FROM memory ORDER BY topic")
+        rows = self.rows("SELECT topic, statuses FROM memory ORDER BY topic")
         return {str(topic): self._statuses(str(topic), str(statuses)) for topic, statuses in rows}
 
     def _statuses(self, topic: str, text: str) -> tuple[Status, ...]:
@@ -174,7 +175,7 @@ class Journal:
 
     def forget(self, topic: str) -> None:
         """Of a topic that is gone. Its changes stay."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             for table in ("memory", "alarms", "readings", "held_sizes", "released"):
                 connection.execute(f"DELETE FROM {table} WHERE topic = ?", (topic,))
 
@@ -182,7 +183,7 @@ class Journal:
         """On the disk before it is made; the number is for `end`. A guard that is refused tries the same at every look: that is
         one row, with the newest evidence. What is done and undone by others again and again is two: the first, and the rest."""
         wanted = (change.topic, json.dumps(change.old), json.dumps(change.new), change.reason)
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             newest = connection.execute(
                 "SELECT number, outcome, topic, old, new, reason FROM changes WHERE resource = ? ORDER BY number DESC LIMIT 2",
                 (change.resource,),
@@ -205,7 +206,7 @@ class Journal:
 
     def end(self, number: int, outcome: str, *, now_ms: int | None = None) -> None:
         """now_ms None: it ended at once."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 "UPDATE changes SET outcome = ?, ended_ms = coalesce(?, last_ms, began_ms) WHERE number = ?",
                 (outcome, now_ms, number),
@@ -213,13 +214,13 @@ class Journal:
 
     def changes(self, *, topic: str | None = None) -> list[Change]:
         """Oldest first; of one topic, or all."""
-        rows = self._rows(f"{CHANGES} WHERE ?1 IS NULL OR topic = ?1 ORDER BY number", topic)
+        rows = self.rows(f"{CHANGES} WHERE ?1 IS NULL OR topic = ?1 ORDER BY number", topic)
         return [self._change(*row) for row in rows]
 
     def forget_changes(self, *, before_ms: int, topics: Collection[str], resources: Collection[str]) -> None:
         """That ended before then, but for those of these topics and resources."""
         kept = json.dumps(sorted(topics)), json.dumps(sorted(resources))
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 "DELETE FROM changes WHERE ended_ms < ? AND coalesce(topic, '') NOT IN (SELECT value FROM json_each(?)) "
                 "AND resource NOT IN (SELECT value FROM json_each(?))",
@@ -228,7 +229,7 @@ class Journal:
 
     def unfinished(self) -> list[Change]:
         """Begun, and nobody has seen the end: a guard died, or the answer was lost."""
-        return [self._change(*row) for row in self._rows(f"{CHANGES} WHERE outcome IS NULL ORDER BY number")]
+        return [self._change(*row) for row in self.rows(f"{CHANGES} WHERE outcome IS NULL ORDER BY number")]
 
     def _change(self, number: object, *rest: object) -> Change:
         resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome, times, last_ms = rest
@@ -247,7 +248,7 @@ class Journal:
         self, holder: str, *, now_ms: int, lease_ms: int, applies: bool, topics: Collection[str] = ()
     ) -> Lease:  # fmt: skip
         """The lease as it is now: ours, if it was free, expired, ours already, or of a dry run and we act."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             lease = _lease(connection)
             kept = lease is not None and lease.holder == holder and lease.until_ms > now_ms
             free = lease is None or lease.holder == holder or lease.until_ms <= now_ms
@@ -267,7 +268,7 @@ class Journal:
     def renew(self, holder: str, *, now_ms: int, lease_ms: int) -> Lease:
         """Not one that ran out, though nobody took it: whoever stood still for so long must look again. Nothing is written
         while more than half of it is left: who asks before every action would wait for the disk every time."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             self._check_lease(connection, holder, now_ms)
             lease = _lease(connection)
             assert lease is not None
@@ -278,14 +279,14 @@ class Journal:
 
     def stand_down(self, holder: str) -> None:
         """Others need not wait for the lease to expire."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute("DELETE FROM lease WHERE holder = ?", (holder,))
 
     def lease(self) -> Lease | None:
-        return _lease_of(self._rows(LEASE, WATCHED, EPOCH))
+        return _lease_of(self.rows(LEASE, WATCHED, EPOCH))
 
     def check_lease(self, holder: str, *, now_ms: int) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             self._check_lease(connection, holder, now_ms)
 
     def _check_lease(self, connection: sqlite3.Connection, holder: str, now_ms: int) -> None:
@@ -305,7 +306,7 @@ class Journal:
             key: alarm.detail for key, alarm in wanted.items()
         }:
             return
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute("DELETE FROM alarms WHERE topic = ?", (topic,))
             connection.executemany(
                 "INSERT INTO alarms VALUES (?, ?, ?, ?, ?, ?)",
@@ -317,7 +318,7 @@ class Journal:
 
     def alarms(self, topic: str | None = None) -> list[KeptAlarm]:
         """Of one topic, or all."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT topic, kind, partition, broker, detail, first_ms FROM alarms WHERE ?1 IS NULL OR topic = ?1 "
             "ORDER BY topic, kind, partition, broker", topic,
         )  # fmt: skip
@@ -330,14 +331,14 @@ class Journal:
         ]  # fmt: skip
 
     def note_reading(self, topic: str, reading: Reading) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO readings VALUES (?, ?, ?, ?, ?, ?)",
                 (topic, reading.partition, reading.broker, str(reading.verdict or ""), reading.read_ms, reading.detail),
             )
 
     def readings(self, topic: str) -> list[Reading]:
-        rows = self._rows("SELECT partition, broker, verdict, read_ms, detail FROM readings WHERE topic = ?", topic)
+        rows = self.rows("SELECT partition, broker, verdict, read_ms, detail FROM readings WHERE topic = ?", topic)
         return [
             Reading(
                 partition=int(str(partition)), broker=int(str(broker)), verdict=Verdict(str(verdict)) if verdict else None,
@@ -348,42 +349,42 @@ class Journal:
 
     def note_sizes(self, topic: str, sizes_bytes: Mapping[int, int]) -> None:
         """By broker, once it is held; the first word of each broker counts until the topic is released."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO held_sizes VALUES (?, ?, ?)",
                 [(topic, broker, size) for broker, size in sizes_bytes.items()],
             )
 
     def forget_sizes(self, topic: str) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute("DELETE FROM held_sizes WHERE topic = ?", (topic,))
 
     def sizes(self) -> dict[str, dict[int, int]]:
         """By topic and broker."""
         sizes: dict[str, dict[int, int]] = {}
-        for topic, broker, size in self._rows("SELECT topic, broker, bytes FROM held_sizes"):
+        for topic, broker, size in self.rows("SELECT topic, broker, bytes FROM held_sizes"):
             sizes.setdefault(str(topic), {})[int(str(broker))] = int(str(size))
         return sizes
 
     def note_released(self, topic: str, *, now_ms: int) -> None:
         """A person released it: the guard leaves it alone until everybody is back."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO released VALUES (?, ?)", (topic, now_ms))
 
     def released(self) -> dict[str, int]:
-        return {str(topic): int(str(ms)) for topic, ms in self._rows("SELECT topic, released_ms FROM released")}
+        return {str(topic): int(str(ms)) for topic, ms in self.rows("SELECT topic, released_ms FROM released")}
 
     def forget_released(self, topic: str) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute("DELETE FROM released WHERE topic = ?", (topic,))
 
     def fact(self, name: str) -> str | None:
-        rows = self._rows("SELECT value FROM facts WHERE name = ?", name)
+        rows = self.rows("SELECT value FROM facts WHERE name = ?", name)
         return str(rows[0][0]) if rows else None
 
     def note_fact(self, name: str, value: str | None) -> None:
         """None: it is no longer so."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute("DELETE FROM facts WHERE name = ?", (name,))
             if value is not None:
                 connection.execute("INSERT INTO facts VALUES (?, ?)", (name, value))

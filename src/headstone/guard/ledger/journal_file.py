@@ -16,7 +16,7 @@ from headstone.errors import Unfinished, UsageError
 from headstone.log.directory import refuse_broker_directory
 from headstone.storage.durable import make_directories
 
-VERSION = 2
+VERSION = 3
 SUFFIX = ".sqlite"
 WRITE_AHEAD = "-wal"
 MAGIC, FORMAT_AT, ROLLBACK_FORMAT = b"SQLite format 3\0", 18, b"\1\1"
@@ -42,6 +42,21 @@ CREATE TABLE readings (
 );
 CREATE TABLE held_sizes (topic TEXT NOT NULL, broker INTEGER NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (topic, broker));
 CREATE TABLE released (topic TEXT PRIMARY KEY, released_ms INTEGER NOT NULL);
+CREATE TABLE temporary_changes (
+    number INTEGER NOT NULL, setting TEXT NOT NULL, topic TEXT, topic_id TEXT, broker INTEGER, old TEXT, new TEXT,
+    reason TEXT NOT NULL, began_ms INTEGER NOT NULL, UNIQUE (number, setting)
+);
+CREATE TABLE readmissions (
+    topic TEXT NOT NULL, partition INTEGER NOT NULL, broker INTEGER NOT NULL, replicas TEXT NOT NULL, expelled INTEGER NOT NULL,
+    was_away INTEGER NOT NULL, verified INTEGER NOT NULL, tries INTEGER NOT NULL, began_ms INTEGER NOT NULL, topic_id TEXT,
+    by_guard INTEGER NOT NULL, added_ms INTEGER NOT NULL, UNIQUE (topic, partition, broker)
+);
+CREATE TABLE longest_outage (
+    one INTEGER PRIMARY KEY CHECK (one = 1), topic TEXT NOT NULL, broker INTEGER NOT NULL, from_ms INTEGER NOT NULL,
+    until_ms INTEGER NOT NULL
+);
+CREATE TABLE absent (topic TEXT PRIMARY KEY, since_ms INTEGER NOT NULL);
+CREATE TABLE failing (what TEXT PRIMARY KEY, looks INTEGER NOT NULL, since_ms INTEGER NOT NULL);
 """
 
 

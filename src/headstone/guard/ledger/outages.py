@@ -1,21 +1,16 @@
 """Outages that the guard has seen: how long a replica was away, from when it last had everything until it was back.
 
-The longest that ended is a fact of the journal, one per cluster; those that last are in its memories. What an outage says
+The longest that ended is in the journal, one per cluster; those that last are in its memories. What an outage says
 about settings is `check/rules.py`'s. Asks nobody.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from headstone.coordination.guard_values import Away, Memory
-from headstone.guard.ledger.encoding import plain, value_of
 from headstone.guard.ledger.journal import Journal
-
-LONGEST = "longest outage"
-"""Fact of the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +58,17 @@ def note_longest(journal: Journal, outages: Iterable[Outage]) -> None:
     longest = max(outages, key=lambda outage: outage.span_ms, default=None)
     noted = longest_noted(journal) if longest is not None else None
     if longest is not None and (noted is None or noted.span_ms < longest.span_ms):
-        journal.note_fact(LONGEST, json.dumps(plain(longest)))
+        with journal.transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO longest_outage VALUES (1, ?, ?, ?, ?)",
+                (longest.topic, longest.broker, longest.from_ms, longest.until_ms),
+            )
 
 
 def longest_noted(journal: Journal) -> Outage | None:
-    text = journal.fact(LONGEST)
-    return None if text is None else value_of(Outage, json.loads(text))
+    for topic, broker, from_ms, until_ms in journal.rows("SELECT topic, broker, from_ms, until_ms FROM longest_outage"):
+        return Outage(topic=str(topic), broker=int(str(broker)), from_ms=int(str(from_ms)), until_ms=int(str(until_ms)))
+    return None
 
 
 def longest_known(journal: Journal, *, now_ms: int) -> Outage | None:

@@ -6,38 +6,57 @@ Whoever dies leaves them as they are, and the next run goes on. Asks no broker.
 from __future__ import annotations
 
 import fcntl
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 from headstone.errors import Unfinished
-from headstone.guard.ledger.encoding import plain, value_of
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Readmission
 
-READMISSIONS = "readmissions"
-"""Fact of the journal."""
+COLUMNS = (
+    "topic", "partition", "broker", "replicas", "expelled", "was_away", "verified", "tries", "began_ms", "topic_id", "by_guard",
+    "added_ms",
+)  # fmt: skip
+"""Of the table, in the order of `_row`."""
 LOCK_SUFFIX = ".readmit"
 LOCK_SECONDS_MAX, PAUSE_SECONDS = 60.0, 0.2
 """A person waits so long for the guard's own step."""
 
 
 def open_readmissions(journal: Journal) -> list[Readmission]:
-    """In the order in which they were begun."""
-    return [value_of(Readmission, item) for item in json.loads(journal.fact(READMISSIONS) or "[]")]
+    """The one that was kept last comes last."""
+    rows = journal.rows(f"SELECT {', '.join(COLUMNS)} FROM readmissions ORDER BY rowid")
+    return [_readmission(*row) for row in rows]
+
+
+def _readmission(
+    topic: Any, partition: Any, broker: Any, replicas: Any, expelled: Any, was_away: Any, verified: Any, tries: Any,
+    began_ms: Any, topic_id: Any, by_guard: Any, added_ms: Any,
+) -> Readmission:  # fmt: skip
+    return Readmission(
+        topic=topic, partition=partition, broker=broker, order=tuple(int(each) for each in replicas.split(",") if each),
+        expelled=bool(expelled), was_away=bool(was_away), verified=bool(verified), tries=tries, began_ms=began_ms,
+        topic_id=topic_id, by_guard=bool(by_guard), added_ms=added_ms,
+    )  # fmt: skip
+
+
+def _row(kept: Readmission) -> tuple[object, ...]:
+    return (
+        kept.topic, kept.partition, kept.broker, ",".join(map(str, kept.order)), kept.expelled, kept.was_away, kept.verified,
+        kept.tries, kept.began_ms, kept.topic_id, kept.by_guard, kept.added_ms,
+    )  # fmt: skip
 
 
 def keep_readmission(journal: Journal, kept: Readmission, *, over: bool = False) -> None:
     """On the disk when it returns."""
-    unchanged = [
-        readmission
-        for readmission in open_readmissions(journal)
-        if (readmission.topic_partition, readmission.broker) != (kept.topic_partition, kept.broker)
-    ]
-    remaining = unchanged if over else [*unchanged, kept]
-    journal.note_fact(READMISSIONS, json.dumps([plain(each) for each in remaining]) if remaining else None)
+    with journal.transaction() as connection:
+        own = kept.topic, kept.partition, kept.broker
+        connection.execute("DELETE FROM readmissions WHERE topic = ? AND partition = ? AND broker = ?", own)
+        if not over:
+            marks = ", ".join("?" * len(COLUMNS))
+            connection.execute(f"INSERT INTO readmissions ({', '.join(COLUMNS)}) VALUES ({marks})", _row(kept))
 
 
 class Busy(Unfinished):

@@ -1,28 +1,26 @@
-"""Settings that a readmission changes for a while: a hold of the topic, a limit for the copy. Put back exactly as found.
+"""The ledger of settings that are changed for a while: a readmission's hold of its topic and limit for the copy, and the
+cluster's default that holds all topics. Put back exactly as found.
 
 What was found is in the journal before it is changed, so that the next run of a killed one puts it back. What somebody else has
-changed meanwhile is theirs, and stays. Which settings, and when, is decided elsewhere.
+changed meanwhile is theirs, and stays. Which settings, and when, is decided elsewhere; what became of a change is told by the
+journal's `changes`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import sqlite3
 from dataclasses import dataclass, replace
 
 from headstone.cluster.admin import Admin
-from headstone.coordination.guard_values import HOLD, Configs
+from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Configs
 from headstone.coordination.hold_states import STANDING, state_of
-from headstone.guard.ledger.encoding import plain, value_of
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Change
-from headstone.guard.ledger.overrides import Resource, Void, change, never, own_values
+from headstone.guard.ledger.overrides import CLUSTER_DEFAULT, Resource, Void, change, never, own_values
 from headstone.guard.ledger.topic_identity import still_there
 from headstone.log.topic_partition import TopicPartition
 from headstone.units import size
 
-TEMPORARY_CHANGES = "settings of readmissions to put back"
-"""Fact of the journal."""
 THROTTLED, RATE = "follower.replication.throttled.replicas", "follower.replication.throttled.rate"
 """Of the topic, and of the broker that copies. Only the one that copies is limited: leaders serve nobody else by it."""
 EVERYBODY = "*"
@@ -30,13 +28,17 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporaryChange:
-    """Of a topic, or of one broker. `old`: its own overrides before; a value of None: there was none."""
+    """Of a topic, of one broker, or of the cluster's default (neither). `old`: its own overrides before; a value of None:
+    there was none. `number` is its own in the journal, once it is there."""
 
     topic: str | None = None
     broker: int | None = None
     old: Configs
     new: Configs
     topic_id: str | None = None
+    reason: str = ""
+    began_ms: int = 0
+    number: int = 0
 
     @property
     def resource(self) -> Resource:
@@ -44,11 +46,75 @@ class TemporaryChange:
 
 
 def temporary_changes(journal: Journal) -> list[TemporaryChange]:
-    return [value_of(TemporaryChange, item) for item in json.loads(journal.fact(TEMPORARY_CHANGES) or "[]")]
+    """Of readmissions, in the order in which they were begun."""
+    return [kept for kept in _open_changes(journal) if kept.resource != CLUSTER_DEFAULT]
 
 
-def _keep(journal: Journal, kept: Sequence[TemporaryChange]) -> None:
-    journal.note_fact(TEMPORARY_CHANGES, json.dumps([plain(temporary) for temporary in kept]) if kept else None)
+def default_before(journal: Journal) -> Configs | None:
+    """What all topics that are held by the cluster's default go back to; None: nothing is held by it."""
+    return next((kept.old for kept in _open_changes(journal) if kept.resource == CLUSTER_DEFAULT), None)
+
+
+def note_default_before(journal: Journal, previous: Configs, *, reason: str, now_ms: int) -> None:
+    """Before the default is changed. What was found the first time is what goes back."""
+    if default_before(journal) is None:
+        keep_change(journal, TemporaryChange(old=previous, new=DEFAULT_HOLD, reason=reason, began_ms=now_ms))
+
+
+def forget_default_before(journal: Journal) -> None:
+    with journal.transaction() as connection:
+        connection.execute("DELETE FROM temporary_changes WHERE topic IS NULL AND broker IS NULL")
+
+
+def _open_changes(journal: Journal) -> list[TemporaryChange]:
+    rows = journal.rows(
+        "SELECT number, setting, old, new, topic, topic_id, broker, reason, began_ms FROM temporary_changes "
+        "ORDER BY number, rowid"
+    )
+    changes: dict[int, TemporaryChange] = {}
+    for number, setting, old, new, topic, topic_id, broker, reason, began_ms in rows:
+        kept = changes.get(int(str(number))) or TemporaryChange(
+            number=int(str(number)), topic=_text(topic), topic_id=_text(topic_id),
+            broker=None if broker is None else int(str(broker)), old=(), new=(), reason=str(reason),
+            began_ms=int(str(began_ms)),
+        )  # fmt: skip
+        changes[kept.number] = replace(
+            kept, old=(*kept.old, (str(setting), _text(old))), new=(*kept.new, (str(setting), _text(new)))
+        )
+    return list(changes.values())
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def keep_change(journal: Journal, temporary: TemporaryChange) -> None:
+    """Before it is made: on the disk when it returns."""
+    with journal.transaction() as connection:
+        (number,) = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM temporary_changes").fetchone()
+        _insert(connection, replace(temporary, number=number))
+
+
+def _insert(connection: sqlite3.Connection, kept: TemporaryChange) -> None:
+    old = dict(kept.old)
+    connection.executemany(
+        "INSERT INTO temporary_changes (number, setting, old, new, topic, topic_id, broker, reason, began_ms) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                kept.number,
+                name,
+                old.get(name),
+                value,
+                kept.topic,
+                kept.topic_id,
+                kept.broker,
+                kept.reason,
+                kept.began_ms,
+            )
+            for name, value in kept.new
+        ],
+    )
 
 
 def hold_for_a_while(admin: Admin, journal: Journal, topic: str, *, reason: str, evidence: str, now_ms: int) -> None:
@@ -95,19 +161,24 @@ def _change_for_now(
     """However often a setting is changed, its first old value is what goes back."""
     if temporary.topic is not None:
         temporary = replace(temporary, topic_id=admin.describe([temporary.topic]).topic_ids.get(temporary.topic))
-    open_changes = temporary_changes(journal)
-    same = [
-        other
-        for other in open_changes
-        if other.resource == temporary.resource
-        and other.topic_id == temporary.topic_id
-        and _names(other) == _names(temporary)
-    ]
-    if same:
-        first = replace(temporary, old=same[0].old)
-        _keep(journal, [first if other == same[0] else other for other in open_changes])
+    same = next(
+        (
+            kept
+            for kept in temporary_changes(journal)
+            if kept.resource == temporary.resource
+            and kept.topic_id == temporary.topic_id
+            and _names(kept) == _names(temporary)
+        ),
+        None,
+    )
+    if same is None:
+        keep_change(journal, replace(temporary, reason=reason, began_ms=now_ms))
     else:
-        _keep(journal, [*open_changes, temporary])
+        with journal.transaction() as connection:
+            connection.executemany(
+                "UPDATE temporary_changes SET new = ? WHERE number = ? AND setting = ?",
+                [(value, same.number, name) for name, value in temporary.new],
+            )
     _changed(admin, journal, temporary, temporary.old, temporary.new, reason, evidence, now_ms, never)
 
 
@@ -163,7 +234,8 @@ def is_gone(admin: Admin, temporary: TemporaryChange) -> bool:
 
 def forget_change(journal: Journal, temporary: TemporaryChange) -> None:
     """Of a topic that is gone: there is nothing to put back."""
-    _keep(journal, [other for other in temporary_changes(journal) if other != temporary])
+    with journal.transaction() as connection:
+        connection.execute("DELETE FROM temporary_changes WHERE number = ?", (temporary.number,))
 
 
 def _changed(

@@ -6,16 +6,13 @@ becomes of a topic that is gone is `acting/deleted_topics.py`'s.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from headstone.cluster.admin import Admin
 from headstone.coordination.guard_values import TopicSeen
+from headstone.guard.ledger.counts import absent_since, keep_absent
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.topic_identity import still_there
-
-ABSENT = "topics that the cluster does not know"
-"""Fact of the journal: by topic, since which look. In the journal, so that it counts for guards of one look too."""
 
 
 class Departures:
@@ -33,10 +30,10 @@ class Departures:
 
     def gone(self, unknown: Sequence[str], asked_ms: int) -> tuple[str, ...]:
         """Those that were unknown at looks so far apart that no answer was an old one."""
-        absent_since: dict[str, int] = json.loads(self._journal.fact(ABSENT) or "{}")
-        absent = {topic: absent_since.get(topic, asked_ms) for topic in unknown}
-        if absent != absent_since:
-            self._journal.note_fact(ABSENT, json.dumps(absent) if absent else None)
+        before = absent_since(self._journal)
+        absent = {topic: before.get(topic, asked_ms) for topic in unknown}
+        if absent != before:
+            keep_absent(self._journal, absent)
         return tuple(topic for topic, since_ms in absent.items() if asked_ms - since_ms > self._age_ms)
 
     def note(self, topic_id: str | None, now_ms: int) -> None:

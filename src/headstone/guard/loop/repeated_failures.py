@@ -6,15 +6,12 @@ one look counts too. A missing permission does not pass by itself: that is an al
 
 from __future__ import annotations
 
-import json
-
+from headstone.guard.ledger.counts import failing, forget_failing, keep_failing
 from headstone.guard.ledger.journal import Journal
 
 LOOKS_MIN = 3
 LASTING_MS = 60_000
 """So many looks in a row; or two, where so long lies between them."""
-FAILS = "what fails, at how many looks and since when"
-"""Fact of the journal."""
 
 
 class Lasting:
@@ -23,21 +20,12 @@ class Lasting:
 
     def since_ms(self, what: str, *, fails: bool, now_ms: int) -> int | None:
         """When it began, if it has failed for long enough to be told; called once at each look that shows whether it fails."""
-        counts = self._known()
-        looks, first_ms = counts.get(what, (0, now_ms))
+        counted = failing(self._journal, what)
         if not fails:
-            if what in counts:
-                del counts[what]
-                self._keep(counts)
+            if counted is not None:
+                forget_failing(self._journal, what)
             return None
-        counts[what] = (looks + 1, first_ms)
-        self._keep(counts)
+        looks, first_ms = counted or (0, now_ms)
+        keep_failing(self._journal, what, looks + 1, first_ms)
         lasts = looks + 1 >= LOOKS_MIN or (looks > 0 and now_ms - first_ms >= LASTING_MS)
         return first_ms if lasts else None
-
-    def _known(self) -> dict[str, tuple[int, int]]:
-        text = self._journal.fact(FAILS)
-        return {} if text is None else {str(what): (int(n), int(ms)) for what, (n, ms) in json.loads(text).items()}
-
-    def _keep(self, counts: dict[str, tuple[int, int]]) -> None:
-        self._journal.note_fact(FAILS, json.dumps(counts) if counts else None)
