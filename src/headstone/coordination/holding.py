@@ -18,12 +18,14 @@ from headstone.coordination.absences import (
 from headstone.coordination.danger import Danger, Margins
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
+    HOLD,
     Action,
     Alarm,
     AlarmKind,
     Allowed,
     AskBrokers,
     Away,
+    Configs,
     EndPasses,
     Hold,
     HoldByDefault,
@@ -31,6 +33,16 @@ from headstone.coordination.guard_values import (
     TopicSeen,
 )
 from headstone.coordination.hold_states import Reason, asked_by_default, move
+
+
+def with_found(memory: Memory, present: Configs) -> Memory:
+    """Somebody may have changed an override since the look: what stands just before the hold is what is put back."""
+    hold = memory.hold
+    if hold is None or hold.seen_ms is not None:
+        return memory
+    held, previous = dict(HOLD), dict(hold.found)
+    actual = tuple((name, previous.get(name) if value == held[name] else value) for name, value in present)
+    return replace(memory, hold=replace(hold, found=actual))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

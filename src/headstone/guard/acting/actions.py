@@ -142,11 +142,8 @@ class Actions:
             tries = self._end_tries.pop(topic, 0)
             if outcome.why is not None:
                 self._end_tries[topic] = tries + 1
-        if isinstance(action, SetHold):
-            # What it found just before is on the disk only: remembered as it was decided, it would be overwritten there.
-            self._recollection.drop(topic)
-            if outcome.why is None:
-                self._accepted_ms[topic] = self._clock()
+        if isinstance(action, SetHold) and outcome.why is None:
+            self._accepted_ms[topic] = self._clock()
         if isinstance(action, HoldByDefault) and outcome.why is None:
             self.default_accepted_ms = self._clock()
         return outcome
@@ -168,7 +165,7 @@ class Actions:
         other_topics = None if shared.by_default is None else shared.by_default - {topic}
         outcome = carry_out(
             action, self._admin, self._journal, now_ms=now_ms, topic=topic, evidence=text, other_topics=other_topics,
-            void=lambda: void() or self._clock() >= lease.until_ms,
+            void=lambda: void() or self._clock() >= lease.until_ms, recollection=self._recollection,
         )  # fmt: skip
         self.failed += outcome.why is not None
         return outcome

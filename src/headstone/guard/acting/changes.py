@@ -36,6 +36,7 @@ from headstone.errors import Unfinished
 from headstone.guard.acting.outcomes import Outcome
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Change
+from headstone.guard.ledger.memory import Recollection
 from headstone.guard.ledger.overrides import (
     CLUSTER_DEFAULT,
     DONE,
@@ -68,13 +69,14 @@ SEEN_EVERY_SECONDS = 0.2
 
 def carry_out(
     action: Action, admin: Admin, journal: Journal, *, now_ms: int, topic: str = "", evidence: str = "",
-    other_topics: Collection[str] | None = None, void: Void = never,
+    other_topics: Collection[str] | None = None, void: Void = never, recollection: Recollection | None = None,
 ) -> Outcome:  # fmt: skip
     """One action. `topic` is what a hold by the cluster default is for, `others` are those that need it besides, which a
     release of it must know. `void`: of a release. What is refused is told, not raised; what comes too late is not needed, for
     the next look decides anew."""
     try:
-        return _carry_out(action, admin, journal, now_ms, topic, evidence, other_topics, void)
+        memories = recollection or Recollection(journal)
+        return _carry_out(action, admin, journal, memories, now_ms, topic, evidence, other_topics, void)
     except TooLate:
         return Outcome(needed=False)
     except (NoAnswer, MayHaveArrived) as error:
@@ -84,12 +86,12 @@ def carry_out(
 
 
 def _carry_out(
-    action: Action, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str,
+    action: Action, admin: Admin, journal: Journal, memories: Recollection, now_ms: int, topic: str, evidence: str,
     other_topics: Collection[str] | None, void: Void,
 ) -> Outcome:  # fmt: skip
     match action:
         case SetHold():
-            return _set_hold(action, admin, journal, now_ms, evidence)
+            return _set_hold(action, admin, journal, memories, now_ms, evidence)
         case EndPasses():
             return _end_passes(action, admin, journal, now_ms, evidence)
         case Release():
@@ -104,31 +106,19 @@ def _carry_out(
     assert_never(action)
 
 
-def _set_hold(action: SetHold, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
+def _set_hold(
+    action: SetHold, admin: Admin, journal: Journal, memories: Recollection, now_ms: int, evidence: str
+) -> Outcome:
     resource = Resource(topic=action.topic)
-    refuse_another(admin, action.topic, journal.memory(action.topic).topic_id)
+    refuse_another(admin, action.topic, memories.memory(action.topic).topic_id)
     old = own_values(admin, resource, [name for name, _ in HOLD])
-    previous = _correct_found(journal, action.topic, old)
+    previous = memories.note_found(action.topic, old)
     entry = Change(
         resource=str(resource), topic=action.topic, old=old, new=action.configs, reason=action.reason, evidence=evidence,
         began_ms=now_ms,
     )  # fmt: skip
     change(admin, journal, resource, entry)
     return Outcome(found=previous)
-
-
-def _correct_found(journal: Journal, topic: str, old: Configs) -> Configs:
-    """Somebody may have changed an override since the look: what stands just before the hold is what is put back."""
-    memory = journal.memory(topic)
-    if memory.hold is None:
-        return old
-    if memory.hold.seen_ms is not None:
-        return memory.hold.found
-    held, previous = dict(HOLD), dict(memory.hold.found)
-    actual = tuple((name, previous.get(name) if value == held[name] else value) for name, value in old)
-    if actual != memory.hold.found:
-        journal.remember(topic, replace(memory, hold=replace(memory.hold, found=actual)))
-    return actual
 
 
 def topic_bytes(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> dict[str, dict[int, int]]:

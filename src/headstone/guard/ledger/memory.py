@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headstone.coordination.guard_values import Memory, TopicSeen, Verdict
+from headstone.coordination.guard_values import Configs, Memory, TopicSeen, Verdict
 from headstone.coordination.guarding import REREAD_MS
+from headstone.coordination.holding import with_found
 from headstone.errors import HeadstoneError
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Reading, Remembered
@@ -40,6 +41,16 @@ class Recollection:
             return self.memory(topic)
         except HeadstoneError:
             return memories.get(topic, Memory())
+
+    def note_found(self, topic: str, present: Configs) -> Configs:
+        """Just before it is held: on the disk when it returns. What goes back once the hold is over."""
+        memory = self.memory(topic)
+        corrected = with_found(memory, present)
+        if corrected != memory:
+            self._journal.remember(topic, corrected)
+            self._newest[topic] = corrected
+            self._written.pop(topic, None)
+        return present if corrected.hold is None else corrected.hold.found
 
     def forget(self) -> None:
         self._newest.clear()
