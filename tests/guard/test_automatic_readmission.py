@@ -11,8 +11,9 @@ from headstone.cluster.admin import Check, MayHaveArrived
 from headstone.cluster.questions import Reassignment
 from headstone.cluster.refusals import NoAnswer
 from headstone.coordination.guard_values import HOLD, RATIO, AlarmKind, Allowed, State, Verdict
+from headstone.coordination.readmission import Readmission
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Reading, Readmission
+from headstone.guard.ledger.journal_values import Reading
 from headstone.guard.ledger.readmissions import alone, keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, hold_for_a_while, temporary_changes
 from headstone.guard.loop.alarms import REFUSED, UNANSWERED

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, RATIO, Allowed, Memory, SetHold, State, Verdict
+from headstone.coordination.readmission import Readmission
 from headstone.guard.acting.changes import BACKOFF, ENDING, carry_out
 from headstone.guard.acting.deleted_topics import GONE, PURGE_MS
 from headstone.guard.acting.release import carry_out_release, plan_release
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Change, Reading, Readmission
+from headstone.guard.ledger.journal_values import Change, Reading
 from headstone.guard.ledger.overrides import CLUSTER_DEFAULT, never
 from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import hold_for_a_while, put_back, temporary_changes

@@ -11,11 +11,12 @@ import pytest
 
 from headstone.coordination.danger import CommittedEnd, Retention
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Away, Complete, Hold, Memory, State, Status, Verdict
+from headstone.coordination.readmission import Readmission
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.ledger.encoding import NotAMemory, memory_json, memory_of
 from headstone.guard.ledger.journal import Journal, LeaseLost
 from headstone.guard.ledger.journal_file import usual_journal
-from headstone.guard.ledger.journal_values import Change, KeptAlarm, Lease, Reading, Readmission, Remembered
+from headstone.guard.ledger.journal_values import Change, KeptAlarm, Lease, Reading, Remembered
 from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import (
     TemporaryChange,

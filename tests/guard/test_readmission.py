@@ -8,8 +8,9 @@ import pytest
 
 from headstone.cluster.questions import Reassignment
 from headstone.coordination.guard_values import HOLD, Hold, Memory, Verdict
+from headstone.coordination.readmission import Readmission
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Readmission, Remembered
+from headstone.guard.ledger.journal_values import Remembered
 from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import RATE, hold_for_a_while, temporary_changes, throttle_copy
 from headstone.guard.readmission.driver import Ended, Means, Readmitted, readmit

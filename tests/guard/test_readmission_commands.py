@@ -8,14 +8,14 @@ from pathlib import Path
 
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, Hold, Memory
+from headstone.coordination.readmission import PartitionNow, Readmission
 from headstone.divergence.kafka_tools import Address, config_remarks
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Readmission, Remembered
+from headstone.guard.ledger.journal_values import Remembered
 from headstone.guard.ledger.readmissions import keep_readmission
 from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, hold_for_a_while, throttle_copy
 from headstone.guard.readmission.commands import Found, Settings, readmission_commands
 from headstone.guard.readmission.plan import Limits, Wanted, plan
-from headstone.guard.readmission.steps import PartitionNow
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.world import ClusterTwin, Topic
 

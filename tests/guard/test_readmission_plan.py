@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headstone.coordination.guard_values import Verdict
-from headstone.guard.ledger.journal_values import Readmission
+from headstone.coordination.readmission import PartitionNow, Readmission
 from headstone.guard.readmission.plan import ReadmissionPlan, Wanted, no_source
-from headstone.guard.readmission.steps import PartitionNow
 from headstone.guard.verification.verdicts import Judged
 from headstone.log.topic_partition import TopicPartition
 

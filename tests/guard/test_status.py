@@ -12,10 +12,11 @@ from headstone.cli.guard_watch import status_lines
 from headstone.cli.output import Output
 from headstone.cluster.admin import MayHaveArrived
 from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO, AlarmKind, Allowed, State, Status
+from headstone.coordination.readmission import Readmission
 from headstone.errors import UsageError
 from headstone.guard.acting.release import Undo, carry_out_release, plan_release
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import KeptAlarm, Readmission
+from headstone.guard.ledger.journal_values import KeptAlarm
 from headstone.guard.ledger.readmissions import keep_readmission
 from headstone.guard.ledger.temporary_changes import hold_for_a_while, temporary_changes, throttle_copy
 from headstone.guard.monitoring.current_status import ask_status, journal_status

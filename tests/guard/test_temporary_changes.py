@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from headstone.coordination.guard_values import HOLD, LAG_MIN
+from headstone.coordination.readmission import Readmission
 from headstone.errors import Unfinished
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Readmission
 from headstone.guard.ledger.overrides import never
 from headstone.guard.ledger.readmissions import Busy, alone, keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import (

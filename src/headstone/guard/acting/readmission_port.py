@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headstone.coordination.guard_values import AddAgain, Expel
-from headstone.guard.ledger.journal_values import Readmission
+from headstone.coordination.readmission import Readmission
 from headstone.guard.ledger.overrides import Void
 
 

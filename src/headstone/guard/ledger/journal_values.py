@@ -1,4 +1,4 @@
-"""What a journal keeps, as values: changes, alarms, readings, readmissions, who leads, what is remembered of a topic.
+"""What a journal keeps, as values: changes, alarms, readings, who leads, what is remembered of a topic.
 
 No file and no SQL: those are `journal.py`'s.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headstone.coordination.guard_values import Configs, Memory, Status, Verdict
-from headstone.log.topic_partition import TopicPartition
 
 BEGUN = None
 """Outcome of a change whose end nobody has seen: it was carried out, or not."""
@@ -58,37 +57,6 @@ class Reading:
     verdict: Verdict | None
     read_ms: int
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readmission:
-    """What must outlive the process. `order` are the replicas as they were assigned before."""
-
-    topic: str
-    partition: int
-    broker: int
-    order: tuple[int, ...]
-    expelled: bool = False
-    """It was seen out of the assignment since: whatever it has now is a new copy."""
-    was_away: bool = False
-    """When it was taken out: its broker keeps the old folder, under another name."""
-    verified: bool = False
-    tries: int = 0
-    began_ms: int = 0
-    topic_id: str | None = None
-    by_guard: bool = False
-    """Begun by the guard itself, which goes on with it at each look."""
-    added_ms: int = 0
-    """When it was added again: an earlier reading is of the old copy. 0: it was not, since it was last taken out."""
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def copies(self) -> bool:
-        """It was added again, and is not known to be right. One that was expelled and is away copies nothing yet."""
-        return self.expelled and self.added_ms > 0 and not self.verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+from headstone.coordination.readmission import Readmission
 from headstone.errors import Unfinished
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Readmission
 
 COLUMNS = (
     "topic", "partition", "broker", "replicas", "expelled", "was_away", "verified", "tries", "began_ms", "topic_id", "by_guard",

@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headstone.cluster.refusals import NoAnswer
+from headstone.coordination import readmission as steps
 from headstone.coordination.guard_values import AddAgain, Expel, Verdict
+from headstone.coordination.readmission import Readmission, Step
 from headstone.errors import Unfinished
 from headstone.guard.acting.readmission_port import Stuck
-from headstone.guard.ledger.journal_values import Readmission
 from headstone.guard.ledger.overrides import Void, never
 from headstone.guard.ledger.readmissions import Busy, alone, keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import temporary_changes
-from headstone.guard.readmission import steps
 from headstone.guard.readmission.driver import Course, Ended, Means, advance, forget_gone, put_back_changes
 from headstone.guard.readmission.plan import ReadmissionPlan
-from headstone.guard.readmission.steps import Step
 from headstone.guard.verification.verdicts import Judged
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition

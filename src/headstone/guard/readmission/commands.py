@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headstone.coordination.guard_values import HOLD, Configs
+from headstone.coordination.readmission import PartitionNow, Readmission
 from headstone.divergence.kafka_tools import (
     Bootstrap,
     address,
@@ -23,9 +24,7 @@ from headstone.divergence.kafka_tools import (
     reassign,
 )
 from headstone.guard.ledger import commands
-from headstone.guard.ledger.journal_values import Readmission
 from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, with_replica
-from headstone.guard.readmission.steps import PartitionNow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,27 @@ from headstone import units
 from headstone.cluster.admin import Admin, MayHaveArrived
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import Verdict
+from headstone.coordination.readmission import (
+    Add,
+    BrokerAway,
+    Elect,
+    Finished,
+    HoldTopic,
+    Note,
+    PartitionNow,
+    Read,
+    Readmission,
+    RemoveReplica,
+    Reorder,
+    Step,
+    Stop,
+    Throttle,
+    Wait,
+    next_step,
+)
 from headstone.errors import Unfinished
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Change, Reading, Readmission
+from headstone.guard.ledger.journal_values import Change, Reading
 from headstone.guard.ledger.overrides import TooLate, Void, journaled, never, refuse_late
 from headstone.guard.ledger.readmissions import LOCK_SECONDS_MAX, alone, keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import (
@@ -44,23 +62,6 @@ from headstone.guard.readmission.plan import (
     Tell,
     partition_now,
     refreshed,
-)
-from headstone.guard.readmission.steps import (
-    Add,
-    BrokerAway,
-    Elect,
-    Finished,
-    HoldTopic,
-    Note,
-    PartitionNow,
-    Read,
-    RemoveReplica,
-    Reorder,
-    Step,
-    Stop,
-    Throttle,
-    Wait,
-    next_step,
 )
 from headstone.guard.verification.verdicts import Judged, read_replicas
 from headstone.log.shown import visible

@@ -16,18 +16,17 @@ from headstone.cluster.connection import Connection
 from headstone.cluster.defaults import BYTES_PER_SECOND
 from headstone.cluster.wire import ClusterState
 from headstone.coordination.guard_values import HOLD, Verdict
+from headstone.coordination.readmission import PartitionNow, Readmission, refusals
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.defaults import PARTITIONS_AT_ONCE
 from headstone.guard.ledger.commands import address_of
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Readmission
 from headstone.guard.ledger.overrides import Resource, own_values
 from headstone.guard.ledger.readmissions import open_readmissions
 from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, is_counted_on, temporary_changes, values_before
 from headstone.guard.ledger.topic_identity import still_there
 from headstone.guard.readmission.candidates import suspects
 from headstone.guard.readmission.commands import Found, Settings, readmission_commands
-from headstone.guard.readmission.steps import PartitionNow, refusals
 from headstone.guard.verification.verdicts import Judged, read_replicas
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition

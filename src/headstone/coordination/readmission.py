@@ -11,11 +11,41 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headstone.coordination.guard_values import Verdict
-from headstone.guard.ledger.journal_values import Readmission
 from headstone.log.topic_partition import TopicPartition
 
 TRIES_MAX = 2
 """A fresh copy that is wrong again is not this replica's fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readmission:
+    """What must outlive the process. `order` are the replicas as they were assigned before."""
+
+    topic: str
+    partition: int
+    broker: int
+    order: tuple[int, ...]
+    expelled: bool = False
+    """It was seen out of the assignment since: whatever it has now is a new copy."""
+    was_away: bool = False
+    """When it was taken out: its broker keeps the old folder, under another name."""
+    verified: bool = False
+    tries: int = 0
+    began_ms: int = 0
+    topic_id: str | None = None
+    by_guard: bool = False
+    """Begun by the guard itself, which goes on with it at each look."""
+    added_ms: int = 0
+    """When it was added again: an earlier reading is of the old copy. 0: it was not, since it was last taken out."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def copies(self) -> bool:
+        """It was added again, and is not known to be right. One that was expelled and is away copies nothing yet."""
+        return self.expelled and self.added_ms > 0 and not self.verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

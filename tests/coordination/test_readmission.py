@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from headstone.coordination.guard_values import Verdict
-from headstone.guard.ledger.journal_values import Readmission
-from headstone.guard.readmission.steps import (
+from headstone.coordination.readmission import (
     Add,
     BrokerAway,
     Elect,
@@ -17,6 +16,7 @@ from headstone.guard.readmission.steps import (
     Note,
     PartitionNow,
     Read,
+    Readmission,
     RemoveReplica,
     Reorder,
     Step,
