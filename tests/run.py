@@ -95,7 +95,8 @@ class Run:
 def main(words: Sequence[str] | None = None) -> int:
     arguments = parsed(words)
     wanted = [part for part in PARTS if not arguments.parts or part.name in arguments.parts]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: started in the background it is ignored, by all parts as well
+        signal.signal(number, signal.default_int_handler)
     began, done = time.monotonic(), list[Run]()
     try:
         for run in all_parts(wanted, every_test=arguments.all):
