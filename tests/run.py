@@ -95,7 +95,8 @@ class Run:
 def main(words: Sequence[str] | None = None) -> int:
     arguments = parsed(words)
     wanted = [part for part in PARTS if not arguments.parts or part.name in arguments.parts]
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: started in the background it is ignored, by all parts as well
+    # SIGINT too: whoever starts this in the background has it ignored, by all parts as well.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     began, done = time.monotonic(), list[Run]()
     try:
