@@ -8,14 +8,16 @@ import socket
 import struct
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
-from py4j.clientserver import JavaClient, JavaParameters, PythonParameters
+from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER, FinalizerWorker, JavaClient, JavaParameters, PythonParameters
 from py4j.java_gateway import GatewayClient, GatewayParameters, GatewayProperty, PythonProxyPool
 
 from headstone.interruption import Request, Threads, heard_as
-from headstone.spark.given_up import silence_py4j
+from headstone.spark.given_up import silence_finalizer, silence_py4j
 from headstone.spark.jvm_output import JvmOutput, failure_is_told
 from headstone.spark.session import _terminate, _wake
 
@@ -65,6 +67,27 @@ def test_an_answer_that_will_not_come_is_logged_unless_the_run_was_given_up(
     caplog.clear()
     ask(port)
     assert [record.getMessage() for record in caplog.records] == ["Exception while sending command."]
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+def test_an_object_that_nothing_is_left_to_free_is_logged_unless_the_run_was_given_up(
+    port: int, given_up: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """py4j frees objects on a thread of its own, which it has started before the run is known."""
+    silence_py4j()
+    request, queue = Request(), deque[object]()
+    worker = FinalizerWorker(queue)
+    client = JavaClient(JavaParameters(port=port), PythonParameters(), GatewayProperty(True, PythonProxyPool()), queue)
+    with heard_as(request):
+        silence_finalizer(SimpleNamespace(_gateway_client=client))
+    if given_up:
+        request.give_up()
+    queue.extendleft([(client, "o1"), SHUTDOWN_FINALIZER_WORKER])
+    worker.start()
+    worker.join()
+    assert [record.getMessage() for record in caplog.records] == (
+        [] if given_up else ["Exception while sending command."]
+    )
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -1,17 +1,19 @@
 """What py4j and pyspark print of a JVM that was ended because the run was given up: stack traces that are nobody's help.
 
-Owns which those are: py4j's log on the threads of such a run, and errors of its own session's accumulator server. Of every
-other run, and of sessions and threads that are not ours, all is said as before.
+Owns which those are: py4j's log on the threads of such a run and on the thread by which py4j frees that session's objects, and
+errors of its accumulator server. Of every other run, and of sessions and threads that are not ours, all is said as before.
 """
 
 from __future__ import annotations
 
 import logging
-from contextvars import copy_context
+import threading
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
 
 import py4j
+from py4j.clientserver import FinalizerWorker
 
 from headstone.interruption import given_up
 
@@ -20,10 +22,23 @@ LOGGERS = (None, "py4j", "py4j.java_gateway", "py4j.clientserver")
 PY4J = Path(py4j.__file__).parent
 
 
+_finalized: list[tuple[Any, Context]] = []
+"""By the queue of objects to free, the run whose session they are of: py4j's thread for it knows no run."""
+
+
+def _run_was_given_up() -> bool:
+    """Asked on the thread that logs."""
+    if given_up():
+        return True
+    thread = threading.current_thread()
+    return isinstance(thread, FinalizerWorker) and any(
+        thread.deque is queue and run.copy().run(given_up) for queue, run in _finalized
+    )
+
+
 class _GivenUp(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Asked on the thread that logs, which knows its run."""
-        return not (given_up() and Path(record.pathname).parent == PY4J)
+        return not (Path(record.pathname).parent == PY4J and _run_was_given_up())
 
 
 _FILTER = _GivenUp()
@@ -33,6 +48,13 @@ def silence_py4j() -> None:
     """Once is enough; it stays, for threads may be left when the session has ended."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_FILTER)
+
+
+def silence_finalizer(gateway: Any) -> None:
+    """Of a session that the caller's run starts."""
+    queue = getattr(getattr(gateway, "_gateway_client", None), "finalizer_deque", None)
+    if queue is not None:
+        _finalized.append((queue, copy_context()))
 
 
 def silence_accumulators(spark_context: Any) -> None:

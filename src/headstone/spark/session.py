@@ -34,7 +34,7 @@ from headstone.errors import Unfinished, UsageError
 from headstone.interruption import Threads, cancelling, check, given_up, result_of
 from headstone.spark.defaults import LOCAL_MASTER
 from headstone.spark.failures import reason_in
-from headstone.spark.given_up import silence_accumulators, silence_py4j
+from headstone.spark.given_up import silence_accumulators, silence_finalizer, silence_py4j
 from headstone.spark.java import ClassArchive, class_archive, require_java
 from headstone.spark.jvm_output import JvmOutput
 from headstone.spark.reachable import require_connect, require_master
@@ -348,6 +348,7 @@ def _start(settings: Mapping[str, str], output: JvmOutput, stack: ExitStack) -> 
     try:
         with output:
             gateway = launch_gateway(pairs, {"stdout": output.writer, "stderr": output.writer})  # type: ignore[no-untyped-call]
+        silence_finalizer(gateway)
         output.on_giving_up(gateway.proc.kill)
         # It stops its context and removes its files, and whoever waits for an answer hears that it has gone.
         stack.enter_context(cancelling(lambda: _terminate(gateway.proc, output)))
