@@ -25,6 +25,7 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     ("tests/sim/test_campaign.py::*fresh_seeds*", "more seeds"),
     ("tests/lake/test_dead.py::test_whatever_is_marked*[[][4-9]*", "more seeds"),
     ("tests/lake/test_table_view.py::*-[1-9]*", "more seeds"),
+    ("tests/lake/test_random_sequences.py::*[[][1cdof]*", "parts of what happens in `all`, by other seeds"),
     # Kills before every step: one story of each, all of them by `make test-all`.
     (
         "tests/log/test_swap.py::test_a_recovery_killed_at_any_step*[[]trailing*",
@@ -41,6 +42,7 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     ("tests/campaigns/test_interruptions.py::*", "test_stopping hears signals, verb by verb"),
     ("tests/campaigns/test_code_mutants.py::*", "of the campaign, and of no rule"),
     ("tests/test_thorough.py::*", "of this table, and of no rule"),
+    ("tests/lake/test_metastore_benchmark.py::*", "of the benchmark, and of no rule"),
     # Sizes.
     ("tests/lake/test_erasure.py::test_more_keys_than_a_statement*", "rows.chunks has its own test"),
     ("tests/lake/test_leveling.py::test_leveling_keeps_up*", "a whole story after its parts"),
