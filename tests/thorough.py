@@ -16,7 +16,7 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     ("tests/lake/test_races.py::*", "test_seeded_races plays the same races, each from its seed"),
     ("tests/lake/test_seeded_races.py::test_races_of_many_seeds*", "more seeds of test_a_seed_is_one_race"),
     ("tests/lake/test_seeded_races.py::test_races_of_quick_jobs*", "more seeds of test_a_seed_is_one_race"),
-    ("tests/lake/test_seeded_rebuilds.py::*-[1-9]*", "more seeds"),
+    ("tests/lake/test_rebuild.py::test_an_old_copy*-[1-9]*", "more seeds"),
     ("tests/fuzz/test_mutations.py::test_mutated_logs*[[][1-9]*", "more seeds"),
     ("tests/fuzz/test_mutations.py::test_batches_that_expand_hugely*[[]shuffle*", "the same by one task"),
     ("tests/guard/test_suspended_calls.py::*[[]copy_afresh*", "expulsions take the same way"),
@@ -25,6 +25,7 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     ("tests/sim/test_campaign.py::*fresh_seeds*", "more seeds"),
     ("tests/lake/test_dead.py::test_whatever_is_marked*[[][4-9]*", "more seeds"),
     ("tests/lake/test_table_view.py::*-[1-9]*", "more seeds"),
+    ("tests/lake/test_random_sequences.py::*[[][1cdof]*", "parts of what happens in `all`, by other seeds"),
     # Kills before every step: one story of each, all of them by `make test-all`.
     (
         "tests/log/test_swap.py::test_a_recovery_killed_at_any_step*[[]trailing*",
@@ -41,12 +42,13 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     ("tests/campaigns/test_interruptions.py::*", "test_stopping hears signals, verb by verb"),
     ("tests/campaigns/test_code_mutants.py::*", "of the campaign, and of no rule"),
     ("tests/test_thorough.py::*", "of this table, and of no rule"),
+    ("tests/lake/test_metastore_benchmark.py::*", "of the benchmark, and of no rule"),
     # Sizes.
     ("tests/lake/test_erasure.py::test_more_keys_than_a_statement*", "rows.chunks has its own test"),
     ("tests/lake/test_leveling.py::test_leveling_keeps_up*", "a whole story after its parts"),
     ("tests/lake/test_redpanda_bugs.py::test_30740_30759*", "speed"),
-    ("tests/lake/test_key_search.py::test_a_thousand_keys*", "speed"),
-    ("tests/lake/test_offset_runs.py::test_a_map_is_read_in_a_few_bytes*", "memory"),
+    ("tests/lake/test_erasure.py::test_a_thousand_keys*", "speed"),
+    ("tests/lake/test_restore.py::test_a_map_is_read_in_a_few_bytes*", "memory"),
     # Pages: README is pasted by `make test`, every page by `make test-all`.
     ("tests/docs/test_pages.py::test_a_page_is_true[[]docs/*", "README is pasted"),
     # Spark: every behaviour on one kind of session, the other kinds by `make test-all`.
@@ -73,7 +75,6 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     ("tests/clusters/test_lake.py::*[[]shuffle*", "the same by whole partitions"),
     ("tests/clusters/test_shared_nothing.py::*", "of the testbed, and of no rule"),
     # Real servers and processes: one of each by `make test`.
-    ("tests/lake/test_verbs.py::test_a_server_that_says_nothing*", "tests/cli/test_servers.py"),
     ("tests/cli/test_engines.py::test_compaction_in_this_process_is_the_same*", "tests/spark/test_compaction.py"),
     ("tests/brokers/*", "rules have their tests in the rooms; QUICK has those that only a broker can answer"),
 )

@@ -50,9 +50,10 @@ from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
+from tests.lake.appending import batch_of
 from tests.lake.mortal import Databases, Killed, MortalStore
 from tests.lake.single import level_partition, table_batches
-from tests.oracle.batches import Batch, Record, encode
+from tests.oracle.batches import encode
 
 ENGINE = InProcess(1)
 TOPICS = ("first-topic", "second-topic")
@@ -643,14 +644,3 @@ def check_faults(lake: Lake) -> list[object]:
 
 def living(newest: Table) -> Table:
     return {key: value for key, value in newest.items() if value is not None}
-
-
-def batch_of(start: int, rows: list[tuple[bytes, bytes | None]], now_ms: int) -> Batch:
-    records = tuple(
-        Record(offset=start + n, timestamp=now_ms, key=key, value=value) for n, (key, value) in enumerate(rows)
-    )
-    return Batch(
-        base_offset=start, last_offset_delta=len(rows) - 1, records=records, count=len(rows), base_timestamp=now_ms,
-        horizon_ms=None, max_timestamp=now_ms, leader_epoch=0, codec="none", transactional=False, producer_id=-1,
-        producer_epoch=-1, base_sequence=-1,
-    )  # fmt: skip

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from sqlalchemy import create_engine, make_url, text
-
 from headstone.storage.stores import PART_BYTES, Sink, Store
+from tests.lake.databases import new_database
 
 LOWERED = {
     "lake.metastore.rows.ROWS_AT_ONCE": (1, 3), "lake.jobs.job_plan.BROADCAST_BYTES_MAX": (0,),
@@ -40,11 +39,13 @@ def lowered(seed: int) -> Iterator[None]:
 
 
 class MortalStore(Store):
-    """Its owner is killed in front of a write, or behind it."""
+    """Its owner is killed in front of a write, or behind it. `between`: what others do in front of each."""
 
     left = -1
+    between: Callable[[], None] = staticmethod(lambda: None)
 
     def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
+        self.between()
         self._count()
         done = super().put(path, content, create=create)
         self._count()
@@ -81,12 +82,4 @@ class Databases:
             if copy_of is not None:
                 shutil.copy(copy_of.removeprefix("sqlite:///"), file)
             return f"sqlite:///{file}"
-        name = f"sequence_{id(self)}_{self._count}"
-        template = "" if copy_of is None else f" TEMPLATE {make_url(copy_of).database}"
-        engine = create_engine(
-            self._server.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT"
-        )
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}{template}"))
-        engine.dispose()
-        return self._server.replace("/postgres?", f"/{name}?")
+        return new_database(self._server, f"sequence_{id(self)}_{self._count}", copy_of=copy_of)

@@ -5,7 +5,11 @@ Records are written in the notation of the acceptance cases (tests/oracle/notati
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from headstone.lake.jobs.compaction import Compacted, compact_partition
 from headstone.lake.jobs.job import JobControl
@@ -18,6 +22,12 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from tests.oracle.notation import History
 
+Said = Callable[..., Any]
+"""The fixtures `said` and `told`: a verb of the lake, and what it says."""
+ANYWHERE = pytest.mark.parametrize(
+    ("metastore_url", "object_store"), [("sqlite", "file"), ("postgresql", "s3")], indirect=True
+)
+"""For `lake_anywhere`: each database and both kinds of stores; that each store is like the others says test_dead.py."""
 AT = TopicPartition("t", 0)
 RETENTION_MS = 1000
 
@@ -45,6 +55,13 @@ class Scene:
 
     def held(self) -> list[tuple[int, bytes | None, bytes | None]]:
         return [(record.offset, record.key, record.value) for record in records(self.lake, AT)]
+
+    def offsets(self, as_of_ms: int | None = None) -> list[int]:
+        return [record.offset for record in records(self.lake, AT, as_of_ms=as_of_ms)]
+
+    def keys(self) -> list[tuple[int, bytes | None]]:
+        """With their offsets."""
+        return [(offset, key) for offset, key, _ in self.held()]
 
     def table(self) -> dict[bytes, bytes | None]:
         return {key: record.value for key, record in table(self.lake, AT).items()}

@@ -1,13 +1,15 @@
-"""One partition at a time, for tests; the program levels many in one job, and decides many tables in one."""
+"""One partition at a time, for tests; the program levels many in one job, and decides many tables in one. And one worker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
 from headstone.lake.defaults import EXTENT_BYTES
 from headstone.lake.jobs.leveling import Leveled, level_partitions
+from headstone.lake.jobs.worker import Worker
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Partition
 from headstone.lake.transfer.table_view import TASK_KEYS_MAX, decided, rows_of_table
@@ -26,6 +28,12 @@ def level_partition(
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
+
+
+def worker(lake: Lake, name: str = "w", *, now_ms: int = 100, **options: Any) -> Worker:
+    """Of one thread; it tells nobody."""
+    given: dict[str, Any] = {"engine": InProcess(1), "tell": lambda text: None, "clock": lambda: now_ms, **options}
+    return Worker(name=name, lake=lake, **given)
 
 
 def table_batches(

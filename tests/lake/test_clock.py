@@ -14,7 +14,7 @@ from headstone.lake.metastore.holds import Holds
 from headstone.lake.metastore.leases import Leases
 from headstone.lake.metastore.metastore import Metastore
 from headstone.log.topic_partition import TopicPartition
-from tests.lake.test_metastore import SIZE, extent
+from tests.lake.appending import SIZE, extent
 
 AT = TopicPartition("t", 0)
 HOUR_MS = 3_600_000

@@ -24,18 +24,7 @@ from headstone.lake.metastore.commits import (
     started_at,
     violations,
 )
-
-
-def extent(start: int, end: int, name: str = "o") -> Extent:
-    return Extent(
-        span=Span(start, end),
-        object_id=name,
-        position=0,
-        length=10,
-        records=end - start,
-        max_timestamp_ms=0,
-        checksum=0,
-    )
+from tests.lake.appending import extent
 
 
 def log(*edges: int) -> Partition:
@@ -88,10 +77,22 @@ def test_several_runs_are_replaced_at_once() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("new", [(5, 10), (0, 15), (5, 15), (20, 31), (30, 40), (10, 25)])
-def test_a_replacement_that_cuts_an_extent_is_refused(new: tuple[int, int]) -> None:
-    with pytest.raises(CommitRefused, match="does not match"):
-        replaced(log(0, 10, 20, 30), 0, [extent(*new)], None)
+def claim(processed: tuple[int, int], *cleaned: tuple[int, int]) -> Claim:
+    return Claim(processed=Span(*processed), cleaned=tuple(Span(*span) for span in cleaned))
+
+
+@pytest.mark.parametrize(
+    ("new", "given", "why"),
+    [
+        *([[span], None, "does not match"] for span in ((5, 10), (0, 15), (5, 15), (20, 31), (30, 40), (10, 25))),
+        ([(0, 20), (10, 20)], None, "does not match"),  # two for the same place
+        ([], claim((10, 20), (10, 20)), "reach down to the log start 0"),
+        ([], claim((0, 10), (0, 20)), "extends beyond"), ([], claim((0, 40), (0, 40)), "extends beyond"),
+    ],
+)  # fmt: skip
+def test_a_replacement_that_does_not_fit_is_refused(new: list[tuple[int, int]], given: Claim | None, why: str) -> None:
+    with pytest.raises(CommitRefused, match=why):
+        replaced(log(0, 10, 20, 30), 0, [extent(*span) for span in new], given)
 
 
 def test_only_one_of_two_compactions_wins() -> None:
@@ -167,18 +168,8 @@ def test_leveling_checks_the_epoch_and_leaves_it() -> None:
     assert (spans(merged), merged.compaction_epoch, merged.cleaned) == ([(0, 20)], 1, (Span(0, 20),))
 
 
-def test_a_clean_claim_reaches_down_to_the_log_start() -> None:
-    with pytest.raises(CommitRefused, match="reach down to the log start 0"):
-        replaced(log(0, 10, 20), 0, [], Claim(processed=Span(10, 20), cleaned=(Span(10, 20),)))
-    upper = Claim(processed=Span(0, 20), cleaned=(Span(10, 20),))
-    assert replaced(log(0, 10, 20), 0, [], upper).cleaned == (Span(10, 20),)
-
-
-def test_a_clean_claim_goes_no_further_than_what_was_processed() -> None:
-    with pytest.raises(CommitRefused, match="extends beyond"):
-        replaced(log(0, 10, 20), 0, [], Claim(processed=Span(0, 10), cleaned=(Span(0, 20),)))
-    with pytest.raises(CommitRefused, match="extends beyond"):
-        replaced(log(0, 10), 0, [], Claim(processed=Span(0, 20), cleaned=(Span(0, 20),)))
+def test_a_clean_claim_may_be_of_the_upper_part_of_what_was_processed() -> None:
+    assert replaced(log(0, 10, 20), 0, [], claim((0, 20), (10, 20))).cleaned == (Span(10, 20),)
 
 
 def test_tombstone_ranges_are_tracked_until_they_are_removed() -> None:
@@ -204,9 +195,7 @@ def test_a_start_that_moved_during_a_compaction_does_not_spoil_it() -> None:
 
 def test_an_emptied_range_can_be_claimed_and_is_not_dirty_for_ever() -> None:
     """Redpanda 31124: ranges that lost all their records were never clean."""
-    empty = Extent(
-        span=Span(0, 20), object_id="e", position=0, length=0, records=0, max_timestamp_ms=-1, checksum=0
-    )  # fmt: skip
+    empty = extent(0, 20, "e", length=0, records=0)
     done = replaced(log(0, 10, 20), 0, [empty], clean(0, 20))
     assert (spans(done), done.cleaned, violations(done)) == ([(0, 20)], (Span(0, 20),), [])
 
@@ -297,11 +286,6 @@ def test_spans_that_touch_are_found(seed: int) -> None:
     start = chance.randint(0, 60)
     wanted = Span(start, start + chance.randint(1, 20))
     assert touching(spans, wanted) == tuple(span for span in spans if overlap([span], [wanted]))
-
-
-def test_two_runs_for_the_same_place_are_refused() -> None:
-    with pytest.raises(CommitRefused, match="does not match"):
-        replaced(log(0, 10, 20), 0, [extent(0, 20, "a"), extent(10, 20, "b")], None)
 
 
 def test_tombstones_below_a_start_that_moved_are_removed_already() -> None:

@@ -1,8 +1,14 @@
-"""Dead records: marked instead of rewritten, shown to nobody, gone with the next rewriting; against a slow table of the log."""
+"""Objects over every store: what is streamed in comes back by range, checked. Dead records in them: marked instead of
+rewritten, shown to nobody, gone with the next rewriting; against a slow table of the log."""
 
 from __future__ import annotations
 
+import pickle
 import random
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +16,11 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from headstone.errors import CorruptLog
+from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.lake.format.dead import dead_bytes, dead_of, dead_section, is_live, without_dead
+from headstone.lake.format.extents import Extent
 from headstone.lake.format.keyindex import (
     KeyList,
-    NewerKeys,
     any_common,
     halves_bytes,
     halves_of,
@@ -25,17 +31,31 @@ from headstone.lake.format.keyindex import (
     rest_bytes,
     union,
 )
-from headstone.lake.format.objects import object_path, read_dead, read_extent, read_index, read_live
+from headstone.lake.format.objects import (
+    ObjectWriter,
+    object_path,
+    read_dead,
+    read_extent,
+    read_index,
+    read_live,
+    write_once,
+    writing_object,
+)
 from headstone.lake.format.spans import Span
 from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.extent_work import marked
 from headstone.lake.lake import create_lake
 from headstone.lake.metastore import schema
-from headstone.lake.transfer.reading import record_batches, records
+from headstone.lake.transfer.reading import record_batches
 from headstone.log.columns import decode
 from headstone.log.layout import DELETE_HORIZON
 from headstone.log.listing import RecordEntry, record_entries
 from headstone.log.reading import Chunk, Payloads, chunk_of
-from headstone.retention.keys import HashKey
+from headstone.retention.keys import SUPERSEDED, HashKey, new_table
+from headstone.storage.stores import MissingObject, Store
+from testbed.s3 import BUCKET
+from tests.lake.appending import extent
+from tests.lake.damage import flip
 from tests.lake.scene import AT, RETENTION_MS, Scene
 from tests.lake.single import level_partition, table_batches
 from tests.oracle.notation import parse_term
@@ -99,24 +119,12 @@ def test_the_past_does_not_know_of_later_deaths(scene: Scene) -> None:
     scene.write("N[k4]", now_ms=300)
     scene.compact(now_ms=350)
 
-    def offsets(moment_ms: int) -> list[int]:
-        return [record.offset for record in records(scene.lake, AT, as_of_ms=moment_ms)]
-
-    assert [offsets(moment) for moment in (160, 240)] == [[*range(10)], [*range(11)]]
-    assert offsets(260) == [0, 1, 2, *range(4, 11)]
-    assert offsets(360) == [0, 1, 2, *range(5, 12)]
+    assert [scene.offsets(moment) for moment in (160, 240)] == [[*range(10)], [*range(11)]]
+    assert scene.offsets(260) == [0, 1, 2, *range(4, 11)]
+    assert scene.offsets(360) == [0, 1, 2, *range(5, 12)]
     assert collect(scene.lake, garbage(scene.lake, now_ms=1000, grace_ms=1)) != []
-    assert offsets(360) == [0, 1, 2, *range(5, 12)]
+    assert scene.offsets(360) == [0, 1, 2, *range(5, 12)]
     assert (scene.lake.metastore.check(), garbage(scene.lake, now_ms=1000, grace_ms=1).rows) == ([], [])
-
-
-def test_a_tombstone_that_kills_goes_in_its_time_and_what_it_killed_stays_dead(scene: Scene) -> None:
-    spread(scene, extents=2)
-    scene.write("T[k0x5]", "T[k1x7]")
-    assert scene.compact(now_ms=20).extents_marked == 2
-    assert scene.compact(now_ms=20 + RETENTION_MS).committed
-    assert (len(scene.held()), len(scene.table())) == (38, 38)
-    assert not {b"k0x5", b"k1x7"} & set(scene.table())
 
 
 def test_purging_and_merging_leave_the_dead_out(scene: Scene) -> None:
@@ -157,7 +165,7 @@ def test_an_extent_without_a_list_of_keys_gets_one_when_it_is_read(scene: Scene)
     assert (scene.compact(now_ms=30).extents_read, len(scene.held())) == (0, 61)
 
 
-def test_a_damaged_list_of_dead_records_is_noticed(scene: Scene, tmp_path: Path) -> None:
+def test_a_damaged_list_of_dead_records_is_noticed(scene: Scene) -> None:
     """Without it a deleted record would be there again."""
     spread(scene, extents=1)
     scene.write("T[k0x0]")
@@ -167,10 +175,7 @@ def test_a_damaged_list_of_dead_records_is_noticed(scene: Scene, tmp_path: Path)
     index = read_index(scene.lake.store, extent.dead_object, scene.lake.metastore.lake_id)
     (marked,) = [one.extent for one in index if one.extent.dead]
     assert marked == extent
-    path = tmp_path / "objects" / object_path(extent.dead_object)
-    content = bytearray(path.read_bytes())
-    content[extent.dead_position] ^= 1
-    path.write_bytes(content)
+    flip(scene.lake, extent.dead_object, extent.dead_position)
     for read in (read_dead, read_live):
         with pytest.raises(CorruptLog, match="dead records"):
             read(scene.lake.store, extent)
@@ -312,10 +317,10 @@ def test_a_list_of_dead_records_takes_little_more_than_a_byte_for_each() -> None
 
 def test_both_halves_of_a_digest_decide() -> None:
     """Two keys that share the first 64 bits are two keys: nothing of the one is dead because of the other."""
-    newer = NewerKeys(listed([[7, 1], [7, 2], [9, 9]], [50, 51, 52]))
+    table, span = new_table(3), Span(50, 53)
+    marked(table, listed([[7, 1], [7, 2], [9, 9]], [50, 51, 52]), span)
     older = listed([[9, 9], [7, 3], [8, 1], [7, 2]], [0, 1, 2, 3])
-    assert newer.superseded(older).tolist() == [0, 3]
-    assert newer.halves.tolist() == [7, 9]
+    assert older.offsets[marked(table, older, span) == SUPERSEDED].tolist() == [0, 3]
 
 
 def test_offsets_too_far_apart_make_no_list(scene: Scene) -> None:
@@ -326,3 +331,152 @@ def test_offsets_too_far_apart_make_no_list(scene: Scene) -> None:
     chunk = chunk_of("t", read_extent(scene.lake.store, extent))
     one, other = keys_in([chunk], HashKey(1, 2)), keys_in([chunk], HashKey(1, 3))
     assert one.digests.tolist() != other.digests.tolist()
+
+
+LAKE = str(uuid.UUID(int=1))
+PART = 5 << 20
+"""The smallest part that S3 takes."""
+
+
+def written(store: Store, contents: list[bytes], *, part_bytes: int = PART) -> list[Extent]:
+    with writing_object(store, str(uuid.uuid4()), LAKE, part_bytes=part_bytes) as writer:
+        return [
+            writer.add("orders", n, Span(n, n + 7), [content[:5], content[5:]], records=3, max_timestamp_ms=9)
+            for n, content in enumerate(contents)
+        ]
+
+
+def test_ranges_come_back_as_they_were(object_store: Store) -> None:
+    """More than one part: a multipart upload."""
+    contents = [random.Random(n).randbytes(4_000_000) for n in range(4)] + [b"small"]
+    extents = written(object_store, contents)
+    assert [read_extent(object_store, extent) for extent in extents] == contents
+    assert [extent.length for extent in extents] == [len(content) for content in contents]
+
+
+def test_an_object_explains_itself(object_store: Store) -> None:
+    extents = written(object_store, [b"first range", b"second"])
+    found = read_index(object_store, extents[0].object_id, LAKE)
+    assert [(one.topic, one.partition, one.extent) for one in found] == [
+        ("orders", 0, extents[0]), ("orders", 1, extents[1])
+    ]  # fmt: skip
+
+
+def test_a_span_may_hold_nothing(object_store: Store) -> None:
+    with writing_object(object_store, str(uuid.uuid4()), LAKE) as writer:
+        extent = writer.add("orders", 0, Span(5, 9), [], records=0, max_timestamp_ms=-1)
+    assert (extent.length, extent.checksum, read_extent(object_store, extent)) == (0, 0, b"")
+    assert [one.extent for one in read_index(object_store, extent.object_id, LAKE)] == [extent]
+
+
+@pytest.mark.parametrize("size", [10, 3 * PART])
+def test_an_upload_that_fails_half_way_leaves_no_object(object_store: Store, size: int) -> None:
+    def broken() -> ObjectWriter:
+        with writing_object(object_store, "half", LAKE, part_bytes=PART) as writer:
+            writer.add("orders", 0, Span(0, 1), [b"x" * size], records=1, max_timestamp_ms=0)
+            raise RuntimeError("the worker died")
+
+    with pytest.raises(RuntimeError, match="the worker died"):
+        broken()
+    with pytest.raises(MissingObject):
+        object_store.size(object_path("half"))
+    assert object_store.list("objects") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"what was wrItten and more", "position 8, offset 0: wrong CRC-32C"),
+        (b"what was", "truncated: 16 bytes, 24 exp"),
+    ],
+)
+def test_changed_bytes_and_lost_ones_are_found(object_store: Store, content: bytes, problem: str) -> None:
+    (extent,) = written(object_store, [b"what was written"])
+    object_store.put(object_path(extent.object_id), b"HEADST\x00\x01" + content)
+    with pytest.raises(CorruptLog, match=problem):
+        read_extent(object_store, extent)
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"x" * 100, b"HEADST\x00\x02" * 10])
+def test_a_strange_object_is_refused(object_store: Store, content: bytes) -> None:
+    object_store.put(object_path("strange"), content)
+    with pytest.raises((CorruptLog, Unfinished)):
+        read_index(object_store, "strange", LAKE)
+
+
+def test_a_missing_object_is_named(object_store: Store) -> None:
+    with pytest.raises(MissingObject, match="objects/go/gone: no such object"):
+        read_extent(object_store, extent(0, 1, "gone"))
+
+
+def test_deleting_twice_is_no_error(object_store: Store) -> None:
+    (extent,) = written(object_store, [b"x"])
+    path = object_path(extent.object_id)
+    assert object_store.list() == [path]
+    object_store.delete([path])
+    object_store.delete([path])
+    assert object_store.list() == []
+
+
+def test_wrong_credentials_and_buckets_are_named(moto_settings: Mapping[str, str]) -> None:
+    with pytest.raises(Unfinished, match="nothing-here"):
+        Store.open("s3://nothing-here/x", moto_settings).size("y")
+    nobody = {**moto_settings, "endpoint": "http://127.0.0.1:1"}
+    with pytest.raises(Unfinished, match=BUCKET):
+        Store.open(f"s3://{BUCKET}/x", nobody).size("y")
+
+
+@pytest.mark.parametrize("url", ["somewhere", "ftp://host/x"])
+def test_what_is_no_object_storage_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="s3://BUCKET/PREFIX"):
+        Store.open(url)
+
+
+def test_stores_of_one_memory_name_share_their_objects(tmp_path: Path) -> None:
+    name = uuid.uuid4().hex
+    (extent,) = written(Store.open(f"memory://{name}"), [b"shared"])
+    assert read_extent(Store.open(f"memory://{name}"), extent) == b"shared"
+    (extent,) = written(Store.open(f"file://{tmp_path}"), [b"on disk"])
+    assert (tmp_path / object_path(extent.object_id)).read_bytes()[8:15] == b"on disk"
+
+
+def test_what_a_killed_upload_has_left_on_disk_goes_with_its_object(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from headstone.storage.stores import Store\n"
+        "with Store.open(sys.argv[1]).writing('objects/aa/aabb', part_bytes=1 << 20) as sink:\n"
+        "    [sink.write(bytes(1 << 20)) for _ in range(8)]\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    url = f"file://{tmp_path}"
+    assert subprocess.run([sys.executable, "-c", program, url], check=False).returncode == -9
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["aabb#1"]
+    store = Store.open(url)
+    assert store.list() == []
+    store.delete(["objects/aa/aabb"])
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def filling(content: bytes, *, records: int = 3) -> Callable[[ObjectWriter], None]:
+    def fill(writer: ObjectWriter) -> None:
+        writer.add("orders", 0, Span(0, 7), [content], records=records, max_timestamp_ms=9)
+
+    return fill
+
+
+def test_of_two_tasks_that_write_the_same_object_the_first_counts(object_store: Store) -> None:
+    """A library of another version packs the same records into other bytes: whoever is late must not replace them."""
+    object_id = str(uuid.uuid4())
+    first = write_once(object_store, object_id, LAKE, filling(b"packed"))
+    assert write_once(object_store, object_id, LAKE, filling(b"packed")) == first
+    late = write_once(object_store, object_id, LAKE, filling(b"packed otherwise"))
+    assert (late.extents, late.size) == (first.extents, first.size)
+    assert read_extent(object_store, late.extents[0]) == b"packed"
+    with pytest.raises(Unfinished, match="does not contain what this task wrote"):
+        write_once(object_store, object_id, LAKE, filling(b"packed", records=4))
+
+
+def test_a_store_travels_as_its_address(object_store: Store) -> None:
+    """Tasks in other processes open it there; what is in memory is this process's."""
+    object_store.put("a", b"content")
+    again = pickle.loads(pickle.dumps(object_store))
+    assert (again.read("a", 0, 7), again.url, again.access) == (b"content", object_store.url, object_store.access)

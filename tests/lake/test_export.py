@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import struct
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headstone.cli.main import main
 from headstone.errors import UsageError
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.objects import writing_object
@@ -23,14 +22,13 @@ from headstone.lake.metastore.leader_epochs import known_leader_epochs, merged, 
 from headstone.lake.transfer.export import Exported, plan_export, segment_works, write_segments
 from headstone.lake.transfer.export_cluster import Broker, brokers_of, new_topics, placed
 from headstone.lake.transfer.export_plan import PLAN_FILE
-from headstone.lake.transfer.export_run import requested, run_export
-from headstone.lake.transfer.reading import records
+from headstone.lake.transfer.export_run import ExportEnded, requested, run_export
 from headstone.log import checkpoints
 from headstone.log.cluster_metadata import read_cluster_metadata
 from headstone.log.directory import PartitionDir, find_partitions, list_segments
 from headstone.log.encoding import BatchHead, batch_bytes
 from headstone.log.indexes import read_time_index
-from headstone.log.listing import list_batches
+from headstone.log.listing import BatchEntry, list_batches
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Meter
@@ -38,26 +36,33 @@ from headstone.storage.access import Access
 from headstone.storage.places import Place, place
 from headstone.storage.stores import MissingObject
 from testbed.s3 import BUCKET
-from tests.lake.scene import AT, Scene
+from tests.lake.scene import AT, Said, Scene
+from tests.lake.test_export_interrupted import BOOTSTRAP, formatted
 
 FAR = 5 << 30
 """Offsets so far apart do not fit into one segment."""
 
 
+def run(lake: Lake, outs: Sequence[Place], topics: Sequence[str] = ("t",), **asked: Any) -> ExportEnded:
+    brokers = brokers_of([*outs])
+    request = requested(brokers, topics, **{"topic_ids": {}, **asked})
+    return run_export(lake, request, brokers, InProcess(2), reader="test")
+
+
 def exported(lake: Lake, out: Place, *topics: str) -> list[Exported]:
-    brokers = brokers_of([out])
-    request = requested(brokers, topics or ("t",), topic_ids={})
-    return run_export(lake, request, brokers, InProcess(2), reader="test").exported
+    return run(lake, [out], topics or ("t",)).exported
+
+
+def batches_in(out: Place, name: str = "t-0", *, records: bool = False) -> list[tuple[int, BatchEntry]]:
+    """With the base of their segment."""
+    (directory,) = (one for one in find_partitions([out]) if one.name == name)
+    files = list_segments(directory)
+    return [(file.base, batch) for file in files for batch in list_batches(file, with_records=records)]
 
 
 def listed(out: Place, name: str = "t-0") -> list[tuple[int, int, int]]:
     """Segment base, last offset and records of each batch."""
-    (directory,) = (one for one in find_partitions([out]) if one.name == name)
-    return [
-        (file.base, batch.last_offset, batch.count)
-        for file in list_segments(directory)
-        for batch in list_batches(file, with_records=False)
-    ]
+    return [(base, batch.last_offset, batch.count) for base, batch in batches_in(out, name)]
 
 
 def offsets(out: Place, file: str) -> Mapping[TopicPartition, int]:
@@ -73,9 +78,8 @@ def test_every_record_is_where_it_was_and_the_directory_says_so(scene: Scene, tm
     out = tmp_path / "out"
     (done,) = exported(scene.lake, out)
     assert (done.start_offset, done.next_offset, done.records, done.segments) == (0, 6, 5, 1)
-    (directory,) = find_partitions([out])
-    batches = [batch for file in list_segments(directory) for batch in list_batches(file, with_records=True)]
-    assert [(one.offset, one.key, one.value) for batch in batches for one in batch.records or ()] == scene.held()
+    records = [record for _, batch in batches_in(out, records=True) for record in batch.records or ()]
+    assert [(record.offset, record.key, record.value) for record in records] == scene.held()
     assert sorted(path.name for path in (out / "t-0").iterdir()) == [
         "00000000000000000000.index", "00000000000000000000.log", "00000000000000000000.timeindex",
         "leader-epoch-checkpoint", "partition.metadata",
@@ -110,9 +114,7 @@ def test_of_a_moment_that_is_over_nothing_is_called_clean(scene: Scene, tmp_path
     scene.write("N[a]")
     scene.write("N[a]")
     scene.lake.metastore.give_clock(20)
-    brokers = brokers_of([tmp_path])
-    request = requested(brokers, ["t"], topic_ids={}, as_of_ms=15)
-    (done,) = run_export(scene.lake, request, brokers, InProcess(1), reader="test").exported
+    (done,) = run(scene.lake, [tmp_path], as_of_ms=15).exported
     assert (done.records, offsets(tmp_path, checkpoints.HIGH_WATERMARK)) == (2, {AT: 2})
     assert offsets(tmp_path, checkpoints.CLEANER) == {}
 
@@ -130,7 +132,7 @@ def test_a_log_that_begins_later_and_lost_its_tail_begins_and_ends_where_it_did(
 def append(lake: Lake, span: Span, *batches: int | BatchHead) -> Extent:
     """An extent with a batch of one record at each of these offsets."""
     (object_id,) = lake.metastore.register(1)
-    heads = [plain_head(batch) if isinstance(batch, int) else batch for batch in batches]
+    heads = [head_at(batch) if isinstance(batch, int) else batch for batch in batches]
     newest_ms = max((head.max_timestamp for head in heads), default=7)
     with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
         chunks = [one_record(head) for head in heads]
@@ -139,8 +141,16 @@ def append(lake: Lake, span: Span, *batches: int | BatchHead) -> Extent:
     return extent
 
 
-def plain_head(offset: int) -> BatchHead:
-    return BatchHead(base_offset=offset, last_offset_delta=0, base_timestamp=7, max_timestamp=7, leader_epoch=0)
+def head_at(offset: int, stamp: int = 7, *, epoch: int = 0, producer: int = -1) -> BatchHead:
+    return BatchHead(
+        base_offset=offset, last_offset_delta=0, base_timestamp=stamp, max_timestamp=stamp, leader_epoch=epoch,
+        producer_id=producer, producer_epoch=min(producer, 0), base_sequence=min(producer, 0),
+    )  # fmt: skip
+
+
+def ages_ms(folder: Path) -> list[int]:
+    """Of its segments' files."""
+    return [file.stat().st_mtime_ns // 1_000_000 for file in sorted(folder.glob("*.log"))]
 
 
 def one_record(head: BatchHead) -> bytes:
@@ -169,15 +179,6 @@ def test_a_log_without_a_record_keeps_its_offsets(scene: Scene, tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "none" / "t-0").glob("*.log")) == ["00000000000000000009.log"]
 
 
-def test_a_topic_of_several_segments_has_a_task_for_each(scene: Scene, tmp_path: Path) -> None:
-    scene.lake.metastore.configure("t", {"segment.bytes": 100})
-    for number in range(4):
-        scene.write(f"N[k{number}]")
-    (done,) = exported(scene.lake, tmp_path)
-    assert done.segments == 4
-    assert listed(tmp_path) == [(number, number, 1) for number in range(4)]
-
-
 PARTS = {
     "one segment": (1 << 20, [9_000]),
     "a segment and a task for each": (1, [9_000, 5_000, 8_000]),
@@ -190,39 +191,26 @@ def test_what_is_told_of_a_log_is_told_of_all_its_parts(scene: Scene, tmp_path: 
     """Its oldest extent has the highest producer id and the newest record, the last one nobody's."""
     segment_bytes, ages = PARTS[name]
     scene.lake.metastore.configure("t", {"segment.bytes": segment_bytes})
-    heads = [
-        BatchHead(
-            base_offset=offset, last_offset_delta=0, base_timestamp=stamp, max_timestamp=stamp, leader_epoch=epoch,
-            producer_id=producer, producer_epoch=min(producer, 0), base_sequence=min(producer, 0),
-        )
-        for offset, (epoch, producer, stamp) in enumerate([(1, 2_500, 9_000), (2, 3, 5_000), (4, -1, 8_000)])
-    ]  # fmt: skip
-    for head in heads:
-        append(scene.lake, Span(head.base_offset, head.base_offset + 1), head)
+    for offset, (epoch, producer, stamp) in enumerate([(1, 2_500, 9_000), (2, 3, 5_000), (4, -1, 8_000)]):
+        append(scene.lake, Span(offset, offset + 1), head_at(offset, stamp, epoch=epoch, producer=producer))
     assert known_leader_epochs(scene.lake.metastore, AT) == ()
     (done,) = exported(scene.lake, tmp_path)
+    bases = [0, 0, 0] if len(ages) == 1 else [0, 1, 2]
+    assert (done.segments, listed(tmp_path)) == (len(ages), [(base, n, 1) for n, base in enumerate(bases)])
     assert (done.leader_epochs, done.producer_id_max) == (((1, 0), (2, 1), (4, 2)), 2_500)
     assert checkpoints.read_leader_epochs(tmp_path / "t-0" / checkpoints.LEADER_EPOCHS) == list(done.leader_epochs)
-    assert [file.stat().st_mtime_ns // 1_000_000 for file in sorted((tmp_path / "t-0").glob("*.log"))] == ages
+    assert ages_ms(tmp_path / "t-0") == ages
 
 
 def test_segments_of_one_task_are_each_as_old_as_their_own_newest_record(scene: Scene, tmp_path: Path) -> None:
-    heads = [
-        replace(plain_head(offset), base_timestamp=stamp, max_timestamp=stamp) for offset, stamp in ((0, 9_000), (FAR, 5_000))
-    ]  # fmt: skip
-    append(scene.lake, Span(0, FAR + 1), *heads)
+    append(scene.lake, Span(0, FAR + 1), head_at(0, 9_000), head_at(FAR, 5_000))
     exported(scene.lake, tmp_path)
-    assert listed(tmp_path) == [(0, 0, 1), (FAR, FAR, 1)]
-    ages = [file.stat().st_mtime_ns // 1_000_000 for file in sorted((tmp_path / "t-0").glob("*.log"))]
-    assert ages == [9_000, 5_000]
+    assert (listed(tmp_path), ages_ms(tmp_path / "t-0")) == ([(0, 0, 1), (FAR, FAR, 1)], [9_000, 5_000])
 
 
 def test_the_time_index_ends_with_the_newest_record(scene: Scene, tmp_path: Path) -> None:
     """By that a broker decides when a segment is old enough to go."""
-    heads = [
-        replace(plain_head(offset), base_timestamp=stamp, max_timestamp=stamp) for offset, stamp in enumerate((5, 9, 7))
-    ]  # fmt: skip
-    append(scene.lake, Span(0, 3), *heads)
+    append(scene.lake, Span(0, 3), *(head_at(offset, stamp) for offset, stamp in enumerate((5, 9, 7))))
     exported(scene.lake, tmp_path)
     newest = read_time_index(tmp_path / "t-0" / "00000000000000000000.timeindex")[-1]
     assert (newest["timestamp"], newest["relative_offset"]) == (9, 1)
@@ -231,8 +219,7 @@ def test_the_time_index_ends_with_the_newest_record(scene: Scene, tmp_path: Path
 def test_records_without_timestamps_do_not_expire_at_once_where_they_come(scene: Scene, tmp_path: Path) -> None:
     """A broker takes them for as old as their file."""
     scene.lake.metastore.configure("t", {"segment.bytes": 1})
-    head = replace(plain_head(0), base_timestamp=-1, max_timestamp=-1)
-    append(scene.lake, Span(0, 1), head)
+    append(scene.lake, Span(0, 1), head_at(0, -1))
     append(scene.lake, Span(1, 2), 1)
     before = time.time()
     exported(scene.lake, tmp_path)
@@ -246,9 +233,7 @@ def test_a_task_on_another_machine_says_that_it_does_not_see_the_drivers_disk(sc
     scene.write("N[a]")
     (planned,) = plan_export(scene.lake, ["t"], topic_ids={})
     (work,) = segment_works(planned, scene.lake.store, tmp_path / "out" / "made-by-the-driver" / "t-0")
-    with pytest.raises(
-        UsageError, match=r"made-by-the-driver/t-0: .* must have the same path for the driver and for every"
-    ):
+    with pytest.raises(UsageError, match=r"made-by-the-driver/t-0: .* must have the same path for the driver and for"):
         write_segments(work, Meter())
     assert not (tmp_path / "out").exists()
 
@@ -327,30 +312,17 @@ def test_an_epoch_that_begins_behind_the_records_of_the_lake_does_not_begin_earl
     scene.write("N[a]", "P1[b]", "A1")
     note_leader_epochs(scene.lake.metastore, AT, [(7, start)])
     (done,) = exported(scene.lake, tmp_path)
-    assert (listed(tmp_path), done.leader_epochs) == (
-        [(0, 0, 1), (0, 2, 0)],
-        ((2, 0), (7, 3))[: 2 if start == 3 else 1],
-    )
-    (directory,) = find_partitions([tmp_path])
-    batches = [one for file in list_segments(directory) for one in list_batches(file, with_records=False)]
-    assert [one.leader_epoch for one in batches] == [2, 2]
-
-
-BOOTSTRAP = Path(__file__).parent.parent / "captured" / "bootstrap-3.9.2.checkpoint"
+    assert done.leader_epochs == ((2, 0), (7, 3))[: 2 if start == 3 else 1]
+    assert listed(tmp_path) == [(0, 0, 1), (0, 2, 0)]
+    assert [batch.leader_epoch for _, batch in batches_in(tmp_path)] == [2, 2]
 
 
 def test_the_metadata_of_every_broker_begins_with_the_topics(scene: Scene, tmp_path: Path) -> None:
     scene.write("N[a]")
-    dirs = [tmp_path / name for name in ("one", "two")]
-    for number, log_dir in enumerate(dirs, start=1):
-        log_dir.mkdir()
-        (log_dir / "meta.properties").write_text(f"version=1\nnode.id={number}\n")
-        (log_dir / "bootstrap.checkpoint").write_bytes(BOOTSTRAP.read_bytes())
-    brokers = brokers_of([*dirs])
-    planned = plan_export(scene.lake, ["t"], topic_ids={"t": "AAAAAAAAQACAAAAAAAAAAQ"})
+    dirs, ids = formatted(tmp_path, 2), {"t": "AAAAAAAAQACAAAAAAAAAAQ"}
+    brokers, planned = brokers_of([*dirs]), plan_export(scene.lake, ["t"], topic_ids=ids)
     assert placed(planned, brokers, copies=2) == [(planned[0], brokers)]
-    request = requested(brokers, ["t"], topic_ids={"t": "AAAAAAAAQACAAAAAAAAAAQ"}, copies=2)
-    ended = run_export(scene.lake, request, brokers, InProcess(1), reader="test")
+    ended = run(scene.lake, dirs, topic_ids=ids, copies=2)
     name = "00000000000000000007-0000000001.checkpoint"
     assert ended.metadata_snapshots == [one / "__cluster_metadata-0" / name for one in dirs]
     assert len({file.read_bytes() for file in ended.metadata_snapshots}) == 1
@@ -358,7 +330,7 @@ def test_the_metadata_of_every_broker_begins_with_the_topics(scene: Scene, tmp_p
     log = dirs[0] / "__cluster_metadata-0"
     (log / "00000000000000000007.log").touch()
     metadata = read_cluster_metadata(PartitionDir(path=log, topic="__cluster_metadata", partition=0))
-    assert metadata.topic_ids == {"t": "AAAAAAAAQACAAAAAAAAAAQ"}
+    assert metadata.topic_ids == ids
     expected = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
     assert metadata.topic_settings("t", broker=None) == expected
 
@@ -391,35 +363,27 @@ def test_a_topic_has_the_id_that_is_asked_for_or_its_own_or_a_new_one(scene: Sce
 def test_new_producers_of_the_cluster_get_ids_that_no_record_has(scene: Scene, tmp_path: Path) -> None:
     """With the id and epoch of one that has written, its first records would be taken for ones that came twice."""
     scene.lake.metastore.create_topic("u", 1)
-    producer = replace(plain_head(0), producer_id=2_500, producer_epoch=0, base_sequence=0)
-    append(scene.lake, Span(0, 1), producer)
-    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\n")
-    (tmp_path / "bootstrap.checkpoint").write_bytes(BOOTSTRAP.read_bytes())
-    brokers = brokers_of([tmp_path])
-    request = requested(brokers, ["t", "u"], topic_ids={})
-    (snapshot,) = run_export(scene.lake, request, brokers, InProcess(1), reader="test").metadata_snapshots
+    append(scene.lake, Span(0, 1), head_at(0, producer=2_500))
+    (snapshot,) = run(scene.lake, formatted(tmp_path, 1), ["t", "u"]).metadata_snapshots
     content, nobody = snapshot.read_bytes(), -1
     assert [n for n in range(5_000) if struct.pack(">iqq", nobody, nobody, n) in content] == [3_000]
 
 
 def test_the_metadata_of_brokers_that_have_run_is_left_alone(scene: Scene, tmp_path: Path) -> None:
-    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\n")
-    (tmp_path / "bootstrap.checkpoint").write_bytes(BOOTSTRAP.read_bytes())
-    (tmp_path / "__cluster_metadata-0").mkdir()
-    (tmp_path / "__cluster_metadata-0" / "00000000000000000000.log").touch()
-    brokers = brokers_of([tmp_path])
-    request = requested(brokers, ["t"], topic_ids={})
-    assert run_export(scene.lake, request, brokers, InProcess(1), reader="test").metadata_snapshots == []
-    assert [path.name for path in (tmp_path / "__cluster_metadata-0").iterdir()] == ["00000000000000000000.log"]
+    (log_dir,) = formatted(tmp_path, 1)
+    (log_dir / "__cluster_metadata-0").mkdir()
+    (log_dir / "__cluster_metadata-0" / "00000000000000000000.log").touch()
+    assert run(scene.lake, [log_dir]).metadata_snapshots == []
+    assert [path.name for path in (log_dir / "__cluster_metadata-0").iterdir()] == ["00000000000000000000.log"]
 
 
 def test_a_quorum_whose_voters_are_in_its_metadata_is_refused(scene: Scene, tmp_path: Path) -> None:
-    (tmp_path / "bootstrap.checkpoint").write_bytes(BOOTSTRAP.read_bytes())
-    (tmp_path / "__cluster_metadata-0").mkdir()
-    (tmp_path / "__cluster_metadata-0" / "00000000000000000000-0000000000.checkpoint").touch()
+    (log_dir,) = formatted(tmp_path, 1)
+    (log_dir / "__cluster_metadata-0").mkdir()
+    (log_dir / "__cluster_metadata-0" / "00000000000000000000-0000000000.checkpoint").touch()
     with pytest.raises(UsageError, match=r"format with controller\.quorum\.voters instead"):
-        exported(scene.lake, tmp_path)
-    assert not (tmp_path / "t-0").exists()
+        exported(scene.lake, log_dir)
+    assert not (log_dir / "t-0").exists()
 
 
 def test_several_directories_are_those_of_different_brokers(tmp_path: Path) -> None:
@@ -429,20 +393,16 @@ def test_several_directories_are_those_of_different_brokers(tmp_path: Path) -> N
         placed([], [Broker(log_dir=tmp_path, node=None)], copies=2)
 
 
-def test_the_verb_plans_writes_and_refuses(scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_plans_writes_and_refuses(scene: Scene, tmp_path: Path, said: Said) -> None:
     scene.write("N[a]", "N[b]")
-    lake, out = f"sqlite:///{tmp_path / 'lake.db'}", tmp_path / "out"
-    command = ["lake", "export", "--log-dirs", str(out), lake]
-    assert main([*command, "t", "--dry-run"]) == 0
+    out = tmp_path / "out"
+    command = ["export", "--log-dirs", str(out), f"sqlite:///{tmp_path / 'lake.db'}"]
     planned = rf"t-0: would write \[0, 2\), 2 records, \d+ bytes, to {re.escape(str(out))}\n"
-    assert re.fullmatch(planned, capsys.readouterr().out)
+    assert re.fullmatch(planned, said(*command, "t", "--dry-run").out)
     assert not out.exists()
-    assert main([*command, "--all-topics"]) == 0
-    assert "no new broker's metadata was there" in capsys.readouterr().out
-    assert [record.offset for record in records(scene.lake, AT)] == [last for _, last, _ in listed(out)]
-    for wrong in (["nothing"], [], ["t", "--all-topics"], ["t", "--topic-id", "u=x"]):
-        assert main([*command, *wrong]) == 2
-    capsys.readouterr()
+    assert "no new broker's metadata was there" in said(*command, "--all-topics").out
+    assert [offset for offset, _, _ in scene.held()] == [last for _, last, _ in listed(out)]
+    for wrong in (["t", "--all-topics"], ["t", "--topic-id", "u=x"]):
+        said(*command, *wrong, code=2)
     scene.lake.metastore.configure("t", {"cleanup.policy": "unknown"})
-    assert main([*command, "t"]) == 2
-    assert "cleanup.policy is not known" in capsys.readouterr().err
+    assert "cleanup.policy is not known" in said(*command, "t", code=2).err

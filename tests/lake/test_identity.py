@@ -24,9 +24,11 @@ from headstone.lake.topics import drop_topic
 from headstone.lake.transfer.ingest import ingest
 from headstone.log.directory import find_partitions
 from headstone.pipeline.inprocess import InProcess
-from headstone.storage.stores import Store
-from tests.lake.test_rebuild import another, back_up
-from tests.oracle.notation import History
+from tests.lake.appending import log_of
+from tests.lake.databases import another, back_up
+from tests.lake.embedded import Embedded, files
+from tests.lake.scene import Said
+from tests.lake.town import Town
 
 
 @pytest.fixture(autouse=True)
@@ -36,123 +38,86 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "MACHINE", tmp_path / "machine-id")
 
 
-def log(root: Path, *terms: str) -> Path:
-    history = History()
-    for term in terms:
-        history.append(term)
-    history.roll()
-    history.write_partition(root, "t-0")
-    return root
+@pytest.fixture
+def source(tmp_path: Path, said: Said) -> Embedded:
+    return Embedded.make(tmp_path / "a", said)
 
 
-def embedded(root: Path) -> Path:
-    """A lake in a directory, with a topic `t`."""
-    assert main(["lake", "init", str(root)]) == 0
-    assert main(["lake", "ingest", str(root), str(log(root.parent / "logs", "N[a] N[b]"))]) == 0
-    return root
-
-
-def keys(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    capsys.readouterr()
-    assert main(["lake", "read", str(root), "t"]) == 0
-    return [json.loads(line)["key"] for line in capsys.readouterr().out.splitlines()]
-
-
-def files(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def stored(root: Path) -> dict[str, bytes]:
-    return files(root / "objects")
-
-
-def test_a_copied_lake_shares_nothing_with_the_original(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    original, copy = embedded(tmp_path / "prod"), tmp_path / "experiment"
-    before = stored(original)
-    shutil.copytree(original, copy)
-    assert main(["lake", "topics", str(copy), "drop", "t", "--yes"]) == 0
-    assert main(["lake", "gc", str(copy), "--apply", "--grace-ms", "0", "--upload-ms", "1"]) == 0
-    assert stored(original) == before
-    assert keys(original, capsys) == ["a", "b"]
-    assert main(["lake", "rebuild", str(original)]) == 0
-    assert keys(original, capsys) == ["a", "b"]
-    tokens = [json.loads(files(lake)[f"objects/{OWNER}"].splitlines()[0])["token"] for lake in (original, copy)]
+def test_a_copied_lake_shares_nothing_with_the_original(source: Embedded, tmp_path: Path) -> None:
+    copy, before = source.at(tmp_path / "experiment"), source.stored()
+    shutil.copytree(source.root, copy.root)
+    assert copy.codes("topics drop t --yes", "gc --apply --grace-ms 0 --upload-ms 1") == [0, 0]
+    assert (source.stored(), source.keys()) == (before, ["a", "b"])
+    assert (source.code("rebuild"), source.keys()) == (0, ["a", "b"])
+    tokens = [json.loads(lake.stored()[OWNER].splitlines()[0])["token"] for lake in (source, copy)]
     assert tokens[0] != tokens[1]
 
 
-def moved(source: Path, target: Path) -> None:
-    source.rename(target)
+def moved(lake: Embedded, target: Path) -> None:
+    lake.root.rename(target)
 
 
-def moved_to_another_disk(source: Path, target: Path) -> None:
-    shutil.copytree(source, target)
-    shutil.rmtree(source)
+def moved_to_another_disk(lake: Embedded, target: Path) -> None:
+    shutil.copytree(lake.root, target)
+    shutil.rmtree(lake.root)
 
 
-def restored(source: Path, target: Path) -> None:
+def restored(lake: Embedded, target: Path) -> None:
     """A backup, back in the place of a lake that has gone on since."""
-    shutil.copytree(source, target)
-    assert main(["lake", "ingest", str(source), str(log(source.parent / "logs", "N[a] N[b] | N[c]"))]) == 0
-    shutil.rmtree(source)
-    shutil.copytree(target, source)
+    shutil.copytree(lake.root, target)
+    lake.grow("N[a] N[b] | N[c]")
+    shutil.rmtree(lake.root)
+    shutil.copytree(target, lake.root)
 
 
-def behind_a_link(source: Path, target: Path) -> None:
-    target.symlink_to(source, target_is_directory=True)
+def behind_a_link(lake: Embedded, target: Path) -> None:
+    target.symlink_to(lake.root, target_is_directory=True)
 
 
 @pytest.mark.parametrize("move", [moved, moved_to_another_disk, restored, behind_a_link])
 def test_every_verb_goes_on_with_a_directory_that_was_moved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], move: Callable[[Path, Path], None]
+    source: Embedded, tmp_path: Path, move: Callable[[Embedded, Path], None]
 ) -> None:
-    source, target = embedded(tmp_path / "a"), tmp_path / "b"
-    move(source, target)
-    for verb in (["status", str(target), "--check"], ["gc", str(target), "--apply"], ["compact", str(target), "--all"]):
-        assert main(["lake", *verb]) == 0, verb
-    assert keys(target, capsys) == ["a", "b"]
-    assert main(["lake", "ingest", str(target), str(log(tmp_path / "logs", "N[a] N[b] | N[d]"))]) == 0
-    assert keys(target, capsys) == ["a", "b", "d"]
-    assert main(["lake", "rebuild", str(target)]) == 0
-    assert keys(target, capsys) == ["a", "b", "d"]
+    target = source.at(tmp_path / "b")
+    move(source, target.root)
+    assert target.codes("status --check", "gc --apply", "compact --all") == [0, 0, 0]
+    assert target.keys() == ["a", "b"]
+    target.grow("N[a] N[b] | N[d]")
+    assert (target.keys(), target.code("rebuild"), target.keys()) == (["a", "b", "d"], 0, ["a", "b", "d"])
 
 
-def test_two_copies_of_one_lake_both_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_copies_of_one_lake_both_go_on(source: Embedded, tmp_path: Path) -> None:
     """Whoever is opened first, and again when the first copy was put where the other one was."""
-    source = embedded(tmp_path / "a")
     for name in ("b", "c"):
-        shutil.copytree(source, tmp_path / name)
+        shutil.copytree(source.root, tmp_path / name)
     for name in ("c", "a", "b", "a"):
-        assert keys(tmp_path / name, capsys) == ["a", "b"]
-    source.rename(tmp_path / "aside")
-    shutil.copytree(tmp_path / "b", source)
+        assert source.at(tmp_path / name).keys() == ["a", "b"]
+    source.root.rename(tmp_path / "aside")
+    shutil.copytree(tmp_path / "b", source.root)
     for name in ("aside", "a", "b"):
-        assert keys(tmp_path / name, capsys) == ["a", "b"]
+        assert source.at(tmp_path / name).keys() == ["a", "b"]
 
 
-@pytest.mark.parametrize("read", ["read", "status", "gc", "rebuild"])
-def test_who_looks_for_a_lake_that_is_gone_makes_no_directory(tmp_path: Path, read: str) -> None:
-    source = embedded(tmp_path / "a")
-    source.rename(tmp_path / "b")
-    assert main(["lake", read, str(source), *(["t"] if read == "read" else [])]) == 2
-    assert main(["lake", read, directory_url(str(source)), *(["t"] if read == "read" else [])]) == 2
-    assert not source.exists()
-    (tmp_path / "b" / "objects").rename(tmp_path / "elsewhere")
-    assert main(["lake", read, str(tmp_path / "b"), *(["t"] if read == "read" else [])]) == 2
-    assert not (tmp_path / "b" / "objects").exists()
+def test_who_looks_for_a_lake_that_is_gone_makes_no_directory(source: Embedded, tmp_path: Path) -> None:
+    there = source.at(tmp_path / "b")
+    source.root.rename(there.root)
+    verbs = (["read", "t"], ["status"], ["gc"], ["rebuild"])
+    for verb, *words in verbs:
+        assert (source.code(verb, *words), main(["lake", verb, source.url, *words])) == (2, 2), verb
+    assert not source.root.exists()
+    there.objects.rename(tmp_path / "elsewhere")
+    for verb, *words in verbs:
+        assert (there.code(verb, *words), there.objects.exists()) == (2, False), verb
 
 
-def test_a_process_that_is_at_work_makes_nothing_where_the_directory_was(tmp_path: Path) -> None:
-    source = embedded(tmp_path / "a")
-    lake = open_lake(directory_url(str(source)))
-    source.rename(tmp_path / "b")
-    before = stored(tmp_path / "b")
+def test_a_process_that_is_at_work_makes_nothing_where_the_directory_was(source: Embedded, tmp_path: Path) -> None:
+    lake, there = source.open(), source.at(tmp_path / "b")
+    source.root.rename(there.root)
+    before, logs = there.stored(), log_of(tmp_path / "logs", "t", "N[a] N[b] | N[d]")
     with pytest.raises(Unfinished):
-        ingest(
-            lake, find_partitions([log(tmp_path / "logs", "N[a] N[b] | N[d]")]), clock=lambda: 1, engine=InProcess(1)
-        )
+        ingest(lake, find_partitions([logs]), clock=lambda: 1, engine=InProcess(1))
     lake.close()
-    assert not source.exists()
-    assert stored(tmp_path / "b") == before
+    assert (source.root.exists(), there.stored()) == (False, before)
 
 
 def test_objects_that_are_in_the_directory_move_along_however_they_were_named(tmp_path: Path) -> None:
@@ -169,7 +134,7 @@ def test_objects_that_are_in_the_directory_move_along_however_they_were_named(tm
 def lake(metastore_url: str, tmp_path: Path) -> Lake:
     """With objects of its own place, and a topic."""
     made = create_lake(metastore_url, f"file://{tmp_path / 'elsewhere' / 'objects'}", now_ms=0)
-    ingest(made, find_partitions([log(tmp_path / "logs", "N[a] N[b]")]), clock=lambda: 1, engine=InProcess(1))
+    Town(made, tmp_path, now_ms=1).grow(t="N[a] N[b]")
     return made
 
 
@@ -238,63 +203,50 @@ def test_a_metastore_that_was_moved_and_not_copied_goes_on(lake: Lake, metastore
     open_lake(f"sqlite:///{tmp_path / 'renamed.db'}").close()
 
 
-def test_a_directory_whose_objects_are_a_link_does_not_pass_for_a_copy(tmp_path: Path) -> None:
-    source = embedded(tmp_path / "a")
-    (source / "objects").rename(tmp_path / "disk")
-    (source / "objects").symlink_to(tmp_path / "disk")
-    assert main(["lake", "status", str(source)]) == 0
-    shutil.copytree(source, tmp_path / "b", symlinks=True)
-    assert main(["lake", "gc", str(tmp_path / "b"), "--apply"]) == 2
-    assert main(["lake", "status", str(source)]) == 0
+def test_a_directory_whose_objects_are_a_link_does_not_pass_for_a_copy(source: Embedded, tmp_path: Path) -> None:
+    source.objects.rename(tmp_path / "disk")
+    source.objects.symlink_to(tmp_path / "disk")
+    assert source.code("status") == 0
+    shutil.copytree(source.root, tmp_path / "b", symlinks=True)
+    assert (source.at(tmp_path / "b").code("gc", "--apply"), source.code("status")) == (2, 0)
 
 
-def test_a_copy_that_is_linked_to_the_objects_of_the_original_is_refused(tmp_path: Path) -> None:
+def test_a_copy_that_is_linked_to_the_objects_of_the_original_is_refused(source: Embedded, tmp_path: Path) -> None:
     """Their ids are the same, and what each knows of the other's journal may be enough: the token tells them apart."""
-    source, copy = embedded(tmp_path / "a"), tmp_path / "b"
-    shutil.copytree(source, copy)
-    assert main(["lake", "status", str(copy)]) == 0
-    shutil.rmtree(copy / "objects")
-    (copy / "objects").symlink_to(source / "objects")
-    assert main(["lake", "topics", str(copy), "drop", "t", "--yes"]) == 2
-    assert main(["lake", "status", str(source)]) == 0
+    copy = source.at(tmp_path / "b")
+    shutil.copytree(source.root, copy.root)
+    assert copy.code("status") == 0
+    shutil.rmtree(copy.objects)
+    copy.objects.symlink_to(source.objects)
+    assert (copy.code("topics", "drop", "t", "--yes"), source.code("status")) == (2, 0)
 
 
-def test_a_database_with_two_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = embedded(tmp_path / "a")
-    os.link(source / "metastore.db", tmp_path / "second.db")
-    assert main(["lake", "status", str(source)]) == 2
-    assert "has 2 names (hard links)" in capsys.readouterr().err
+def test_a_database_with_two_names_is_refused(source: Embedded, tmp_path: Path) -> None:
+    os.link(source.metastore, tmp_path / "second.db")
+    assert "has 2 names (hard links)" in source.says("status", code=2).err
     (tmp_path / "second.db").unlink()
-    assert main(["lake", "status", str(source)]) == 0
+    assert source.code("status") == 0
 
 
-def test_an_old_metastore_beside_newer_objects_is_refused_and_a_rebuild_mends_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = embedded(tmp_path / "a")
-    shutil.copy(source / "metastore.db", tmp_path / "backup.db")
-    assert main(["lake", "ingest", str(source), str(log(tmp_path / "logs", "N[a] N[b] | N[c]"))]) == 0
-    shutil.copy(tmp_path / "backup.db", source / "metastore.db")
-    assert main(["lake", "status", str(source)]) == 2
-    assert main(["lake", "adopt", str(source)]) == 2
-    assert "rebuild" in capsys.readouterr().err
-    assert main(["lake", "rebuild", str(source)]) == 0
-    assert keys(source, capsys) == ["a", "b", "c"]
+def test_an_old_metastore_beside_newer_objects_is_refused_and_a_rebuild_mends_it(source: Embedded) -> None:
+    older = source.metastore.read_bytes()
+    source.grow("N[a] N[b] | N[c]")
+    source.metastore.write_bytes(older)
+    source.refuses("status")
+    source.refuses("adopt", why="rebuild")
+    assert (source.code("rebuild"), source.keys()) == (0, ["a", "b", "c"])
 
 
-def test_a_lost_metastore_of_a_directory_is_made_again_in_another_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, copy = embedded(tmp_path / "a"), tmp_path / "b"
-    shutil.copytree(source / "objects", copy / "objects")
-    assert main(["lake", "rebuild", str(copy)]) == 0
-    assert (keys(copy, capsys), keys(source, capsys)) == (["a", "b"], ["a", "b"])
+def test_a_lost_metastore_of_a_directory_is_made_again_in_another_place(source: Embedded, tmp_path: Path) -> None:
+    copy = source.at(tmp_path / "b")
+    shutil.copytree(source.objects, copy.objects)
+    assert (copy.code("rebuild"), copy.keys(), source.keys()) == (0, ["a", "b"], ["a", "b"])
 
 
 def test_objects_that_were_moved_are_found_again(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'lake.db'}"
     made = create_lake(url, f"file://{tmp_path / 'elsewhere' / 'objects'}", now_ms=0)
-    ingest(made, find_partitions([log(tmp_path / "logs", "N[a] N[b]")]), clock=lambda: 1, engine=InProcess(1))
+    Town(made, tmp_path, now_ms=1).grow(t="N[a] N[b]")
     made.close()
     (tmp_path / "elsewhere").rename(tmp_path / "there")
     with pytest.raises(UsageError, match=r"has no lake: .*--objects"):
@@ -321,53 +273,37 @@ def test_a_copied_metastore_with_copied_objects_is_a_lake_of_its_own(
         each.close()
 
 
-@pytest.mark.parametrize("left", ["objects", "nothing"])
-def test_a_rebuild_that_finds_no_topic_does_not_end_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str
-) -> None:
-    source = embedded(tmp_path / "a")
-    before = stored(source)
-    if left == "objects":
-        for folder in ("journal", "journal-end"):
-            shutil.rmtree(source / "objects" / folder)
-        assert main(["lake", "rebuild", str(source)]) == 2
-        assert "the journal ends at number 0" in capsys.readouterr().err
-        (source / "metastore.db").unlink()
-        assert main(["lake", "rebuild", str(source)]) == 2
-        assert "no journal" in capsys.readouterr().err
-        assert keys_after_restoring(source, before, capsys) == ["a", "b"]
-        return
-    assert main(["lake", "topics", str(source), "drop", "t", "--yes"]) == 0
-    assert main(["lake", "rebuild", str(source)]) == 1
-    assert "no topic is left: dropped, by the journal: t" in capsys.readouterr().out
+def test_a_rebuild_that_finds_no_topic_does_not_end_well(source: Embedded) -> None:
+    before = source.stored()
+    for folder in ("journal", "journal-end"):
+        shutil.rmtree(source.objects / folder)
+    assert "the journal ends at number 0" in source.says("rebuild", code=2).err
+    source.metastore.unlink()
+    assert "no journal" in source.says("rebuild", code=2).err
+    source.restore(before)
+    assert (source.code("rebuild"), source.keys()) == (0, ["a", "b"])
+    assert source.code("topics", "drop", "t", "--yes") == 0
+    assert "no topic is left: dropped, by the journal: t" in source.says("rebuild", code=1).out
 
 
-def keys_after_restoring(root: Path, before: dict[str, bytes], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    for path, content in before.items():
-        (root / "objects" / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / "objects" / path).write_bytes(content)
-    assert main(["lake", "rebuild", str(root)]) == 0
-    return keys(root, capsys)
-
-
-def test_a_crash_while_a_copy_becomes_a_lake_of_its_own_is_made_good(tmp_path: Path) -> None:
+def test_a_crash_while_a_copy_becomes_a_lake_of_its_own_is_made_good(source: Embedded, tmp_path: Path) -> None:
     """Between the new token in the metastore and in the store."""
-    source, copy = embedded(tmp_path / "a"), tmp_path / "b"
-    shutil.copytree(source, copy)
-    (copy / "objects" / OWNER).chmod(0o400)
-    store = Store.open(f"file://{copy / 'objects'}")
+    copy = source.at(tmp_path / "b")
+    shutil.copytree(source.root, copy.root)
+    (copy.objects / OWNER).chmod(0o400)
+    store = copy.store
     before = store.read(OWNER, 0, store.size(OWNER))
-    assert main(["lake", "status", str(copy)]) == 0
+    assert copy.code("status") == 0
     store.put(OWNER, before)
-    lake = unchecked_lake(directory_url(str(copy)))
+    lake = unchecked_lake(copy.url)
     with lake.metastore.transaction() as connection:
         token = json.loads(before.splitlines()[0])["token"]
         connection.exec_driver_sql("UPDATE lakes SET token_before = ?", (token,))
     lake.close()
-    assert main(["lake", "status", str(copy)]) == 0
+    assert copy.code("status") == 0
     assert store.read(OWNER, 0, store.size(OWNER)) != before
     store.delete([OWNER])
-    assert main(["lake", "status", str(copy)]) == 0
+    assert copy.code("status") == 0
     assert store.has(OWNER)
     assert store.has(MARKER)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,13 @@ from headstone.lake.metastore.marker import Marker
 from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.transfer.ingest import LogIngestSettings, ingest
 from headstone.lake.transfer.reading import records, table
-from headstone.log.directory import as_partition, find_partitions, list_segments
+from headstone.log.directory import PartitionDir, as_partition, find_partitions, list_segments
 from headstone.log.listing import RecordEntry, list_batches
 from headstone.log.topic_partition import TopicPartition
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
-from headstone.storage.stores import Store
-from tests.oracle.notation import History
+from tests.lake.appending import log_of
+from tests.lake.scene import ANYWHERE
 
 CAPTURED = Path(__file__).resolve().parent.parent / "captured"
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -50,11 +49,17 @@ def committed(path: Path) -> list[Row]:
     return sorted(one for one in found if one[0] < stable)
 
 
+def assert_all_is_there(lake: Lake, logs: list[PartitionDir]) -> None:
+    for log in logs:
+        assert [row(record) for record in records(lake, log.topic_partition)] == committed(log.path), log.name
+
+
+pytestmark = ANYWHERE
+
+
 @pytest.fixture
-def lake(metastore_url: str, object_store: Store, moto_settings: dict[str, str]) -> Iterator[Lake]:
-    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=moto_settings)
-    yield made
-    made.close()
+def lake(lake_anywhere: Lake) -> Lake:
+    return lake_anywhere
 
 
 @pytest.mark.parametrize("version", ["kafka-3.9.2", "kafka-4.3.1"])
@@ -62,9 +67,7 @@ def test_the_lake_holds_what_consumers_may_see(lake: Lake, version: str) -> None
     found = find_partitions([CAPTURED / version])
     done = ingest(lake, found, clock=lambda: 1, settings=LogIngestSettings(extent_bytes=3000, object_bytes=9000))
     assert lake.metastore.check() == []
-    for directory in found:
-        at = TopicPartition(directory.topic, directory.partition)
-        assert [row(record) for record in records(lake, at)] == committed(directory.path), at
+    assert_all_is_there(lake, found)
     assert sum(one.records for one in done) == sum(len(committed(directory.path)) for directory in found)
     assert len(lake.metastore.objects()) > 5
 
@@ -93,23 +96,11 @@ def test_it_goes_on_where_it_was(lake: Lake, tmp_path: Path) -> None:
     some = lake.metastore.partition(TopicPartition("plain", 0)).next_offset
     done = {one.partition: one for one in ingest(lake, find_partitions([source]), clock=lambda: 2)}
     assert 0 < some == done[TopicPartition("plain", 0)].start < done[TopicPartition("plain", 0)].end
-    for directory in find_partitions([source]):
-        at = TopicPartition(directory.topic, directory.partition)
-        assert [row(record) for record in records(lake, at)] == committed(directory.path), at
+    assert_all_is_there(lake, find_partitions([source]))
     assert lake.metastore.check() == []
 
 
-def test_the_table_is_the_newest_of_every_key(lake: Lake) -> None:
-    path = CAPTURED / "kafka-4.3.1" / "txn-1"
-    ingest(lake, find_partitions([path]), clock=lambda: 1)
-    newest = {one[2]: one for one in committed(path)}
-    expected = {key: one for key, one in newest.items() if one[3] is not None}
-    assert {key: row(entry) for key, entry in table(lake, TopicPartition("txn", 1)).items()} == expected
-
-
-def test_of_two_at_once_one_is_refused_and_nothing_is_doubled(
-    metastore_url: str, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_at_once_one_is_refused_and_nothing_is_doubled(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is between its upload and its commit when the first one commits."""
     found = find_partitions([CAPTURED / "kafka-4.3.1" / "plain-0"])
     real = Metastore.append
@@ -122,11 +113,9 @@ def test_of_two_at_once_one_is_refused_and_nothing_is_doubled(
     monkeypatch.setattr(Metastore, "append", late)
     with pytest.raises(CommitRefused):
         ingest(lake, found, clock=lambda: 1)
-    at = TopicPartition("plain", 0)
-    assert [row(record) for record in records(lake, at)] == committed(found[0].path)
+    assert_all_is_there(lake, found)
     lost = lake.metastore.collectable(unreferenced_before_ms=0, registered_before_ms=9)
     assert len(lost) == 1
-    assert metastore_url
 
 
 def test_another_log_than_before_is_refused(lake: Lake, tmp_path: Path) -> None:
@@ -140,57 +129,57 @@ def test_another_log_than_before_is_refused(lake: Lake, tmp_path: Path) -> None:
     assert lake.metastore.partition(TopicPartition("sample", 0)) == before
 
 
-def test_a_log_without_what_comes_next_is_refused(lake: Lake, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> PartitionDir:
+    """A log of many segments."""
+    root = tmp_path_factory.mktemp("whole")
+    write_sample(root, SampleSettings(records=3000, batch_bytes=2000, segment_bytes=40_000))
+    return find_partitions([root])[0]
+
+
+def cut(whole: PartitionDir, to: Path, first: int, end: int | None) -> tuple[list[PartitionDir], int]:
+    """Some of its segments, and no checkpoints; and where the first of them begins."""
+    files = sorted(whole.path.glob("*.log"))
+    assert len(files) > 8
+    target = to / whole.name
+    target.mkdir(parents=True)
+    for file in files[first:end]:
+        shutil.copyfile(file, target / file.name)
+    return find_partitions([to]), int(files[first].stem)
+
+
+def test_a_log_without_what_comes_next_is_refused(lake: Lake, whole: PartitionDir, tmp_path: Path) -> None:
     """Half of a backup: between the lake and it, deletions may be missing."""
-    write_sample(tmp_path / "all", SampleSettings(records=3000, batch_bytes=2000, segment_bytes=40_000))
-    (whole,) = find_partitions([tmp_path / "all"])
-    bases = [int(file.stem) for file in sorted(whole.path.glob("*.log"))]
-    assert len(bases) > 8
-    early = cut(whole.path, tmp_path / "early", lambda base: base < bases[2])
-    late = cut(whole.path, tmp_path / "late", lambda base: base >= bases[5])
-    ingest(lake, find_partitions([early]), clock=lambda: 1)
-    at = TopicPartition("sample", 0)
-    before = lake.metastore.partition(at)
-    with pytest.raises(UsageError, match=f"the lake ends at {bases[2]}, this log begins at {bases[5]}"):
-        ingest(lake, find_partitions([late]), clock=lambda: 2)
-    assert lake.metastore.partition(at) == before
+    early, _ = cut(whole, tmp_path / "early", 0, 2)
+    late, begins = cut(whole, tmp_path / "late", 5, None)
+    ingest(lake, early, clock=lambda: 1)
+    before = lake.metastore.partition(whole.topic_partition)
+    with pytest.raises(UsageError, match=f"the lake ends at {before.next_offset}, this log begins at {begins}"):
+        ingest(lake, late, clock=lambda: 2)
+    assert lake.metastore.partition(whole.topic_partition) == before
 
 
-def test_a_shorter_log_goes_on_and_takes_nothing_away(lake: Lake, tmp_path: Path) -> None:
+def test_a_shorter_log_goes_on_and_takes_nothing_away(lake: Lake, whole: PartitionDir, tmp_path: Path) -> None:
     """The last segments of a backup, up to where the lake is and beyond."""
-    write_sample(tmp_path / "all", SampleSettings(records=3000, batch_bytes=2000, segment_bytes=40_000))
-    (whole,) = find_partitions([tmp_path / "all"])
-    bases = [int(file.stem) for file in sorted(whole.path.glob("*.log"))]
-    ingest(lake, find_partitions([cut(whole.path, tmp_path / "early", lambda base: base < bases[4])]), clock=lambda: 1)
-    ingest(lake, find_partitions([cut(whole.path, tmp_path / "late", lambda base: base >= bases[3])]), clock=lambda: 2)
-    at = TopicPartition("sample", 0)
-    assert lake.metastore.partition(at).start_offset == 0
-    assert [row(record) for record in records(lake, at)] == committed(whole.path)
+    for name, some in (("early", (0, 4)), ("late", (3, None))):
+        ingest(lake, cut(whole, tmp_path / name, *some)[0], clock=lambda: 1)
+    assert lake.metastore.partition(whole.topic_partition).start_offset == 0
+    assert_all_is_there(lake, [whole])
 
 
-def test_the_first_log_sets_the_start(lake: Lake, tmp_path: Path) -> None:
-    write_sample(tmp_path / "all", SampleSettings(records=3000, batch_bytes=2000, segment_bytes=40_000))
-    (whole,) = find_partitions([tmp_path / "all"])
-    bases = [int(file.stem) for file in sorted(whole.path.glob("*.log"))]
-    late = cut(whole.path, tmp_path / "late", lambda base: base >= bases[5])
-    ingest(lake, find_partitions([late]), clock=lambda: 1)
-    at = TopicPartition("sample", 0)
-    assert lake.metastore.partition(at).start_offset == bases[5]
-    assert [row(record) for record in records(lake, at)] == committed(late)
+def test_the_first_log_sets_the_start(lake: Lake, whole: PartitionDir, tmp_path: Path) -> None:
+    late, begins = cut(whole, tmp_path / "late", 5, None)
+    ingest(lake, late, clock=lambda: 1)
+    assert lake.metastore.partition(whole.topic_partition).start_offset == begins
+    assert_all_is_there(lake, late)
     assert lake.metastore.check() == []
 
 
 @pytest.mark.parametrize("order", [("ahead", "behind"), ("behind", "ahead")])
 def test_two_replicas_of_a_partition_are_refused_by_both_paths(lake: Lake, tmp_path: Path, order: list[str]) -> None:
     """The one that is behind lacks the deletion of a key; a broker's metadata is in every directory, and no topic."""
-    history = History()
-    history.append("N[a] N[b]")
-    history.roll()
-    history.write_partition(tmp_path / "behind", "t-0")
-    shutil.copytree(tmp_path / "behind", tmp_path / "ahead")
-    history.append("T[a]")
-    history.roll()
-    history.write_partition(tmp_path / "ahead", "t-0")
+    log_of(tmp_path / "behind", "t", "N[a] N[b]")
+    log_of(tmp_path / "ahead", "t", "N[a] N[b] | T[a]")
     for broker in order:
         shutil.copytree(tmp_path / broker / "t-0", tmp_path / broker / "__cluster_metadata-0")
     found = find_partitions([tmp_path / broker for broker in order])
@@ -203,16 +192,6 @@ def test_two_replicas_of_a_partition_are_refused_by_both_paths(lake: Lake, tmp_p
     ingest(lake, find_partitions([tmp_path / "behind"]), clock=lambda: 1)
     ingest(lake, find_partitions([tmp_path / "ahead"]), clock=lambda: 2)
     assert sorted(table(lake, TopicPartition("t", 0))) == [b"b"]
-
-
-def cut(source: Path, to: Path, keep: Callable[[int], bool]) -> Path:
-    """A partition directory with some of another one's segments, and no checkpoints."""
-    target = to / source.name
-    target.mkdir(parents=True)
-    for file in source.glob("*.log"):
-        if keep(int(file.stem)):
-            shutil.copyfile(file, target / file.name)
-    return target
 
 
 def test_a_lake_is_opened_with_its_own_store(metastore_url: str, lake: Lake, moto_settings: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from headstone.errors import CorruptLog, Unfinished
-from headstone.lake.format.objects import object_path
 from headstone.lake.jobs import extent_work, job_plan
 from headstone.lake.jobs.compaction import Compacted, compact_partition, compact_partitions
 from headstone.lake.jobs.job import JobControl, Stopped
@@ -23,9 +22,9 @@ from headstone.lake.transfer.reading import records
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline import splitting
-from headstone.pipeline.engine import Stop, never
-from headstone.pipeline.inprocess import Body, InProcess
-from headstone.pipeline.progress import Board
+from headstone.pipeline.inprocess import InProcess
+from tests.lake.appending import log_of
+from tests.lake.damage import flip
 from tests.oracle.notation import History
 
 RETENTION_MS = 1000
@@ -47,13 +46,12 @@ class Logs:
         for number, history in enumerate(self._histories):
             for _ in range(self._chance.randint(1, records_max)):
                 history.append(f"{self._chance.choice('NNNT')}[k{self._chance.randrange(keys)}]")
-            history.roll()
-            history.write_partition(self._root, f"t-{number}")
+            log_of(self._root, "t", "", number, history=history)
         for lake in self.lakes.values():
             ingest(lake, find_partitions([self._root]), clock=lambda: 0)
 
 
-def log_of(lake: Lake) -> dict[TopicPartition, list[tuple[int, bytes | None, bytes | None]]]:
+def rows_of(lake: Lake) -> dict[TopicPartition, list[tuple[int, bytes | None, bytes | None]]]:
     return {name: [(r.offset, r.key, r.value) for r in records(lake, name)] for name in NAMES}
 
 
@@ -88,30 +86,32 @@ def test_whatever_path_keys_take_the_log_is_the_same(
             compact_partition(two["one by one"], name, InProcess(), now_ms=now_ms, settings=JobSettings(path="whole"))
         done = compact_partitions(two["many"], NAMES, InProcess(2), now_ms=now_ms, settings=settings)
         assert [outcome for outcome in done.values() if isinstance(outcome, Exception)] == []
-        assert log_of(two["many"]) == log_of(two["one by one"])
+        assert rows_of(two["many"]) == rows_of(two["one by one"])
         assert two["many"].metastore.check() == []
     expected, found = (lake.metastore.snapshot(NAMES) for lake in two.values())
     assert [found[name].cleaned for name in NAMES] == [expected[name].cleaned for name in NAMES]
     assert [found[name].tombstones for name in NAMES] == [expected[name].tombstones for name in NAMES]
 
 
+@pytest.fixture
+def in_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small they are."""
+    monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
+    monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
+
+
 class Backwards(InProcess):
     """Tasks end in the wrong order."""
 
-    def as_they_end(
-        self, body: Body, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
-    ) -> Iterator[tuple[int, Any]]:
-        yield from reversed(list(super().as_they_end(body, tasks, board, stop=stop)))
+    def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+        yield from reversed(list(super().as_they_end(*given, **options)))
 
 
-def test_parts_are_committed_oldest_first_whichever_ends_first(
-    two: dict[str, Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("in_shares")
+def test_parts_are_committed_oldest_first_whichever_ends_first(two: dict[str, Lake], tmp_path: Path) -> None:
     logs, lake, name = Logs(tmp_path, two, 5), two["many"], NAMES[0]
     for _ in range(5):
         logs.grow()
-    monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
-    monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
     ends = []
 
     def look() -> None:
@@ -131,10 +131,7 @@ def test_a_partition_that_cannot_be_read_costs_the_others_nothing(tmp_path: Path
     for _ in range(2):
         logs.grow()
     bad = lake.metastore.partition(NAMES[2]).extents[-1]
-    path = tmp_path / "objects" / object_path(bad.object_id)
-    content = bytearray(path.read_bytes())
-    content[bad.position + bad.length + 1] ^= 1
-    path.write_bytes(content)
+    flip(lake, bad.object_id, bad.position + bad.length + 1)
     before = lake.metastore.partition(NAMES[2])
     done = compact_partitions(lake, NAMES, InProcess(), now_ms=10)
     assert [isinstance(done[name], Compacted) for name in NAMES] == [True, True, False, True]
@@ -143,39 +140,15 @@ def test_a_partition_that_cannot_be_read_costs_the_others_nothing(tmp_path: Path
     lake.close()
 
 
-def test_of_a_job_that_dies_what_it_committed_stays_and_the_next_goes_on(two: dict[str, Lake], tmp_path: Path) -> None:
-    logs = Logs(tmp_path, two, 3)
-    for _ in range(3):
-        logs.grow()
-    commits = iter(range(5))
-
-    def die() -> None:
-        if next(commits, None) is None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compact_partitions(
-            two["many"], NAMES, InProcess(), now_ms=10, settings=JobSettings(commit_bytes=1),
-            control=JobControl(before_commit=die),
-        )  # fmt: skip
-    snapshot = two["many"].metastore.snapshot(NAMES)
-    assert sum(partition.compaction_epoch for partition in snapshot.values()) == 5
-    assert two["many"].metastore.check() == []
-    compact_partitions(two["many"], NAMES, InProcess(), now_ms=10)
-    compact_partitions(two["one by one"], NAMES, InProcess(), now_ms=10)
-    assert log_of(two["many"]) == log_of(two["one by one"])
-
-
+@pytest.mark.usefixtures("in_shares")
 @pytest.mark.parametrize("path", ["whole", "shuffle", "shares"])
 def test_of_a_job_that_is_stopped_what_is_complete_is_committed_and_the_next_goes_on(
-    two: dict[str, Lake], tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+    two: dict[str, Lake], tmp_path: Path, path: str
 ) -> None:
     """Stopped by its fourth commit: no task is begun after that, and no partition that is not complete is claimed."""
     logs, lake = Logs(tmp_path, two, 3), two["many"]
     for _ in range(5):
         logs.grow()
-    monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
-    monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
     commits: list[int] = []
     settings = JobSettings(
         commit_bytes=1, parallelism=100, dead_share_max=0.0, path="auto" if path == "shares" else path
@@ -189,24 +162,21 @@ def test_of_a_job_that_is_stopped_what_is_complete_is_committed_and_the_next_goe
     assert sum(partition.compaction_epoch for partition in snapshot.values()) == len(commits) >= 4
     compact_partitions(lake, NAMES, InProcess(), now_ms=10)
     compact_partitions(two["one by one"], NAMES, InProcess(), now_ms=10)
-    assert log_of(lake) == log_of(two["one by one"])
+    assert rows_of(lake) == rows_of(two["one by one"])
 
 
+@pytest.mark.usefixtures("in_shares")
 def test_a_part_that_waited_for_the_claim_is_committed_when_the_job_is_stopped(
-    two: dict[str, Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two: dict[str, Lake], tmp_path: Path
 ) -> None:
     logs, lake = Logs(tmp_path, two, 3), two["many"]
     for _ in range(5):
         logs.grow()
-    monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
-    monkeypatch.setattr(job_plan, "SHARE_BYTES", 1)
     reads: list[str] = []
 
     class Counting(InProcess):
-        def as_they_end(
-            self, body: Body, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
-        ) -> Iterator[tuple[int, Any]]:
-            for number, answer in super().as_they_end(body, tasks, board, stop=stop):
+        def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+            for number, answer in super().as_they_end(*given, **options):
                 reads.append(answer[0].object_id)
                 yield number, answer
 

@@ -6,21 +6,22 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
-from headstone.lake.format.objects import object_path, writing_object
+from headstone.lake.format.extents import Extent
+from headstone.lake.format.objects import read_extent, writing_object
 from headstone.lake.format.spans import Span
+from headstone.lake.jobs import worker as worker_room
 from headstone.lake.jobs.compaction import compact_partitions
 from headstone.lake.jobs.job import RENEW_MS, Stopped
 from headstone.lake.jobs.leased_jobs import level_leased
 from headstone.lake.jobs.leveling import SMALL, level_partitions, runs_to_merge, with_small_extents
 from headstone.lake.jobs.rewriting import RewriteWork, rewrite
 from headstone.lake.jobs.turns import Turn
-from headstone.lake.jobs.worker import HARD, LEVELED_AT_ONCE, RUN, SOFT, Worker
+from headstone.lake.jobs.worker import HARD, RUN, SOFT, Worker
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Append, Partition
 from headstone.lake.metastore.leases import FAILED, LEVELED, STOPPED, Leases
@@ -28,15 +29,13 @@ from headstone.lake.metastore.object_states import REGISTERED
 from headstone.lake.metastore.schema import SMALL_BYTES
 from headstone.lake.transfer.ingest import EXTENT_BYTES
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.progress import Board, Meter
+from headstone.pipeline.progress import Meter
+from tests.lake.appending import extent, put, put_all
+from tests.lake.damage import flip
 from tests.lake.oracle import eligibility_of
-from tests.lake.scene import AT, Scene
-from tests.lake.single import level_partition
-from tests.lake.test_metastore import extent
-from tests.lake.test_worker import put
-from tests.oracle.batches import Batch, Record, encode
+from tests.lake.scene import AT, RETENTION_MS, Scene
+from tests.lake.single import level_partition, worker
 
 
 def test_leveling_does_not_make_data_younger(scene: Scene) -> None:
@@ -68,9 +67,8 @@ def test_a_worker_merges_what_compactions_left_small_when_nothing_is_due(scene: 
     scene.compact(now_ms=10)
     scene.write("N[f]")
     metastore = scene.lake.metastore
-    worker = Worker(name="w", lake=scene.lake, engine=InProcess(1), clock=lambda: 20, tell=lambda text: None)
     before = [extent.span for extent in metastore.partition(AT).extents]
-    assert worker.work() == 0
+    assert worker(scene.lake, now_ms=20).work() == 0
     after = [extent.span for extent in metastore.partition(AT).extents]
     assert (before, after) == ([Span(0, 4), Span(4, 8), Span(8, 9)], [Span(0, 8), Span(8, 9)])
     assert metastore.unleveled(limit=9) == {}
@@ -84,45 +82,25 @@ class Counting(InProcess):
         super().__init__(1)
         self.jobs: list[int] = []
 
-    def as_they_end(
-        self, body: Any, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
-    ) -> Iterator[tuple[int, Any]]:
+    def as_they_end(self, body: Any, tasks: Sequence[Any], *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
         if body is rewrite:
             self.jobs.append(len(tasks))
-        return super().as_they_end(body, tasks, board, stop=stop)
+        return super().as_they_end(body, tasks, *given, **options)
 
 
-def put_all(lake: Lake, names: Sequence[TopicPartition], keys: str) -> None:
+def put_keys(lake: Lake, names: Sequence[TopicPartition], keys: str) -> None:
     """A record for each key to the end of each of them: one object, one commit."""
-    (object_id,) = lake.metastore.register(1, now_ms=1)
-    ends, appends = lake.metastore.next_offsets(names), dict[TopicPartition, Append]()
-    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
-        for name in names:
-            start = ends[name]
-            rows = tuple(
-                Record(offset=start + n, timestamp=1, key=key.encode(), value=b"1") for n, key in enumerate(keys)
-            )
-            batch = Batch(
-                base_offset=start, last_offset_delta=len(rows) - 1, records=rows, count=len(rows), base_timestamp=1,
-                horizon_ms=None, max_timestamp=1, leader_epoch=0, codec="none", transactional=False, producer_id=-1,
-                producer_epoch=-1, base_sequence=-1,
-            )  # fmt: skip
-            span = Span(start, start + len(rows))
-            extent = writer.add(
-                name.topic, name.number, span, [encode(batch)], records=len(rows), max_timestamp_ms=1
-            )  # fmt: skip
-            appends[name] = Append(expected_next=start, extents=(extent,))
-    lake.metastore.append(appends, {object_id: writer.size}, now_ms=1)
+    put_all(lake, {name: [(key.encode(), b"1") for key in keys] for name in names})
 
 
 def to_level(lake: Lake, count: int) -> list[TopicPartition]:
     """So many partitions in which a compaction has left two small neighbours."""
     lake.metastore.create_topic("many", count, {"min.cleanable.dirty.ratio": "1"})
     names = [TopicPartition("many", number) for number in range(count)]
-    put_all(lake, names, "abcd")
-    put_all(lake, names, "abce")
+    put_keys(lake, names, "abcd")
+    put_keys(lake, names, "abce")
     compact_partitions(lake, names, InProcess(1), now_ms=10)
-    put_all(lake, names, "f")
+    put_keys(lake, names, "f")
     return names
 
 
@@ -134,33 +112,27 @@ def spans(lake: Lake, names: Sequence[TopicPartition]) -> dict[TopicPartition, l
 SPREAD, MERGED = [Span(0, 4), Span(4, 8), Span(8, 9)], [Span(0, 8), Span(8, 9)]
 
 
-def leveling_worker(lake: Lake, engine: InProcess, **options: Any) -> Worker:
-    return Worker(name="w", lake=lake, engine=engine, clock=lambda: 20, tell=lambda text: None, **options)
-
-
-def test_a_worker_levels_more_partitions_than_it_looks_at_at_once(lake: Lake) -> None:
+def test_a_worker_levels_more_partitions_than_it_looks_at_at_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them before it says that nothing is left to do, the partitions of a look in one job."""
-    names, engine = to_level(lake, LEVELED_AT_ONCE + 30), Counting()
+    monkeypatch.setattr(worker_room, "LEVELED_AT_ONCE", 10)
+    names, engine = to_level(lake, 13), Counting()
     assert set(map(len, spans(lake, names).values())) == {3}
-    leveling_worker(lake, engine).work()
+    worker(lake, now_ms=20, engine=engine).work()
     assert spans(lake, names) == dict.fromkeys(names, MERGED)
-    assert (engine.jobs, lake.metastore.unleveled(limit=999)) == ([LEVELED_AT_ONCE, 30], {})
+    assert (engine.jobs, lake.metastore.unleveled(limit=999)) == ([10, 3], {})
     assert (Leases(lake.metastore).held(now_ms=20), lake.metastore.check()) == ({}, [])
 
 
 @pytest.mark.parametrize("bytes_at_once", [1, 1 << 30])
-def test_what_fails_or_is_busy_stops_no_other_of_a_leveling(lake: Lake, tmp_path: Path, bytes_at_once: int) -> None:
+def test_what_fails_or_is_busy_stops_no_other_of_a_leveling(lake: Lake, bytes_at_once: int) -> None:
     """Nor does it keep a worker at it for ever, where each look is of one partition."""
     names = to_level(lake, 4)
     (damaged, busy, *others), grown = names, [*SPREAD, Span(9, 10)]
-    put_all(lake, [damaged, busy], "g")  # they come first
+    put_keys(lake, [damaged, busy], "g")  # they come first
     (extent, *_) = lake.metastore.partition(damaged).extents
-    broken = tmp_path / "objects" / object_path(extent.object_id)
-    content = bytearray(broken.read_bytes())
-    content[extent.position + 30] ^= 1
-    broken.write_bytes(content)
+    flip(lake, extent.object_id, extent.position + 30)
     Leases(lake.metastore).take(busy, "somebody", now_ms=20)
-    leveling_worker(lake, InProcess(1), bytes_at_once=bytes_at_once).work()
+    worker(lake, now_ms=20, bytes_at_once=bytes_at_once).work()
     assert spans(lake, names) == dict.fromkeys(others, MERGED) | dict.fromkeys((damaged, busy), grown)
     outcomes = sorted((row.partition, row.outcome) for row in Leases(lake.metastore).history())
     assert outcomes == [(damaged, FAILED), *((name, LEVELED) for name in others)]
@@ -178,7 +150,7 @@ def test_what_was_busy_once_is_leveled_where_something_is_always_due(
     put(lake, fed, [(b"a", b"1"), (b"a", b"2")])
     leases, commits, asked = Leases(lake.metastore), list[str](), list[int]()
     leases.take(busy, "somebody", now_ms=20)
-    worker, merge = leveling_worker(lake, InProcess(1), upkeep_every_ms=0, bytes_at_once=bytes_at_once), Worker._merge
+    busy_one, merge = worker(lake, now_ms=20, upkeep_every_ms=0, bytes_at_once=bytes_at_once), Worker._merge
 
     def tell(text: str) -> None:
         if text == "fed-0: committed":
@@ -193,10 +165,10 @@ def test_what_was_busy_once_is_leveled_where_something_is_always_due(
         self.stop = SOFT if len(asked) > 9 else RUN
         return merge(self, leases, names, turn)
 
-    worker.tell = tell
+    busy_one.tell = tell
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "_merge", watched)
-        assert worker.work() == 5
+        assert busy_one.work() == 5
     assert spans(lake, [busy]) == {busy: MERGED if freed else SPREAD}
     assert len(asked) < 9
 
@@ -218,8 +190,8 @@ def test_a_leveling_that_is_stopped_keeps_what_is_committed_and_no_lease(lake: L
 def test_a_leveling_that_is_given_up_commits_no_more(lake: Lake) -> None:
     """By a second signal: what a task has written is garbage that nobody has seen."""
     names = to_level(lake, 3)
-    worker = leveling_worker(lake, InProcess(1))
-    worker.tell = lambda text: setattr(worker, "stop", HARD) if text.endswith(": leveled") else None
+    given_up = worker(lake, now_ms=20)
+    given_up.tell = lambda text: setattr(given_up, "stop", HARD) if text.endswith(": leveled") else None
 
     class Ahead(InProcess):
         """All tasks have ended before the first answer."""
@@ -227,8 +199,8 @@ def test_a_leveling_that_is_given_up_commits_no_more(lake: Lake) -> None:
         def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
             return iter(list(super().as_they_end(*given, **options)))
 
-    worker.engine = Ahead(1)
-    worker.work()
+    given_up.engine = Ahead(1)
+    given_up.work()
     assert sorted(map(len, spans(lake, names).values())) == [2, 3, 3]
     assert sorted(row.outcome for row in Leases(lake.metastore).history()) == [LEVELED, STOPPED, STOPPED]
     assert Leases(lake.metastore).held(now_ms=20) == {}
@@ -236,7 +208,7 @@ def test_a_leveling_that_is_given_up_commits_no_more(lake: Lake) -> None:
 
 def test_a_lease_is_free_when_its_partition_is_leveled_and_not_at_the_end_of_the_job(lake: Lake) -> None:
     names, held = to_level(lake, 3), list[int]()
-    put_all(lake, names[:1], "ghij")
+    put_keys(lake, names[:1], "ghij")
 
     class Watching(Counting):
         def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
@@ -266,10 +238,10 @@ def test_leveling_keeps_up_with_small_appends(lake: Lake) -> None:
     """However long that goes on, there are as many small extents as make one of a healthy size, and no more."""
     at, value = TopicPartition("fed", 0), bytes(EXTENT_BYTES // 8)
     lake.metastore.create_topic("fed", 1, {"cleanup.policy": "delete"})
-    worker, counts = leveling_worker(lake, InProcess(1)), list[int]()
+    standing, counts = worker(lake, now_ms=20), list[int]()
     for _ in range(24):
         put(lake, at, [(b"k", value)])
-        worker.work()
+        standing.work()
         small = [extent for extent in lake.metastore.partition(at).extents if extent.length < EXTENT_BYTES * SMALL]
         counts.append(len(small))
     assert (max(counts), len(lake.metastore.partition(at).extents)) == (3, 24 // 4)
@@ -342,3 +314,67 @@ def test_retention_counts_from_the_newest_of_the_extents_that_became_one(lake: L
     )  # fmt: skip
     (merged,) = rewrite(work, Meter()).extents
     assert (merged.max_timestamp_ms, merged.oldest_timestamp_ms) == (900, 100)
+
+
+FAR = 3_000_000_000
+
+
+def test_a_log_that_begins_far_out_is_compacted(scene: Scene) -> None:
+    """Its first extent begins at 0, more than 2^31 below its first record."""
+    scene.write(f"+{FAR}", "|", "N[a]", "N[b]", "N[a]")
+    (extent,) = scene.lake.metastore.partition(AT).extents
+    assert extent.span == Span(0, FAR + 3)
+    done = scene.compact(now_ms=10)
+    assert ([(offset - FAR, key) for offset, key, _ in scene.held()], done.records_after) == ([(1, b"b"), (2, b"a")], 2)
+    scene.write("T[a]", "N[b]")
+    scene.compact(now_ms=20)
+    scene.compact(now_ms=20 + RETENTION_MS)
+    assert [(offset - FAR, key) for offset, key, _ in scene.held()] == [(4, b"b")]
+    assert scene.lake.metastore.check() == []
+
+
+def test_an_extent_that_is_too_wide_for_a_segment_is_compacted(scene: Scene) -> None:
+    """As leveling has made them: three times as far as the offsets of one segment reach, tombstones in the last part."""
+    terms = ["N[a,b]", f"+{FAR}", "|", "N[a]", f"+{FAR}", "|", "T[b]", "N[c]"]
+    for term in terms:
+        scene.history.append(term)
+    extents = merged_into_one(scene)
+    assert [extent.span.end > 2 * FAR for extent in extents] == [True]
+    done = scene.compact(now_ms=10)
+    assert [key for _, key, _ in scene.held()] == [b"a", b"b", b"c"]
+    assert (done.extents_rewritten, done.records_after, done.records_before) == (1, 3, 5)
+    (extent,) = scene.lake.metastore.partition(AT).extents
+    assert (extent.records, len(scene.lake.metastore.partition(AT).tombstones)) == (3, 1)
+    scene.compact(now_ms=10 + RETENTION_MS)
+    assert [key for _, key, _ in scene.held()] == [b"a", b"c"]
+
+
+def merged_into_one(scene: Scene) -> tuple[Extent, ...]:
+    """The whole log of the scene as one extent, however far apart its offsets are."""
+    scene.write()
+    partition, lake = scene.lake.metastore.partition(AT), scene.lake
+    (object_id,) = lake.metastore.register(1, now_ms=0)
+    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
+        chunks = [read_extent(lake.store, extent) for extent in partition.extents]
+        made = writer.add("t", 0, Span(0, partition.next_offset), chunks, records=5, max_timestamp_ms=9)
+    lake.metastore.level(AT, 0, [made], {object_id: writer.size}, now_ms=0)
+    return lake.metastore.partition(AT).extents
+
+
+def test_leveling_makes_no_extent_that_is_wider_than_a_segment(scene: Scene) -> None:
+    for _ in range(2):
+        scene.write("N[a]", "N[b]")
+    scene.write("N[c]", f"+{FAR}")
+    scene.write("N[d]")
+    level_partition(scene.lake, AT, clock=lambda: 10, extent_bytes=800)
+    spans = [extent.span for extent in scene.lake.metastore.partition(AT).extents]
+    assert spans == [Span(0, 4), Span(4, FAR + 5), Span(FAR + 5, FAR + 6)]
+    assert len(scene.held()) == 6
+
+
+def test_offsets_that_are_far_apart_are_not_one_extent(scene: Scene) -> None:
+    """A segment of Kafka's could not hold them: 2^31 is where it ends."""
+    scene.write("N[a]", "+2147483645", "|", "N[b]", "|", "+1", "|", "N[c]", "|", "N[d]")
+    found = scene.lake.metastore.partition(AT).extents
+    assert [(tuple(one.span), one.records) for one in found] == [((0, 2147483647), 2), ((2147483647, 2147483650), 2)]
+    assert [offset for offset, _, _ in scene.held()] == [0, 2147483646, 2147483648, 2147483649]

@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, event, insert, select, update
+from sqlalchemy import Engine, delete, event, insert, select, update
 
 from headstone.errors import HeadstoneError, Unfinished, UsageError
-from headstone.lake.format.extents import Extent
 from headstone.lake.format.spans import Span
 from headstone.lake.metastore import schema
-from headstone.lake.metastore.commits import Append, Claim, CommitRefused, replaced, violations
+from headstone.lake.metastore.commits import Append, Claim, CommitRefused, Partition, replaced, violations
 from headstone.lake.metastore.holds import Holds
 from headstone.lake.metastore.leases import Leases
 from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.metastore.object_states import COMMITTED, REGISTERED, UNREFERENCED
 from headstone.lake.metastore.rows import located, partition_id_of
 from headstone.log.topic_partition import TopicPartition
+from tests.lake.appending import SIZE, append, extent
 
 ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
-SIZE = 1000
-HOUR_MS = 3_600_000
 
 
-def extent(start: int, end: int, object_id: str, position: int = 0, length: int = 100) -> Extent:
-    return Extent(
-        span=Span(start, end), object_id=object_id, position=position, length=length, records=end - start,
-        max_timestamp_ms=17, checksum=0xFFFFFFFF,
-    )  # fmt: skip
-
-
-def append(store: Metastore, at: TopicPartition, start: int, end: int, *, now_ms: int = 1) -> str:
-    (made,) = store.register(1, now_ms=now_ms)
-    store.append(
-        {at: Append(expected_next=start, extents=(extent(start, end, made),))}, {made: SIZE}, now_ms=now_ms
-    )  # fmt: skip
-    return made
+def all_at_once(bodies: Iterable[Callable[[], object]]) -> None:
+    threads = [threading.Thread(target=body) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def everything(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
@@ -113,38 +105,33 @@ def test_an_object_of_many_partitions_is_committed_for_all_or_none(store: Metast
     assert store.objects()[made].state == REGISTERED
 
 
-def refused_commits() -> dict[str, Callable[[Metastore, str, str], None]]:
-    """Given a metastore with a log of [0, 10) and [10, 20) at epoch 1, an object in use and one that is registered."""
-    return {
-        "stale epoch": lambda s, used, new: s.replace(ORDERS, 0, [extent(0, 20, new)], None, {new: 1}, now_ms=9),
-        "cuts an extent": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 15, new)], None, {new: 1}, now_ms=9),
-        "object in use": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 20, used)], None, {used: 1}, now_ms=9),
-        "unknown object": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 20, "?")], None, {"?": 1}, now_ms=9),
-        "leveling at a stale epoch": lambda s, used, new: s.level(ORDERS, 0, [extent(0, 20, new)], {new: 1}, now_ms=9),
-        "claim above the start": lambda s, used, new: s.replace(
-            ORDERS, 1, [extent(0, 20, new)], Claim(processed=Span(10, 20), cleaned=(Span(10, 20),)), {new: 1}, now_ms=9
-        ),
-        "append in the middle": lambda s, used, new: s.append(
-            {ORDERS: Append(expected_next=10, extents=(extent(10, 20, new),))}, {new: 1}, now_ms=9
-        ),
-        "start beyond the end": lambda s, used, new: s.start_at(ORDERS, 21, now_ms=9),
-        "forgetting what is in use": lambda s, used, new: s.forget([new, used]),
-    }
+CLAIM_ABOVE = Claim(processed=Span(10, 20), cleaned=(Span(10, 20),))
+REFUSED: dict[str, Callable[[Metastore, str, str], None]] = {
+    "stale epoch": lambda s, used, new: s.replace(ORDERS, 0, [extent(0, 20, new)], None, {new: 1}, now_ms=9),
+    "cuts an extent": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 15, new)], None, {new: 1}, now_ms=9),
+    "object in use": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 20, used)], None, {used: 1}, now_ms=9),
+    "unknown object": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 20, "?")], None, {"?": 1}, now_ms=9),
+    "leveling at a stale epoch": lambda s, used, new: s.level(ORDERS, 0, [extent(0, 20, new)], {new: 1}, now_ms=9),
+    "claim above": lambda s, used, new: s.replace(ORDERS, 1, [extent(0, 20, new)], CLAIM_ABOVE, {new: 1}, now_ms=9),
+    "append in the middle": lambda s, used, new: s.append(
+        {ORDERS: Append(expected_next=10, extents=(extent(10, 20, new),))}, {new: 1}, now_ms=9
+    ),
+    "start beyond the end": lambda s, used, new: s.start_at(ORDERS, 21, now_ms=9),
+    "forgetting what is in use": lambda s, used, new: s.forget([new, used]),
+}
+"""Given a metastore with a log of [0, 10) and [10, 20) at epoch 1, an object in use and one that is registered."""
 
 
-@pytest.mark.parametrize("why", refused_commits())
-def test_whoever_loses_changes_nothing(metastore_url: str, store: Metastore, why: str) -> None:
+@pytest.mark.parametrize("why", REFUSED)
+def test_whoever_loses_changes_nothing(engine: Engine, store: Metastore, why: str) -> None:
     used = append(store, ORDERS, 0, 10)
     append(store, ORDERS, 10, 20)
     store.replace(ORDERS, 0, [], Claim(processed=Span(0, 10), cleaned=(Span(0, 10),)), {}, now_ms=5)
     (new,) = store.register(1, now_ms=6)
-    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
     before = everything(engine)
     with pytest.raises(CommitRefused):
-        refused_commits()[why](store, used, new)
-    assert everything(engine) == before
-    assert store.check() == []
-    engine.dispose()
+        REFUSED[why](store, used, new)
+    assert (everything(engine), store.check()) == (before, [])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -192,7 +179,7 @@ def test_a_compaction_and_an_append_do_not_meet(store: Metastore) -> None:
 
 
 def test_of_many_workers_at_once_one_wins_each_epoch(metastore_url: str, store: Metastore) -> None:
-    """Eight threads race for twenty epochs while two append; nobody's append is lost."""
+    """Four threads race for twenty epochs while two append; nobody's append is lost."""
     append(store, ORDERS, 0, 10)
     won: list[int] = []
 
@@ -221,11 +208,7 @@ def test_of_many_workers_at_once_one_wins_each_epoch(metastore_url: str, store: 
                 continue
         mine.close()
 
-    threads = [threading.Thread(target=body) for body in [compact] * 4 + [write] * 2]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    all_at_once([compact] * 4 + [write] * 2)
     partition = store.partition(ORDERS)
     assert sorted(won) == list(range(20))
     assert [tuple(one.span) for one in partition.extents] == [(0, 10), *sorted(appended)]
@@ -285,50 +268,43 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("found", DAMAGES)
-def test_the_checker_finds_damage(metastore_url: str, store: Metastore, found: str) -> None:
+def test_the_checker_finds_damage(engine: Engine, store: Metastore, found: str) -> None:
     (made,) = store.register(1, now_ms=1)
     both = (extent(0, 10, made), extent(10, 20, made, position=100))
     store.append({ORDERS: Append(expected_next=0, extents=both)}, {made: SIZE}, now_ms=1)
     claim = Claim(processed=Span(0, 10), cleaned=(Span(0, 10),), tombstones=(Span(0, 10),))
     store.replace(ORDERS, 0, [], claim, {}, now_ms=2)
     assert store.check() == []
-    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
     damage(engine, DAMAGES[found])
-    engine.dispose()
     assert any(found in text for text in store.check())
 
 
-@pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)  # SQLite lets nobody write during a check
-def test_what_is_appended_during_a_check_is_no_damage(metastore_url: str, store: Metastore) -> None:
-    """PostgreSQL shows each statement what was committed before it: an extent of an object that nobody knew."""
-    append(store, ORDERS, 0, 10)
-    other = Metastore.open(metastore_url)
-    looks = iter(("objects", "partitions"))
+LOOKS: dict[str, Callable[[Metastore], int]] = {
+    "a check": lambda store: 10 if store.check() == [] else -1,
+    "a partition": lambda store: whole_end(store.partition(ORDERS)),
+    "all partitions": lambda store: whole_end(store.snapshot(None)[ORDERS]),
+}  # fmt: skip
 
-    def append_after_the_first(*arguments: object) -> None:
-        if "FROM objects" in str(arguments[2]) and next(looks, None) == "objects":
-            append(other, ORDERS, 10, 20)
 
-    event.listen(store._engine, "after_cursor_execute", append_after_the_first)
-    assert store.check() == []
-    assert next(looks) == "partitions"
-    assert store.partition(ORDERS).next_offset == 20
-    other.close()
+def whole_end(partition: Partition) -> int:
+    return partition.next_offset if violations(partition) == [] else -1
 
 
 @pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)  # SQLite lets nobody write during a look
-def test_a_partition_is_read_as_it_was_at_one_moment(metastore_url: str, store: Metastore) -> None:
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_read_is_as_it_was_at_one_moment(metastore_url: str, store: Metastore, look: str) -> None:
+    """PostgreSQL shows each statement what was committed before it: an extent of an object that nobody knew."""
     append(store, ORDERS, 0, 10)
-    other = Metastore.open(metastore_url)
-    looks = iter(("row", "extents"))
+    other, table = Metastore.open(metastore_url), "FROM objects" if look == "a check" else "JOIN topics"
+    looks = iter(("the first", "those behind it"))
 
     def append_after_the_first(*arguments: object) -> None:
-        if "JOIN topics" in str(arguments[2]) and next(looks, None) == "row":
+        if table in str(arguments[2]) and next(looks, None) == "the first":
             append(other, ORDERS, 10, 20)
 
     event.listen(store._engine, "after_cursor_execute", append_after_the_first)
-    found = store.partition(ORDERS)
-    assert (found.next_offset, violations(found), next(looks)) == (10, [], "extents")
+    assert (LOOKS[look](store), next(looks)) == (10, "those behind it")
+    assert store.partition(ORDERS).next_offset == 20
     other.close()
 
 
@@ -357,22 +333,6 @@ def test_many_partitions_are_read_in_few_statements(store: Metastore) -> None:
     assert store.snapshot([]) == {}
     with pytest.raises(UsageError, match="no partition orders-7"):
         store.snapshot([ORDERS, TopicPartition("orders", 7)])
-
-
-@pytest.mark.parametrize("metastore_url", ["postgresql"], indirect=True)  # SQLite lets nobody write during a look
-def test_many_partitions_are_read_as_they_were_at_one_moment(metastore_url: str, store: Metastore) -> None:
-    append(store, ORDERS, 0, 10)
-    other = Metastore.open(metastore_url)
-    looks = iter(("rows", "extents"))
-
-    def append_after_the_first(*arguments: object) -> None:
-        if "JOIN topics" in str(arguments[2]) and next(looks, None) == "rows":
-            append(other, ORDERS, 10, 20)
-
-    event.listen(store._engine, "after_cursor_execute", append_after_the_first)
-    found = store.snapshot(None)[ORDERS]
-    assert (found.next_offset, violations(found), next(looks)) == (10, [], "extents")
-    other.close()
 
 
 def test_leveling_waits_for_whoever_works_on_the_partition(store: Metastore) -> None:
@@ -448,26 +408,24 @@ def test_a_database_without_a_lake_is_refused(metastore_url: str) -> None:
 
 
 @pytest.mark.parametrize("version", [schema.VERSION - 1, schema.VERSION + 1])
-def test_a_metastore_of_another_version_is_left_alone(metastore_url: str, store: Metastore, version: int) -> None:
+def test_a_metastore_of_another_version_is_left_alone(
+    metastore_url: str, engine: Engine, store: Metastore, version: int
+) -> None:
     append(store, ORDERS, 0, 10)
-    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
     damage(engine, update(schema.lakes).values(version=version))
     before = everything(engine)
     with pytest.raises(UsageError, match="use the headstone that created the lake"):
         Metastore.open(metastore_url)
     assert everything(engine) == before
-    engine.dispose()
 
 
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("mysql://host/db", UsageError),
-        ("no url", UsageError),
-        ("sqlite:////no/such/folder/lake.db", UsageError),
+        ("mysql://host/db", UsageError), ("no url", UsageError), ("sqlite:////no/such/folder/lake.db", UsageError),
         ("postgresql://nobody@127.0.0.1:1/lake", Unfinished),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_url_says_so(url: str, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"metastore|has no lake"):
         Metastore.open(url)
@@ -535,11 +493,7 @@ def test_two_partitions_that_share_an_object_are_marked_at_once(store: Metastore
 
     for dead in range(1, 10):
         barrier = threading.Barrier(2)
-        threads = [threading.Thread(target=mark, args=(at, barrier, dead)) for at in both]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        all_at_once([partial(mark, at, barrier, dead) for at in both])
     assert (failures, store.check()) == ([], [])
     assert [store.partition(at).extents[0].dead for at in both] == [9, 9]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, update
+from sqlalchemy import Engine, update
 
 import headstone.lake
 from headstone.errors import UsageError
@@ -16,7 +16,7 @@ from headstone.lake.format.spans import Span
 from headstone.lake.jobs.collection import Garbage, collect, garbage
 from headstone.lake.jobs.folding import fold
 from headstone.lake.jobs.rebuild import rebuild
-from headstone.lake.lake import Lake, create_lake
+from headstone.lake.lake import Lake
 from headstone.lake.metastore import schema
 from headstone.lake.metastore.commits import Append, Claim
 from headstone.lake.metastore.erasure_steps import VALUES_REMOVED
@@ -29,7 +29,8 @@ from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.metastore.pins import Pin, Pins, pinned
 from headstone.lake.topics import drop_topic
 from headstone.log.topic_partition import TopicPartition
-from tests.lake.test_metastore import SIZE, append, everything, extent
+from tests.lake.appending import SIZE, append, extent
+from tests.lake.test_metastore import everything
 
 AT = TopicPartition("t", 0)
 NOW_MS = 1_000_000_000
@@ -40,7 +41,6 @@ class Program:
     """With all that its verbs are about: everything would succeed but for the version."""
 
     lake: Lake
-    url: str
     engine: Engine
     registered: str
     collectable: Garbage
@@ -61,9 +61,8 @@ class Program:
 
 
 @pytest.fixture
-def program(metastore_url: str, tmp_path: Path) -> Iterator[Program]:
-    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=1)
-    metastore = lake.metastore
+def program(any_lake: Lake, engine: Engine) -> Program:
+    lake, metastore = any_lake, any_lake.metastore
     metastore.create_topic("t", 1, {"cleanup.policy": "compact"})
     append(metastore, AT, 0, 10)
     collected, condemned, lost = (metastore.register(1, now_ms=1)[0] for _ in range(3))
@@ -77,14 +76,11 @@ def program(metastore_url: str, tmp_path: Path) -> Iterator[Program]:
     Leases(metastore).seen("me", "nothing", now_ms=NOW_MS)
     Holds(metastore).hold("reader", AT, 5, expires_ms=2 * NOW_MS)
     Erasures(metastore).request("t", ["00" * 16], deadline_ms=2 * NOW_MS, now_ms=NOW_MS)
-    engine = create_engine(metastore_url.replace("postgresql://", "postgresql+psycopg://"))
-    yield Program(
-        lake=lake, url=metastore_url, engine=engine, registered=registered, condemned=condemned,
+    return Program(
+        lake=lake, engine=engine, registered=registered, condemned=condemned,
         collectable=garbage(lake, now_ms=NOW_MS), pin=Pins(metastore).pin("reader", now_ms=NOW_MS),
         erasure=Erasures(metastore).all()[0],
     )  # fmt: skip
-    engine.dispose()
-    lake.close()
 
 
 LIMITS = {"unreferenced_before_ms": NOW_MS, "registered_before_ms": NOW_MS - 1, "now_ms": NOW_MS}

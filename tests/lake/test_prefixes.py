@@ -15,6 +15,7 @@ from headstone.lake.format.objects import object_path
 from headstone.lake.lake import create_lake, open_lake
 from headstone.storage.stores import Store
 from testbed.s3 import BUCKET
+from tests.lake.scene import Said
 
 
 def kafka_by(root: Path, sign: str) -> Path:
@@ -37,53 +38,45 @@ def everything(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("sign", SIGNS)
-def test_a_kafka_log_directory_is_called_what_it_is_and_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sign: str
-) -> None:
+def test_a_kafka_log_directory_is_called_what_it_is_and_left_alone(tmp_path: Path, said: Said, sign: str) -> None:
     """Also as the place of the objects alone."""
     root = kafka_by(tmp_path / "data", sign)
     before = everything(tmp_path)
     elsewhere = f"sqlite:///{tmp_path / 'lake.db'}"
     for words in ([str(root)], [f"{root}/"], [elsewhere, "--objects", f"file://{root}"]):
-        assert main(["lake", "init", *words]) == 2
-        assert "is the log directory of a Kafka broker, or a part of one" in capsys.readouterr().err
-    assert main(["lake", "status", str(root)]) == 2
-    said = capsys.readouterr().err
-    assert "log directory of a Kafka broker" in said
-    assert f"lake init {root}" not in said
+        assert "is the log directory of a Kafka broker, or a part of one" in said("init", *words, code=2).err
+    answer = said("status", str(root), code=2).err
+    assert ("log directory of a Kafka broker" in answer, f"lake init {root}" in answer) == (True, False)
     assert everything(tmp_path) == before
 
 
-@pytest.mark.parametrize("words", [["{root}/mylake"], ["{root}/a/b"], ["{outside}", "--objects", "file://{root}/objects"],
-                                   ["sqlite:///{root}/lake.db", "--objects", "file://{outside}"],
-                                   ["{link}/mylake"]])  # fmt: skip
-def test_nothing_is_made_inside_a_kafka_log_directory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+INSIDE = (
+    "{root}/mylake", "{root}/orders-0/mylake", "{link}/a/b", "{outside} --objects file://{root}/objects",
+    "sqlite:///{root}/new/lake.db --objects file://{outside}",
+)  # fmt: skip
+
+
+def refused_inside(root: Path, words: str, said: Said) -> str:
+    """Of a lake that would be made inside of this directory, or through a link to it: nothing is, and why."""
+    (root.parent / "link").symlink_to(root)
+    before = everything(root.parent)
+    filled = words.format(root=root, link=root.parent / "link", outside=root.parent / "outside")
+    problem = said("init", *filled.split(), code=2).err
+    assert everything(root.parent) == before
+    return str(problem)
+
+
+@pytest.mark.parametrize(
+    ("sign", "words"),
+    [(sign, words) for sign in ("meta.properties", "orders-0/00000000000000000000.log") for words in INSIDE]
+    + [("meta.properties", "sqlite:///{root}/lake.db --objects file://{outside}")],
+)
+def test_nothing_is_made_inside_a_kafka_log_directory_nor_in_one_that_has_nothing_but_partitions(
+    tmp_path: Path, said: Said, sign: str, words: str
 ) -> None:
     """A broker does not start while a folder in it is no partition."""
-    root = kafka_by(tmp_path / "data", "meta.properties")
-    (tmp_path / "link").symlink_to(root)
-    before = everything(tmp_path)
-    places = {"root": root, "outside": tmp_path / "outside", "link": tmp_path / "link"}
-    assert main(["lake", "init", *(word.format(**places) for word in words)]) == 2
-    assert "Kafka" in capsys.readouterr().err
-    assert everything(tmp_path) == before
-
-
-@pytest.mark.parametrize("words", [["{root}/mylake"], ["{root}/orders-0/mylake"], ["{link}/a/b"],
-                                   ["{outside}", "--objects", "file://{root}/objects"],
-                                   ["sqlite:///{root}/new/lake.db", "--objects", "file://{outside}"]])  # fmt: skip
-@pytest.mark.parametrize("sign", [sign for sign in SIGNS if sign.startswith("orders-0/")])
-def test_nothing_is_made_inside_a_log_directory_that_has_nothing_but_partitions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sign: str
-) -> None:
-    root = kafka_by(tmp_path / "data", sign)
-    (tmp_path / "link").symlink_to(root)
-    before = everything(tmp_path)
-    places = {"root": root, "outside": tmp_path / "outside", "link": tmp_path / "link"}
-    assert main(["lake", "init", *(word.format(**places) for word in words)]) == 2
-    assert "which is the log directory of a Kafka broker, or a part of one" in capsys.readouterr().err
-    assert everything(tmp_path) == before
+    problem = refused_inside(kafka_by(tmp_path / "data", sign), words, said)
+    assert "is the log directory of a Kafka broker, or a part of one" in problem
 
 
 def test_a_folder_with_a_partitions_name_is_none(tmp_path: Path) -> None:
@@ -92,22 +85,19 @@ def test_a_folder_with_a_partitions_name_is_none(tmp_path: Path) -> None:
     assert main(["lake", "init", str(tmp_path / "lake")]) == 0
 
 
-def test_only_an_empty_directory_becomes_a_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_an_empty_directory_becomes_a_lake(tmp_path: Path, said: Said) -> None:
     root = tmp_path / "data"
     root.mkdir()
     (root / "letter.txt").touch()
-    assert main(["lake", "init", str(root)]) == 2
-    assert "is not empty (it contains letter.txt)" in capsys.readouterr().err
+    assert "is not empty (it contains letter.txt)" in said("init", str(root), code=2).err
     assert main(["lake", "init", str(root / "letter.txt")]) == 2
     assert everything(root) == ["letter.txt"]
     (root / "letter.txt").unlink()
     (root / "lost+found").mkdir()
     assert main(["lake", "init", str(root)]) == 0
-    assert main(["lake", "init", str(root)]) == 2
-    assert "already contains a lake" in capsys.readouterr().err
+    assert "already contains a lake" in said("init", str(root), code=2).err
     assert main(["lake", "init", str(root / "objects")]) == 2
-    assert main(["lake", "status", str(root / "objects")]) == 2
-    assert "name the directory around it" in capsys.readouterr().err
+    assert "name the directory around it" in said("status", str(root / "objects"), code=2).err
     assert main(["lake", "status", str(root)]) == 0
 
 
@@ -160,9 +150,7 @@ def test_prefixes_of_a_bucket_are_told_apart_by_their_folders(tmp_path: Path, mo
         make("kafka")
 
 
-def test_a_collection_tells_what_it_deleted_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_collection_tells_what_it_deleted_and_nothing_else(tmp_path: Path, said: Said, told: Said) -> None:
     where = tmp_path / "lake"
     assert main(["lake", "init", str(where)]) == 0
     assert main(["lake", "topics", str(where), "create", "t"]) == 0
@@ -174,25 +162,22 @@ def test_a_collection_tells_what_it_deleted_and_nothing_else(
     (where / "objects" / "objects" / "ab" / orphan).write_text("late")
     counts = []
     for _ in range(3):
-        capsys.readouterr()
-        assert main(["lake", "gc", str(where), "--apply", "--grace-ms", "0", "--output", "json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
+        answer = told("gc", str(where), "--apply", "--grace-ms", "0")
         counts.append(([row["object_id"] for row in answer["objects"]], answer["orphans"], answer["foreign"]))
     assert counts == [([], [orphan], sorted(foreign)), ([orphan], [], sorted(foreign)), ([], [], sorted(foreign))]
     assert not (where / "objects" / "objects" / "ab" / orphan).exists()
     (where / "objects" / "objects" / "ab" / orphan).write_text("late")
-    for apply, said in (
+    for apply, expected in (
         ([], "0 objects, 0 bytes to delete"),
         (["--apply"], "0 objects, 0 bytes deleted"),
         ([], "1 object, 4 bytes to delete"),
         (["--apply"], "1 object, 4 bytes deleted"),
     ):
-        assert main(["lake", "gc", str(where), "--grace-ms", "0", *apply]) == 0
-        assert capsys.readouterr().out.splitlines()[-1].startswith(said)
-    capsys.readouterr()
-    assert main(["lake", "gc", str(where), "--apply"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == [*(f"{name} is not the lake's; it stays" for name in sorted(foreign)), "0 objects, 0 bytes deleted"]
+        assert said("gc", str(where), "--grace-ms", "0", *apply).out.splitlines()[-1].startswith(expected)
+    assert said("gc", str(where), "--apply").out.splitlines() == [
+        *(f"{name} is not the lake's; it stays" for name in sorted(foreign)),
+        "0 objects, 0 bytes deleted",
+    ]
 
 
 def test_a_collection_does_not_count_what_was_gone_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,22 +197,10 @@ def test_a_collection_does_not_count_what_was_gone_before(tmp_path: Path, capsys
     assert (answer["objects"], answer["missing"]) == ([], [])
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["{outer}/sub"], ["{outer}/a/b"], ["{link}/sub"], ["sqlite:///{outer}/sub/x.db", "--objects", "file://{outside}"],
-     ["sqlite:///{outside}/x.db", "--objects", "file://{outer}/sub"]],
-)  # fmt: skip
-def test_no_lake_is_made_in_the_directory_of_another(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    outer = tmp_path / "outer"
-    assert main(["lake", "init", str(outer)]) == 0
-    (tmp_path / "link").symlink_to(outer)
-    before = everything(tmp_path)
-    places = {"outer": outer, "link": tmp_path / "link", "outside": tmp_path / "outside"}
-    assert main(["lake", "init", *(word.format(**places) for word in words)]) == 2
-    assert f"is inside the lake {outer}" in capsys.readouterr().err
-    assert everything(tmp_path) == before
+@pytest.mark.parametrize("words", INSIDE)
+def test_no_lake_is_made_in_the_directory_of_another(tmp_path: Path, said: Said, words: str) -> None:
+    said("init", str(tmp_path / "outer"))
+    assert f"is inside the lake {tmp_path / 'outer'}" in refused_inside(tmp_path / "outer", words, said)
 
 
 @pytest.mark.parametrize("where", ["{kafka}", "{kafka}/sub", "sqlite:///{kafka}/x.db", "{outer}/sub"])

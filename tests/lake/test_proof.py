@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from headstone.cli.main import main
 from headstone.lake.format.objects import object_path
 from headstone.lake.format.prefixes import MARKER, OWNER
 from headstone.lake.jobs.erasure import request_erasure
@@ -20,8 +17,9 @@ from headstone.lake.lake import Lake
 from headstone.lake.transfer.ingest import ingest
 from headstone.log.directory import find_partitions
 from headstone.pipeline.progress import Board
-from tests.lake.scene import Scene
-from tests.oracle.notation import History, parse_term
+from tests.lake.appending import log_of
+from tests.lake.scene import Said, Scene
+from tests.oracle.notation import parse_term
 
 
 def with_value(scene: Scene, term: str, value: bytes) -> None:
@@ -51,9 +49,7 @@ def test_bytes_of_the_key_are_found_in_another_records_value(scene: Scene, codec
 
 def test_other_topics_and_tombstones_hold_the_key_too(lake: Lake, tmp_path: Path) -> None:
     for topic, text in (("users", "T[alice]"), ("logins", "N[alice]/zstd")):
-        history = History()
-        history.append(text + " |")
-        history.write_partition(tmp_path / "logs", f"{topic}-0")
+        log_of(tmp_path / "logs", topic, text)
     ingest(lake, find_partitions([tmp_path / "logs"]), clock=lambda: 5)
     proof = prove_erased(lake, "users", b"alice")
     assert (proof.verdict, [sighting.tombstone for sighting in proof.sightings]) == ("erased", [True])
@@ -85,10 +81,8 @@ def test_that_a_key_was_erased_is_remembered_by_its_digest_and_counted(scene: Sc
     for folders in (["journal", "journal-end"], ["journal-base", "journal-base-parts", "journal-end"]):
         objects = sum(len(store.list(folder)) for folder in folders)
         proofs = [prove_erased(scene.lake, "t", key) for key in (b"alice", b"bob")]
-        assert [(proof.verdict, proof.journal_objects, proof.journal_digests) for proof in proofs] == [
-            ("erased", objects, 1),
-            ("not erased", objects, 0),
-        ]
+        facts = [(proof.verdict, proof.journal_objects, proof.journal_digests) for proof in proofs]
+        assert facts == [("erased", objects, 1), ("not erased", objects, 0)]
         fold(scene.lake)
 
 
@@ -101,36 +95,28 @@ def test_a_document_that_was_edited_has_another_hash() -> None:
     assert sealed(edited)["sha256"] != edited["sha256"]
 
 
-def test_the_auditors_document_tells_what_was_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    history, where = History(), str(tmp_path / "lake")
-    history.append("N[alice] N[bob] | T[alice] |")
-    history.write_partition(tmp_path / "logs", "users-0")
-    assert main(["lake", "init", where, "--now-ms", "1000"]) == 0
-    assert main(["lake", "ingest", where, str(tmp_path / "logs"), "--now-ms", "2000"]) == 0
-    capsys.readouterr()
-    arguments = ["lake", "prove-erased", where, "users", "--key", "alice"]
-    assert main([*arguments, "--output", "json"]) == 1
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+def test_the_auditors_document_tells_what_was_looked_at(tmp_path: Path, said: Said, told: Said) -> None:
+    where, logs = str(tmp_path / "lake"), str(tmp_path / "logs")
+    log_of(tmp_path / "logs", "users", "N[alice] N[bob] | T[alice]")
+    told("init", where, "--now-ms", "1000")
+    told("ingest", where, logs, "--now-ms", "2000")
+    proving = ("prove-erased", where, "users")
+    document = told(*proving, "--key", "alice", code=1)
     assert (document["verdict"], document["started_ms"], document["finished_ms"]) == ("not erased", 2000, 2000)
     assert document["partitions"] == [
         {"partition": "users-0", "start_offset": 0, "next_offset": 3, "compaction_epoch": 0, "extents": 1}
     ]
     (path,) = (tmp_path / "lake" / "objects" / "objects").rglob("*-*")
-    (searched,) = document["objects"]
-    assert (searched["bytes"], searched["sha256"]) == (
-        path.stat().st_size,
-        hashlib.sha256(path.read_bytes()).hexdigest(),
-    )
+    (searched,), content = document["objects"], path.read_bytes()
+    assert (searched["bytes"], searched["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
     assert (searched["records"], searched["digests"], document["bytes"]) == (3, 2, searched["bytes"])
-    assert [(one["offset"], one["position"], one["state"]) for one in document["found"]] == [
-        (0, 8, "live"),
-        (2, 8, "live"),
-    ]
+    found = [(one["offset"], one["position"], one["state"]) for one in document["found"]]
+    assert found == [(0, 8, "live"), (2, 8, "live")]
     journal = [path for path in (tmp_path / "lake" / "objects").glob("journal*/*") if path.is_file()]
     assert (document["journal"], journal != []) == ({"objects": len(journal), "digests": 0}, True)
     assert sealed(document) == document
-    assert main([*arguments, "--anywhere"]) == 1
-    assert "the key's bytes in " in capsys.readouterr().out
+    assert told(*proving, "--key-hex", b"alice".hex(), code=1) == document
+    assert "the key's bytes in " in said(*proving, "--key", "alice", "--anywhere", code=1).out
 
 
 def test_how_far_a_proof_is_counts_every_object_once(scene: Scene) -> None:

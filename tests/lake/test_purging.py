@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,118 +11,96 @@ from typing import Any
 
 import pytest
 
-from headstone.cli.main import main
 from headstone.errors import CorruptLog
-from headstone.lake.format.extents import Extent
 from headstone.lake.format.objects import object_path, read_extent, writing_object
 from headstone.lake.format.spans import Span
-from headstone.lake.jobs import rewriting
 from headstone.lake.jobs.collection import collect, garbage
-from headstone.lake.jobs.compaction import compact_partition
-from headstone.lake.jobs.job_plan import JobSettings
 from headstone.lake.jobs.keeping import leased
-from headstone.lake.jobs.proof import prove_erased
+from headstone.lake.jobs.proof import Sighting, prove_erased
 from headstone.lake.jobs.purging import aged_behind, evacuate_idle, objects_to_leave, purge_aged
 from headstone.lake.jobs.turns import Turn
-from headstone.lake.lake import Lake, create_lake
+from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Append
 from headstone.lake.topics import drop_topic
-from headstone.lake.transfer.ingest import ingest
-from headstone.lake.transfer.reading import records
-from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
+from tests.lake.damage import flip
 from tests.lake.scene import AT, Scene
 from tests.lake.single import level_partition
-from tests.oracle.notation import History, parse_term
+from tests.lake.town import ORDERS, PEOPLE, USERS, Town, collect_all
+from tests.oracle.notation import parse_term
 
-ORDERS, USERS = TopicPartition("orders", 0), TopicPartition("users", 0)
+CALM = TopicPartition("calm", 0)
 
 
-def shared(lake: Lake, root: Path, codec: str = "") -> None:
+@pytest.fixture
+def town(lake: Lake, tmp_path: Path) -> Town:
+    return Town(lake, tmp_path)
+
+
+def shared(lake: Lake, root: Path, codec: str = "") -> Town:
     """Two topics whose first extents lie in one object; in a second one, a key of `users` is deleted."""
-    orders, users = History(), History()
-    grow(
-        lake,
-        root,
-        {"orders": (orders, f"N[o1]{codec} N[o2]{codec}"), "users": (users, f"N[alice]{codec} N[bob]{codec}")},
-    )
-    grow(lake, root, {"orders": (orders, f"N[o3]{codec}"), "users": (users, f"T[alice]{codec}")})
+    town = Town(lake, root, codec=codec)
+    town.grow(orders="N[o1] N[o2]", users="N[alice] N[bob]")
+    town.grow(orders="N[o3]", users="T[alice]")
+    return town
 
 
-def grow(lake: Lake, root: Path, terms: dict[str, tuple[History, str]]) -> None:
-    for topic, (history, text) in terms.items():
-        history.append(text)
-        history.roll()
-        history.write_partition(root / "logs", f"{topic}-0")
-    ingest(lake, find_partitions([root / "logs"]), clock=lambda: 5)
-
-
-def held(lake: Lake, at: TopicPartition) -> list[tuple[int, bytes | None, bytes | None]]:
-    return [(record.offset, record.key, record.value) for record in records(lake, at)]
-
-
-def collected(lake: Lake) -> list[str]:
-    return collect(lake, garbage(lake, now_ms=1000, grace_ms=0))
-
-
-def holding(root: Path, needle: bytes) -> list[str]:
-    return [path.name for path in (root / "objects").rglob("*") if path.is_file() and needle in path.read_bytes()]
+@pytest.fixture
+def compacted(lake: Lake, tmp_path: Path) -> Town:
+    """Of `users`, by which an object that `orders` is in holds what is over."""
+    town = shared(lake, tmp_path)
+    town.compact(USERS, now_ms=10, dead_share_max=0)
+    return town
 
 
 @pytest.mark.parametrize("codec", ["", "/zstd"])
 def test_what_is_purged_is_in_no_object_though_others_shared_it(lake: Lake, tmp_path: Path, codec: str) -> None:
-    shared(lake, tmp_path, codec)
-    (before,) = {
-        (one.object_id, one.partition) for one in prove_erased(lake, "users", b"alice").sightings if not one.tombstone
-    }
-    others = held(lake, ORDERS)
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
+    town = shared(lake, tmp_path, codec)
+    (before,) = values_of(lake, "users", b"alice")
+    others = town.held(ORDERS)
+    town.compact(USERS, now_ms=10, dead_share_max=0)
     level_partition(lake, USERS, clock=lambda: 20, purge=True)
-    collected(lake)
-    assert [one.state for one in prove_erased(lake, "users", b"alice").sightings if not one.tombstone] == [
-        "unreferenced"
-    ]
+    town.collect()
+    assert [one.state for one in values_of(lake, "users", b"alice")] == ["unreferenced"]
     done = evacuate_idle(lake, ["users"], clock=lambda: 30)
-    assert (before[0] in done.objects, len(done.objects), done.extents) == (True, 1, 1)
-    assert set(collected(lake)) == set(done.objects)
+    assert (done.objects, done.extents, town.collect()) == ((before.object_id,), 1, [before.object_id])
     proof = prove_erased(lake, "users", b"alice")
     assert (proof.verdict, [(one.offset, one.tombstone, one.state) for one in proof.sightings]) == (
-        "erased",
-        [(2, True, "live")],
-    )
-    assert {one.object_id for one in proof.searched} == {
-        path.name for path in (tmp_path / "objects" / "objects").rglob("*-*")
-    }
-    assert (held(lake, ORDERS), lake.metastore.check(), objects_to_leave(lake, ["users"])) == (others, [], set())
-    if not codec:
-        assert holding(tmp_path, b"alice") == [one.object_id for one in proof.sightings]
+        "erased", [(2, True, "live")],
+    )  # fmt: skip
+    stored = {path.name for path in (tmp_path / "objects" / "objects").rglob("*-*")}
+    assert {one.object_id for one in proof.searched} == stored
+    assert (town.held(ORDERS), lake.metastore.check(), objects_to_leave(lake, ["users"])) == (others, [], set())
+    assert town.search(b"alice") == [one.object_id for one in proof.sightings]
+
+
+def values_of(lake: Lake, topic: str, key: bytes) -> list[Sighting]:
+    """Not of its deletions."""
+    return [one for one in prove_erased(lake, topic, key).sightings if not one.tombstone]
 
 
 def test_an_object_that_holds_only_what_is_in_use_stays(lake: Lake, tmp_path: Path) -> None:
     """Of another topic nothing moves either, unless it is asked for."""
-    shared(lake, tmp_path)
+    town = shared(lake, tmp_path)
     assert objects_to_leave(lake, ["orders", "users"]) == set()
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
+    town.compact(USERS, now_ms=10, dead_share_max=0)
     assert objects_to_leave(lake, ["orders"]) == set()
     assert len(objects_to_leave(lake, ["users"])) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_metastore_explains_objects_without_their_indexes(lake: Lake, tmp_path: Path, seed: int) -> None:
+def test_the_metastore_explains_objects_without_their_indexes(lake: Lake, town: Town, seed: int) -> None:
     """Of shared objects that were compacted, marked, leveled and partly collected: the answer of their indexes, unread."""
-    chance, histories = random.Random(seed), {topic: History() for topic in ("orders", "users")}
-    left: set[str] = set()
+    chance, left = random.Random(seed), set[str]()
+
+    def drawn(step: int) -> str:
+        return " ".join(f"{chance.choice('NNT')}[{chance.choice('abcdefgh')}{step % 3}]" for _ in range(12))
+
     for step in range(8):
-        text = {
-            topic: " ".join(f"{chance.choice('NNT')}[{chance.choice('abcdefgh')}{step % 3}]" for _ in range(12))
-            for topic in histories
-        }
-        grow(lake, tmp_path, {topic: (history, text[topic]) for topic, history in histories.items()})
+        town.grow(orders=drawn(step), users=drawn(step))
         at, now_ms = chance.choice([ORDERS, USERS]), 10 * (step + 1)
-        compact_partition(
-            lake, at, InProcess(1), now_ms=now_ms, settings=JobSettings(dead_share_max=chance.choice([0.0, 0.6, 1.0]))
-        )
+        town.compact(at, now_ms=now_ms, dead_share_max=chance.choice([0.0, 0.6, 1.0]))
         if step % 3 == 2:
             level_partition(lake, at, clock=partial(int, now_ms), purge=chance.random() < 0.5)
             collect(lake, garbage(lake, now_ms=now_ms, grace_ms=15))
@@ -158,40 +135,36 @@ def test_an_empty_range_hides_nothing_that_begins_where_it_does(scene: Scene) ->
     assert objects_to_leave(lake, ["t"]) == objects_to_leave(lake, ["t"], indexes=False) == {object_id}
 
 
-def test_evacuation_moves_an_extent_as_it_is(lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("compacted")
+def test_evacuation_moves_an_extent_as_it_is(lake: Lake) -> None:
     """Span, records, timestamps and keys; its epoch and its clean ranges are those of its log."""
-    shared(lake, tmp_path)
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
     before = lake.metastore.partition(ORDERS)
     evacuate_idle(lake, ["users"], clock=lambda: 30)
     after = lake.metastore.partition(ORDERS)
-    names = ("span", "length", "records", "max_timestamp_ms", "oldest_timestamp_ms", "checksum", "keys", "dead")
-    assert [[getattr(one, name) for name in names] for one in after.extents] == [
-        [getattr(one, name) for name in names] for one in before.extents
+    elsewhere = [
+        replace(old, object_id=new.object_id, position=new.position)
+        for old, new in zip(before.extents, after.extents, strict=True)
     ]
-    assert [one.object_id for one in after.extents] != [one.object_id for one in before.extents]
-    assert (after.compaction_epoch, after.cleaned) == (before.compaction_epoch, before.cleaned)
+    assert (after, elsewhere != list(before.extents)) == (replace(before, extents=tuple(elsewhere)), True)
 
 
 def test_evacuation_that_was_overtaken_changes_nothing(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, compacted: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared(lake, tmp_path)
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
     register = lake.metastore.register
 
     def overtaken(count: int, *, now_ms: int) -> list[str]:
         monkeypatch.undo()
-        compact_partition(lake, ORDERS, InProcess(1), now_ms=20, settings=JobSettings(dead_share_max=0))
+        compacted.compact(ORDERS, now_ms=20, dead_share_max=0)
         return register(count, now_ms=now_ms)
 
     monkeypatch.setattr(lake.metastore, "register", overtaken)
     (refusal,) = evacuate_idle(lake, ["users"], clock=lambda: 30).busy
     assert refusal.startswith("orders-0: ")
-    assert (len(held(lake, ORDERS)), lake.metastore.check()) == (3, [])
+    assert (len(compacted.held(ORDERS)), lake.metastore.check()) == (3, [])
     evacuate_idle(lake, ["users"], clock=lambda: 40)
-    collected(lake)
-    assert (prove_erased(lake, "users", b"alice").verdict, len(held(lake, ORDERS))) == ("erased", 3)
+    compacted.collect()
+    assert (prove_erased(lake, "users", b"alice").verdict, len(compacted.held(ORDERS))) == ("erased", 3)
 
 
 def test_an_extent_whose_dead_are_listed_where_it_must_leave_is_written_again(scene: Scene) -> None:
@@ -207,53 +180,53 @@ def test_an_extent_whose_dead_are_listed_where_it_must_leave_is_written_again(sc
     scene.compact(now_ms=30)
     before = scene.held()
     assert marked.dead_object in evacuate_idle(scene.lake, ["t"], clock=lambda: 40).objects
-    assert marked.dead_object in collected(scene.lake)
+    assert marked.dead_object in collect_all(scene.lake)
     assert (scene.held(), scene.lake.metastore.check()) == (before, [])
 
 
-def test_records_that_are_dead_for_too_long_leave_the_store(lake: Lake, tmp_path: Path) -> None:
+def test_records_that_are_dead_for_too_long_leave_the_store(lake: Lake, town: Town) -> None:
     """By the topic's setting, or by what the caller says of topics without one; others keep what they have."""
-    users = History()
-    people = " ".join(f"N[person{i}]" for i in range(20))
-    grow(lake, tmp_path, {"orders": (History(), "N[o1] N[o2]"), "users": (users, people)})
-    compact_partition(lake, USERS, InProcess(1), now_ms=10)
-    grow(lake, tmp_path, {"users": (users, "N[person3]")})
-    assert compact_partition(lake, USERS, InProcess(1), now_ms=20).extents_marked == 1
-    before, others = held(lake, USERS), held(lake, ORDERS)
+    town.grow(orders="N[o1] N[o2]", users=PEOPLE)
+    mark(town, USERS)
+    before = town.held(USERS), town.held(ORDERS)
     assert purge_aged(lake, clock=lambda: 10**9).extents == 0
     assert purge_aged(lake, clock=lambda: 119, age_ms_max=100).extents == 0
     assert purge_aged(lake, clock=lambda: 10**9, age_ms_max=100, topics=["orders"]).extents == 0
     lake.metastore.configure("users", {"headstone.dead.age.max.ms": "-1"})
     assert purge_aged(lake, clock=lambda: 10**9, age_ms_max=100).extents == 0
     lake.metastore.configure("users", {"headstone.dead.age.max.ms": "100"})
-    assert holding(tmp_path, b"v3") != []
+    assert town.search(b"v3") != []
     assert purge_aged(lake, clock=lambda: 120).extents == 2
-    collected(lake)
-    assert holding(tmp_path, b"v3") == []
-    assert (held(lake, USERS), held(lake, ORDERS), lake.metastore.check()) == (before, others, [])
+    town.collect()
+    assert town.search(b"v3") == []
+    assert ((town.held(USERS), town.held(ORDERS)), lake.metastore.check()) == (before, [])
     assert purge_aged(lake, clock=lambda: 10**9).extents == 0
 
 
-def aged(lake: Lake, root: Path) -> dict[TopicPartition, list[Any]]:
+def mark(town: Town, *names: TopicPartition) -> None:
+    """person3 comes again in each of these clean logs: its first record is dead since 20."""
+    town.compact(*names, now_ms=10)
+    town.grow(**{name.topic: "N[person3]" for name in names})
+    assert [done.extents_marked for done in town.compact(*names, now_ms=20)] == [1] * len(names)
+
+
+def aged(town: Town) -> dict[TopicPartition, list[Any]]:
     """Two topics, each with a record that is dead since 20, and one without, all in the same object; what they hold."""
-    histories = {"orders": History(), "users": History()}
-    calm = History()
-    many = {topic: " ".join(f"N[{topic}{i}]" for i in range(20)) for topic in histories}
-    grow(lake, root, {topic: (history, many[topic]) for topic, history in histories.items()} | {"calm": (calm, "N[x]")})
-    for name in (ORDERS, USERS):
-        compact_partition(lake, name, InProcess(1), now_ms=10)
-    grow(lake, root, {topic: (history, f"N[{topic}3]") for topic, history in histories.items()})
-    for name in (ORDERS, USERS):
-        assert compact_partition(lake, name, InProcess(1), now_ms=20).extents_marked == 1
-    return {name: held(lake, name) for name in (ORDERS, USERS, TopicPartition("calm", 0))}
+    town.grow(orders=PEOPLE, users=PEOPLE, calm="N[x]")
+    mark(town, ORDERS, USERS)
+    return held(town)
+
+
+def held(town: Town) -> dict[TopicPartition, list[Any]]:
+    return {name: town.held(name) for name in (ORDERS, USERS, CALM)}
 
 
 def dead(lake: Lake) -> dict[TopicPartition, int]:
     return {name: sum(extent.dead for extent in lake.metastore.partition(name).extents) for name in (ORDERS, USERS)}
 
 
-def test_a_busy_partition_keeps_none_behind_it_from_being_purged(lake: Lake, tmp_path: Path) -> None:
-    before = aged(lake, tmp_path)
+def test_a_busy_partition_keeps_none_behind_it_from_being_purged(lake: Lake, town: Town) -> None:
+    before = aged(town)
     with leased(lake, ORDERS, "somebody"):
         purged = purge_aged(
             lake, clock=lambda: 120, age_ms_max=100, worker="me", working_on=partial(leased, lake, worker="me")
@@ -261,30 +234,26 @@ def test_a_busy_partition_keeps_none_behind_it_from_being_purged(lake: Lake, tmp
     assert (dead(lake), purged.complete) == ({ORDERS: 1, USERS: 0}, False)
     assert {text.split(";")[0] for text in purged.busy} == {"orders-0: somebody works on it"}
     assert purge_aged(lake, clock=lambda: 120, age_ms_max=100).complete
-    assert (dead(lake), {name: held(lake, name) for name in before}) == ({ORDERS: 0, USERS: 0}, before)
+    assert (dead(lake), held(town)) == ({ORDERS: 0, USERS: 0}, before)
 
 
-def test_purging_in_several_turns_leaves_what_one_leaves(metastore_url: str, tmp_path: Path) -> None:
+def test_purging_in_several_turns_leaves_what_one_leaves(any_lake: Lake, tmp_path: Path) -> None:
     """A byte per turn: an extent each, and each by somebody who knows of no other. Objects are evacuated at last."""
-    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
-    before, turns = aged(lake, tmp_path), list[int]()
+    lake, town, turns = any_lake, Town(any_lake, tmp_path), list[int]()
+    before = aged(town)
     while True:
         purged = purge_aged(lake, clock=lambda: 120, age_ms_max=100, turn=Turn(bytes_left=1))
         turns.append(purged.extents)
         if purged.complete:
             break
     assert turns == [1, 1, 1]
-    collected(lake)
-    assert [holding(tmp_path, value) for value in (b"v3",)] == [[]]
-    assert ({name: held(lake, name) for name in before}, lake.metastore.check()) == (before, [])
-    lake.close()
+    town.collect()
+    assert (town.search(b"v3"), held(town), lake.metastore.check()) == ([], before, [])
 
 
-def test_objects_are_evacuated_for_the_age_of_what_is_left_behind_and_for_nothing_else(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_objects_are_evacuated_for_the_age_of_what_is_left_behind_and_for_nothing_else(lake: Lake, town: Town) -> None:
     """Of a topic whose time has come; not because extents were marked, which lie where they lay."""
-    before = aged(lake, tmp_path)
+    before = aged(town)
     for name in (ORDERS, USERS):
         purge_aged(lake, clock=lambda: 120, age_ms_max=100, topics=[name.topic], turn=Turn(bytes_left=1))
     lake.metastore.configure("users", {"headstone.dead.age.max.ms": "-1"})
@@ -292,7 +261,7 @@ def test_objects_are_evacuated_for_the_age_of_what_is_left_behind_and_for_nothin
     assert purge_aged(lake, clock=lambda: 120, topics=["users"], age_ms_max=100).extents == 0
     assert purge_aged(lake, clock=lambda: 120, age_ms_max=100).extents == 1
     assert purge_aged(lake, clock=lambda: 120, age_ms_max=100).objects == ()
-    assert {name: held(lake, name) for name in before} == before
+    assert held(town) == before
 
 
 def test_an_extent_that_is_marked_again_has_left_nothing_behind(scene: Scene) -> None:
@@ -307,18 +276,15 @@ def test_an_extent_that_is_marked_again_has_left_nothing_behind(scene: Scene) ->
     assert aged_behind(scene.lake.metastore, 10**9, {"t": 0}) == []
 
 
-def test_a_damaged_index_may_hide_anything(scene: Scene, tmp_path: Path) -> None:
+def test_a_damaged_index_may_hide_anything(scene: Scene) -> None:
     """Its extents move, since they can be read; as long as it is there nothing is proven."""
     scene.write("N[a]", "N[b]")
     (extent,) = scene.lake.metastore.partition(AT).extents
-    path = tmp_path / "objects" / object_path(extent.object_id)
-    content = bytearray(path.read_bytes())
-    content[-20] ^= 1
-    path.write_bytes(content)
+    flip(scene.lake, extent.object_id, -20)
     proof = prove_erased(scene.lake, "t", b"nobody")
     assert (proof.verdict, [one.path for one in proof.unread]) == ("unproven", [object_path(extent.object_id)])
     assert evacuate_idle(scene.lake, ["t"], clock=lambda: 30).objects == (extent.object_id,)
-    collected(scene.lake)
+    collect_all(scene.lake)
     assert (prove_erased(scene.lake, "t", b"nobody").verdict, len(scene.held())) == ("never seen here", 2)
 
 
@@ -327,11 +293,9 @@ def test_what_lies_below_the_log_start_is_purged(scene: Scene) -> None:
     scene.lake.metastore.start_at(AT, 1, now_ms=5)
     assert [one.state for one in prove_erased(scene.lake, "t", b"a").sightings] == ["live"]
     assert level_partition(scene.lake, AT, clock=lambda: 6, extent_bytes=1, purge=True).extents_purged == 1
-    collected(scene.lake)
-    assert (prove_erased(scene.lake, "t", b"a").verdict, [offset for offset, _, _ in scene.held()]) == (
-        "never seen here",
-        [1, 2],
-    )
+    collect_all(scene.lake)
+    offsets = [offset for offset, _, _ in scene.held()]
+    assert (prove_erased(scene.lake, "t", b"a").verdict, offsets) == ("never seen here", [1, 2])
     (extent,) = scene.lake.metastore.partition(AT).extents
     assert (extent.records, extent.keys, scene.lake.metastore.check()) == (2, 2, [])
     assert level_partition(scene.lake, AT, clock=lambda: 6, extent_bytes=1, purge=True).extents_purged == 0
@@ -345,15 +309,12 @@ def test_a_proof_tells_where_a_value_is(scene: Scene) -> None:
     scene.compact(now_ms=5)
     scene.write("T[a]")
     assert scene.compact(now_ms=10).extents_marked == 1
-    dead = prove_erased(scene.lake, "t", b"a")
-    assert [(one.offset, one.tombstone, one.state) for one in dead.sightings if not one.tombstone] == [
-        (0, False, "dead")
-    ]
+    assert [(one.offset, one.state) for one in values_of(scene.lake, "t", b"a")] == [(0, "dead")]
     level_partition(scene.lake, AT, clock=lambda: 20, extent_bytes=1, purge=True)
+    assert [(one.offset, one.state) for one in values_of(scene.lake, "t", b"a")] == [(0, "unreferenced")]
     gone = prove_erased(scene.lake, "t", b"a")
-    assert [(one.offset, one.state) for one in gone.sightings if not one.tombstone] == [(0, "unreferenced")]
     assert sum(one.digests for one in gone.searched) == len(gone.sightings) == 2
-    collected(scene.lake)
+    collect_all(scene.lake)
     assert prove_erased(scene.lake, "t", b"a").verdict == "erased"
     assert prove_erased(scene.lake, "t", b"").verdict == "never seen here"
 
@@ -404,7 +365,7 @@ def test_an_object_that_comes_while_others_are_read_is_searched(scene: Scene, mo
         paths = listed(prefix)
         scene.lake.metastore.start_at(AT, 1, now_ms=5)
         level_partition(scene.lake, AT, clock=lambda: 6, extent_bytes=1, purge=True)
-        collected(scene.lake)
+        collect_all(scene.lake)
         return paths
 
     monkeypatch.setattr(store, "list", moved)
@@ -412,62 +373,9 @@ def test_an_object_that_comes_while_others_are_read_is_searched(scene: Scene, mo
     assert (proof.verdict, [one.object_id == extent.object_id for one in proof.sightings]) == ("not erased", [False])
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    assert main(["lake", *arguments, "--output", "json"]) == code
-    return json.loads(capsys.readouterr().out)
-
-
-def test_the_documented_erasure_erases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the commands of README, on a log directory of two topics."""
-    for topic, text in (("orders", "N[o1] N[o2] | N[o3]"), ("users", "N[alice] N[bob] | T[alice]")):
-        history = History()
-        history.append(text + " |")
-        history.write_partition(tmp_path / "logs", f"{topic}-0")
-    where = str(tmp_path / "lake")
-    told(capsys, "init", where)
-    told(capsys, "ingest", where, str(tmp_path / "logs"))
-    found = told(capsys, "prove-erased", where, "users", "--key", "alice", code=1)
-    assert [(one["offset"], one["tombstone"]) for one in found["found"]] == [(0, False), (2, True)]
-    done = told(capsys, "compact", where, "--topic", "users", "--all", "--dead-share-max", "0", "--purge")
-    assert done["evacuated"]["extents"] == 1
-    told(capsys, "gc", where, "--grace-ms", "0", "--apply")
-    proof = told(capsys, "prove-erased", where, "users", "--key-hex", b"alice".hex())
-    assert (proof["verdict"], proof["unread"]) == ("erased", [])
-    assert proof["bytes"] == sum(one["bytes"] for one in proof["objects"])
-    assert all(len(one["sha256"]) == 64 for one in proof["objects"])
-    assert main(["lake", "prove-erased", where, "nosuch", "--key", "a"]) == 2
-    assert main(["lake", "prove-erased", where, "users", "--key-hex", "xyz"]) == 2
-
-
-class Near(InProcess):
-    """In the place of the process itself, where somebody forgot the engine."""
-
-    def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
-        raise AssertionError("written without the engine")
-
-
-@pytest.mark.parametrize("verb", [("compact", "--purge"), ("compact",), ("worker",)])
-def test_what_is_purged_is_written_by_the_engine(
-    verb: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rewriting, "InProcess", Near)
-    history, where = History(), str(tmp_path / "lake")
-    told(capsys, "init", where, "--now-ms", "1000")
-    for terms in (" ".join(f"N[k{i}]" for i in range(20)), "N[k1]"):
-        history.append(terms + " |")
-        history.write_partition(tmp_path / "logs", "users-0")
-        told(capsys, "ingest", where, str(tmp_path / "logs"))
-        told(capsys, "compact", where, "--all")
-    status = told(capsys, "status", where)["topics"][0]["partitions"][0]
-    action, *options = verb
-    told(capsys, action, where, *options, "--dead-age-max-ms", "0")
-    after = told(capsys, "status", where)["topics"][0]["partitions"][0]
-    assert (status["dead_records"], after["dead_records"]) == (1, 0)
-
-
-def test_many_partitions_are_purged_in_one_job_and_one_that_fails_stops_no_other(lake: Lake, tmp_path: Path) -> None:
+def test_many_partitions_are_purged_in_one_job_and_one_that_fails_stops_no_other(lake: Lake, town: Town) -> None:
     """What it met is raised when the others had their turn, whichever job they are in."""
-    aged(lake, tmp_path)
+    aged(town)
     (extent,) = [extent for extent in lake.metastore.partition(ORDERS).extents if extent.dead]
     sizes: list[int] = []
 
@@ -476,47 +384,32 @@ def test_many_partitions_are_purged_in_one_job_and_one_that_fails_stops_no_other
             sizes.append(len(tasks))
             return super().as_they_end(body, tasks, *given, **options)
 
-    damage(tmp_path, extent)
+    flip(lake, extent.object_id, extent.position + 30)
     with pytest.raises(CorruptLog):
         purge_aged(lake, clock=lambda: 120, age_ms_max=100, engine=Watched(1))
     assert (sizes, dead(lake)) == ([2, 2], {ORDERS: 1, USERS: 0})  # what is aged leaves the log, then its objects
 
 
-def damage(root: Path, extent: Extent) -> None:
-    path = root / "objects" / object_path(extent.object_id)
-    content = bytearray(path.read_bytes())
-    content[extent.position + 30] ^= 1
-    path.write_bytes(content)
-
-
-def test_a_damaged_partition_keeps_no_object_from_being_left(metastore_url: str, tmp_path: Path) -> None:
+def test_a_damaged_partition_keeps_no_object_from_being_left(any_lake: Lake, tmp_path: Path) -> None:
     """Of other topics what is dead for too long goes from objects too, those included that others share."""
-    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
-    users, broken, name = History(), History(), TopicPartition("broken", 0)
-    people = " ".join(f"N[person{i}]" for i in range(20))
-    grow(lake, tmp_path, {"orders": (History(), "N[o1] N[o2]"), "users": (users, people)})
-    grow(lake, tmp_path, {"broken": (broken, people)})
-    for one in (USERS, name):
-        compact_partition(lake, one, InProcess(1), now_ms=10)
-    grow(lake, tmp_path, {"users": (users, "N[person3]"), "broken": (broken, "N[person3]")})
-    for one in (USERS, name):
-        assert compact_partition(lake, one, InProcess(1), now_ms=20).extents_marked == 1
+    lake, town, name = any_lake, Town(any_lake, tmp_path), TopicPartition("broken", 0)
+    town.grow(orders="N[o1] N[o2]", users=PEOPLE)
+    town.grow(broken=PEOPLE)
+    mark(town, USERS, name)
     (extent,) = [extent for extent in lake.metastore.partition(name).extents if extent.dead]
-    damage(tmp_path, extent)
+    flip(lake, extent.object_id, extent.position + 30)
     with pytest.raises(CorruptLog):
         purge_aged(lake, clock=lambda: 120, age_ms_max=100)
     assert aged_behind(lake.metastore, 120, {"users": 100}) == []
-    collected(lake)
-    assert holding(tmp_path, b"v3") == [extent.object_id]
-    lake.close()
+    town.collect()
+    assert town.search(b"v3") == [extent.object_id]
 
 
-def test_objects_that_a_damaged_partition_is_in_are_not_told_as_left(lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("compacted")
+def test_objects_that_a_damaged_partition_is_in_are_not_told_as_left(lake: Lake) -> None:
     """An erasure would take its step for done."""
-    shared(lake, tmp_path)
-    compact_partition(lake, USERS, InProcess(1), now_ms=10, settings=JobSettings(dead_share_max=0))
     (left,) = objects_to_leave(lake, ["users"])
     (extent,) = [extent for extent in lake.metastore.partition(ORDERS).extents if extent.object_id == left]
-    damage(tmp_path, extent)
+    flip(lake, extent.object_id, extent.position + 30)
     with pytest.raises(CorruptLog):
         evacuate_idle(lake, ["users"], clock=lambda: 30)

@@ -1,46 +1,48 @@
-"""The queue and the numbers on a partition's row, held against all extents: both databases, histories drawn by seed."""
+"""Who is compacted next, and why: the rule, the queue and `lake status`, by numbers on a partition's row that are held
+against all extents; both databases, histories drawn by seed."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event, select
 
+from headstone.cli.main import main
 from headstone.errors import UsageError
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.spans import Span, without
-from headstone.lake.lake import Lake
+from headstone.lake.lake import Lake, metastore_url
 from headstone.lake.metastore import schema
 from headstone.lake.metastore.changes import locked, write
-from headstone.lake.metastore.commits import Append, Claim
+from headstone.lake.metastore.commits import EMPTY, Append, Claim, Partition, TombstoneRange, appended, replaced
 from headstone.lake.metastore.due import most_urgent
 from headstone.lake.metastore.holds import Holds
 from headstone.lake.metastore.leases import FAILED, HISTORY_JOBS_MAX, HISTORY_MS_MAX, IDLE, Leases
 from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.metastore.rows import located_all
-from headstone.lake.metastore.scheduling import Urgency
+from headstone.lake.metastore.scheduling import Urgency, compactable, due_tombstones, queue
 from headstone.lake.metastore.schema import UNLEVELED_BYTES_MIN
 from headstone.lake.metastore.standings import judged
+from headstone.lake.status import PartitionStatus, Sums, lake_status
 from headstone.lake.topics import drop_topic
 from headstone.log.topic_partition import TopicPartition
+from headstone.pipeline.progress import Board
+from headstone.retention.policy import NO_LIMIT
 from headstone.storage.stores import Store
 from headstone.units import DURATION_FORM
-from tests.lake.oracle import slow_eligibility
-from tests.lake.test_metastore import append, extent
+from tests.lake.appending import append, extent
+from tests.lake.oracle import eligibility_of, slow_eligibility
 
+LAG = "max.compaction.lag.ms"
 SETTINGS: tuple[Mapping[str, object], ...] = (
     {"delete.retention.ms": 300},
     {"delete.retention.ms": 300, "min.compaction.lag.ms": 150, "min.cleanable.dirty.ratio": 0.4},
-    {
-        "max.compaction.lag.ms": 200,
-        "min.cleanable.dirty.ratio": 0.9,
-        "min.compaction.lag.ms": 90,
-        "delete.retention.ms": 700,
-    },
+    {"delete.retention.ms": 700, "min.compaction.lag.ms": 90, "min.cleanable.dirty.ratio": 0.9, LAG: 200},
     {"cleanup.policy": "delete"},
     {"min.compaction.lag.ms": "soon"},
 )
@@ -55,16 +57,7 @@ class Histories:
         for i, settings in enumerate(SETTINGS):
             store.create_topic(f"t{i}", PARTITIONS, settings)
         self.names = store.partitions()
-        self.steps = (
-            self.append,
-            self.append,
-            self.append,
-            self.compact,
-            self.compact,
-            self.mark,
-            self.level,
-            self.rise,
-        )
+        self.steps = (*[self.append] * 3, *[self.compact] * 2, self.mark, self.level, self.rise)
 
     def step(self) -> None:
         self.now_ms += self.chance.choice((0, 1, 10, 50, 200))
@@ -85,10 +78,8 @@ class Histories:
     def extent(self, span: Span, made: str, position: int) -> Extent:
         newest_ms = self.chance.choice((-1, 0, self.now_ms, self.now_ms - self.chance.randrange(300), self.now_ms + 50))
         oldest_ms = newest_ms - self.chance.randrange(20) if newest_ms > 20 else -1
-        return Extent(
-            span=span, object_id=made, position=position, length=self.chance.choice((0, 10, 100)),
-            records=span.end - span.start, max_timestamp_ms=newest_ms, oldest_timestamp_ms=oldest_ms, checksum=0,
-        )  # fmt: skip
+        length = self.chance.choice((0, 10, 100))
+        return extent(*span, made, position, length, newest_ms=newest_ms, oldest_ms=oldest_ms)
 
     def compact(self) -> None:
         """Some neighbours become others, and what is below some offset is clean."""
@@ -112,12 +103,11 @@ class Histories:
         first = self.chance.randrange(len(partition.extents) + 1)
         run = partition.extents[first : first + self.chance.randrange(1, 4)]
         new = [self.extent(Span(run[0].span.start, run[-1].span.end), made, 0)] if run else []
-        commit = (
-            self.store.level
-            if level
-            else lambda *given, **more: self.store.replace(*given[:3], claim, given[3], **more)
-        )
-        commit(name, partition.compaction_epoch, new, {made: 100} if new else {}, now_ms=self.now_ms)
+        epoch, sizes = partition.compaction_epoch, {made: 100} if new else {}
+        if level:
+            self.store.level(name, epoch, new, sizes, now_ms=self.now_ms)
+        else:
+            self.store.replace(name, epoch, new, claim, sizes, now_ms=self.now_ms)
 
     def mark(self) -> None:
         name = self.chance.choice(self.names)
@@ -173,20 +163,11 @@ def dirty(metastore: Metastore) -> Metastore:
     """Six partitions, the higher the dirtier; of t-0 nothing is dirty."""
     metastore.create_topic("t", 6, {"min.cleanable.dirty.ratio": 0.1, "delete.retention.ms": 100})
     (made,) = metastore.register(1, now_ms=1)
-    lengths = {number: (100, 100 * number) for number in range(6)}
-    appends = {
-        TopicPartition("t", number): Append(
-            expected_next=0,
-            extents=tuple(
-                Extent(
-                    span=Span(10 * i, 10 * i + 10), object_id=made, position=1000 * number + 500 * i, length=length, records=10,
-                    max_timestamp_ms=50, oldest_timestamp_ms=50, checksum=0,
-                )
-                for i, length in enumerate(both)
-            ),
-        )
-        for number, both in lengths.items()
-    }  # fmt: skip
+    appends = {}
+    for name in metastore.partitions():
+        clean = extent(0, 10, made, 1000 * name.number, newest_ms=50, oldest_ms=50)
+        other = extent(10, 20, made, clean.position + 500, 100 * name.number, newest_ms=50, oldest_ms=50)
+        appends[name] = Append(expected_next=0, extents=(clean, other))
     metastore.append(appends, {made: 10_000}, now_ms=1)
     for name in appends:
         end = 10 if name.number else 20
@@ -284,7 +265,7 @@ def test_an_extent_without_timestamps_hides_no_deadline_of_its_neighbours(metast
     (name,) = metastore.partitions()
     (made,) = metastore.register(1, now_ms=1)
     extents = tuple(
-        replace(extent(start, start + 10, made), max_timestamp_ms=stamp_ms, oldest_timestamp_ms=stamp_ms)
+        extent(start, start + 10, made, newest_ms=stamp_ms, oldest_ms=stamp_ms)
         for start, stamp_ms in ((0, -1), (10, 17), (20, 190))
     )
     metastore.append({name: Append(expected_next=0, extents=extents)}, {made: 300}, now_ms=1)
@@ -298,7 +279,7 @@ def test_young_data_that_is_merged_with_the_old_is_looked_at_at_once(metastore: 
     append(metastore, name, 0, 10, now_ms=1)  # its records are of 17
     leases, (made,) = Leases(metastore), metastore.register(1, now_ms=1)
     assert leases.take_due("w", 1, now_ms=50) == {}
-    metastore.level(name, 0, [replace(extent(0, 10, made), max_timestamp_ms=5)], {made: 100}, now_ms=60)
+    metastore.level(name, 0, [extent(0, 10, made, newest_ms=5)], {made: 100}, now_ms=60)
     assert numbers(leases.take_due("w", 1, now_ms=105)) == [0]
 
 
@@ -323,9 +304,7 @@ def test_a_thousand_partitions_are_appended_to_in_few_statements(metastore: Meta
     (made, more) = metastore.register(2, now_ms=1)
     statements: list[tuple[str, object]] = []
     for object_id, start in ((made, 0), (more, 10)):
-        extents = {
-            name: replace(extent(start, start + 10, object_id), position=100 * i) for i, name in enumerate(names)
-        }  # fmt: skip
+        extents = {name: extent(start, start + 10, object_id, 100 * i) for i, name in enumerate(names)}
         appends = {name: Append(expected_next=start, extents=(one,)) for name, one in extents.items()}
         if start:
             event.listen(
@@ -415,3 +394,154 @@ def test_a_commit_reads_only_what_it_replaces(metastore: Metastore) -> None:
     metastore.replace(name, 0, [extent(10, 30, new)], claim, {new: 100}, now_ms=2)
     assert max(rows) <= 3
     assert (metastore.check(), len(metastore.partition(name).extents)) == ([], 299)
+
+
+def log(*ends: int) -> Partition:
+    partition = EMPTY
+    for end in ends:
+        start = partition.next_offset
+        made = extent(start, end, f"o{start}", newest_ms=1000 * end, oldest_ms=1000 * end)
+        partition = appended(partition, start, [made])
+    return partition
+
+
+def cleaned(partition: Partition, end: int, *, tombstones_at: int | None = None) -> Partition:
+    span = Span(0, end)
+    holding = (span,) if tombstones_at is not None else ()
+    claim = Claim(processed=span, cleaned=(span,), tombstones=holding)
+    return replaced(partition, partition.compaction_epoch, [], claim, now_ms=tombstones_at or 0)
+
+
+@pytest.mark.parametrize(
+    ("partition", "settings", "eligible", "reason"),
+    [
+        (EMPTY, {}, False, "nothing is dirty"),
+        (log(10), {}, True, "dirty ratio 1.000 is above 0.5"),
+        (cleaned(log(10, 20), 10), {}, False, "dirty ratio 0.500 is not above 0.5"),
+        (cleaned(log(10, 20), 10), {"min.cleanable.dirty.ratio": 0.49}, True, "dirty ratio 0.500 is above 0.49"),
+        (cleaned(log(10, 20, 30), 20), {}, False, "dirty ratio 0.333 is not above 0.5"),
+        (cleaned(log(10, 20, 30), 20), {"min.cleanable.dirty.ratio": "0.3"}, True, "dirty ratio 0.333 is above 0.3"),
+        (cleaned(log(10), 10), {"min.cleanable.dirty.ratio": "0"}, False, "nothing is dirty"),
+        (cleaned(log(10, 20, 30), 20), {LAG: 20_000}, True, f"{LAG} expired 50 s ago"),
+        (cleaned(log(10, 20, 30), 20), {LAG: 70_000}, False, "dirty ratio 0.333 is not above 0.5"),
+        (cleaned(log(10, 20, 30), 20), {LAG: 69_999}, True, f"{LAG} expired 1 ms ago"),
+        (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_960}, True, "tombstones of 1 range"),
+        (cleaned(log(10), 10, tombstones_at=40), {"delete.retention.ms": 99_961}, False, "nothing is dirty"),
+    ],
+)
+def test_a_partition_is_due_for_a_reason(
+    partition: Partition, settings: dict[str, object], eligible: bool, reason: str
+) -> None:
+    found = eligibility_of(partition, settings, now_ms=100_000)
+    assert (found.eligible, found.reason[: len(reason)]) == (eligible, reason)
+
+
+def test_what_is_overdue_comes_first_then_tombstones_then_the_dirtiest() -> None:
+    """Redpanda's queue was ordered by dirty ratio alone, and for a while the least dirty came first."""
+    lag: dict[str, object] = {LAG: 10_000}
+    partitions: list[tuple[Partition, dict[str, object]]] = [
+        (cleaned(log(10, 20), 10), {"min.cleanable.dirty.ratio": 0.4}), (log(10), {}),
+        (cleaned(log(10), 10, tombstones_at=0), {"delete.retention.ms": 5}), (cleaned(log(10, 50, 60), 50), lag),
+        (cleaned(log(10, 20, 30), 20), lag), (cleaned(log(10, 20, 30), 20), {}),
+    ]  # fmt: skip
+    found = {
+        TopicPartition("t", number): eligibility_of(partition, settings, now_ms=100_000)
+        for number, (partition, settings) in enumerate(partitions)
+    }
+    assert [at.number for at, _ in queue(found.items(), now_ms=100_000)] == [4, 3, 2, 1, 0]
+
+
+def test_timestamps_of_the_future_block_nothing() -> None:
+    """Redpanda 31442."""
+    found = eligibility_of(log(10), {"max.compaction.lag.ms": 1}, now_ms=5)
+    assert (found.eligible, found.deadline_ms) == (True, 10_001)
+    assert compactable(log(10), {}, now_ms=5) == (Span(0, 10),)
+
+
+def test_the_first_that_is_too_young_ends_what_is_compacted() -> None:
+    lag = {"min.compaction.lag.ms": 5_000}
+    assert compactable(log(10, 20, 30), lag, now_ms=24_000) == (Span(0, 10),)
+    assert compactable(log(10, 20, 30), lag, now_ms=36_000) == (Span(0, 30),)
+
+
+def test_dirty_data_keeps_the_tombstones_above_it() -> None:
+    """One of its records may be what such a tombstone deletes."""
+    tracked = (TombstoneRange(span=Span(10, 20), cleaned_at_ms=0),)
+    for start, due in ((10, ()), (0, (Span(10, 20),))):
+        partition = replace(log(10, 20), cleaned=(Span(start, 20),), tombstones=tracked)
+        assert due_tombstones(partition, {"delete.retention.ms": 1}, now_ms=100, held_from=NO_LIMIT) == due
+
+
+def sums(**more: int) -> Sums:
+    none = Sums(partitions=1, due=0, extents=0, records=0, dead_records=0, bytes=0, dirty_bytes=0, dead_bytes=0)
+    return replace(none, **more)
+
+
+def test_totals_and_reasons_come_from_the_rows(metastore: Metastore) -> None:
+    metastore.create_topic("orders", 2, {"min.cleanable.dirty.ratio": 0.4})
+    metastore.create_topic("kept", 1, {"cleanup.policy": "delete"})
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    append(metastore, first, 0, 10)
+    append(metastore, first, 10, 20)
+    metastore.replace(first, 0, [], Claim(processed=Span(0, 10), cleaned=(Span(0, 10),)), {}, now_ms=2)
+    (known, _) = metastore.partition(first).extents
+    (made,) = metastore.register(1, now_ms=2)
+    marked = replace(known, records=8, dead=2, dead_object=made)
+    metastore.replace(first, 1, [marked], None, {made: 100}, now_ms=3)
+    append(metastore, TopicPartition("kept", 0), 0, 5)
+    board = Board()
+    assert (metastore.check(board), board.expected, board.total()) == ([], 3, (3, 0))
+    metastore.give_clock(50)
+    statements: list[str] = []
+    event.listen(metastore._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    status = lake_status(metastore)
+    assert [text for text in statements if "extents" in text.partition("FROM")[2]] == []
+    mine = sums(due=1, extents=2, records=18, dead_records=2, bytes=200, dirty_bytes=100, dead_bytes=20)
+    kept = sums(extents=1, records=5, bytes=100, dirty_bytes=100)
+    assert [(topic.topic, topic.sums) for topic in status.topics] == [
+        ("kept", kept), ("orders", replace(mine, partitions=2)),
+    ]  # fmt: skip
+    assert status.sums == replace(mine, partitions=3, extents=3, records=23, bytes=300, dirty_bytes=200)
+    assert status.topics[1].partitions[0] == PartitionStatus(
+        partition=first, start_offset=0, next_offset=20, compaction_epoch=2, dirty_ratio=0.5, sums=mine, dead_since_ms=3,
+        cleaned_ranges=(Span(0, 10),), tombstone_ranges=(), eligible=True, reason="dirty ratio 0.500 is above 0.4",
+        waits_for="",
+    )  # fmt: skip
+    reasons = [partition.reason for topic in status.topics for partition in topic.partitions]
+    assert reasons == [
+        "cleanup.policy is delete: every record is kept", "dirty ratio 0.500 is above 0.4", "nothing is dirty",
+    ]  # fmt: skip
+    assert (status.now_ms, status.queue, status.working) == (50, (first,), {})
+    assert second not in status.queue
+
+
+def test_why_nobody_begins_is_told(metastore: Metastore) -> None:
+    metastore.create_topic("t", 2)
+    names, leases = metastore.partitions(), Leases(metastore)
+    for name in names:
+        append(metastore, name, 0, 10)
+    leases.take(names[0], "worker", now_ms=10, lease_ms=100)
+    leases.done(names[1], "worker", FAILED, {"why": "no disk"}, started_ms=5, now_ms=10, wait_ms=60)
+    Holds(metastore).hold("reader", names[0], 4, expires_ms=99)
+    metastore.give_clock(20)
+    status = lake_status(metastore)
+    assert [partition.waits_for for partition in status.topics[0].partitions] == [
+        "worker works on it", "its last job failed: not before 1970-01-01 00:00:00 UTC, in 50 ms",
+    ]  # fmt: skip
+    assert (status.working, [hold.reader for hold in status.holds]) == ({names[0]: "worker"}, ["reader"])
+    assert [(row.partition, row.outcome, row.details) for row in status.history] == [
+        (names[1], FAILED, {"why": "no disk"})
+    ]  # fmt: skip
+
+
+def test_the_command_shows_totals_alone_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = str(tmp_path / "lake")
+    assert main(["lake", "init", lake]) == 0
+    metastore = Metastore.open(metastore_url(lake))
+    metastore.create_topic("t", 2)
+    append(metastore, TopicPartition("t", 0), 0, 10)
+    metastore.close()
+    capsys.readouterr()
+    assert main(["lake", "status", lake, "--totals"]) == 0
+    line = "2 partitions, 1 due; 10 records (and 0 dead), 100 bytes, 100 bytes dirty, in 1 extent"
+    assert capsys.readouterr().out.splitlines() == [f"t: {line}", f"all: {line}", "queue: 1 partition"]

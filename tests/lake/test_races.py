@@ -27,7 +27,7 @@ from headstone.lake.format.objects import object_path
 from headstone.lake.jobs.collection import collect, garbage
 from headstone.lake.jobs.erasure import Tools, carry_on_erasures, request_erasure
 from headstone.lake.jobs.rebuild import rebuild
-from headstone.lake.lake import Lake, create_lake
+from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import CommitRefused
 from headstone.lake.metastore.erasures import Erasures
 from headstone.lake.metastore.holds import Holds
@@ -41,8 +41,9 @@ from headstone.log.directory import PartitionDir, find_partitions, list_segments
 from headstone.log.listing import list_batches
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
-from headstone.storage.stores import Store
-from tests.lake.test_worker import put, worker
+from tests.lake.appending import put
+from tests.lake.scene import ANYWHERE
+from tests.lake.single import worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RACE_ROUNDS = int(os.environ.get("HEADSTONE_RACE_ROUNDS", "60"))
@@ -201,16 +202,12 @@ def logged(directory: PartitionDir) -> Table:
 
 
 @pytest.fixture
-def lake(metastore_url: str, object_store: Store, moto_settings: dict[str, str]) -> Iterator[Lake]:
-    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=moto_settings)
-    made.metastore.create_topic("t", len(PARTITIONS), {"delete.retention.ms": 0})
-    yield made
-    made.close()
+def lake(lake_anywhere: Lake) -> Lake:
+    lake_anywhere.metastore.create_topic("t", len(PARTITIONS), {"delete.retention.ms": 0})
+    return lake_anywhere
 
 
-@pytest.mark.parametrize(
-    ("metastore_url", "object_store"), [("sqlite", "file"), ("postgresql", "s3")], indirect=True
-)  # fmt: skip
+@ANYWHERE
 def test_races_lose_nothing(metastore_url: str, lake: Lake, moto_settings: dict[str, str], tmp_path: Path) -> None:
     race, racers = Race(lake, tmp_path), Racers(metastore_url, dict(moto_settings), 3)
     try:
@@ -263,7 +260,7 @@ def _settle(race: Race) -> int:
         later_ms += HOUR_MS
         for partition in PARTITIONS:
             Leases(lake.metastore).request(partition, now_ms=later_ms)
-        worker(lake, "last", later_ms).work()
+        worker(lake, "last", now_ms=later_ms).work()
         carry_on_erasures(tools)
     assert Erasures(lake.metastore).open_of("t") == []
     for partition, appended in race.appended.items():

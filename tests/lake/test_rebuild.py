@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, select, text
+from sqlalchemy import select, text
 
 from headstone.cli.main import main
 from headstone.errors import Unfinished, UsageError
 from headstone.lake.format.objects import writing_object
 from headstone.lake.format.spans import Span
 from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.compaction import compact_partition
 from headstone.lake.jobs.folding import fold
 from headstone.lake.jobs.rebuild import Rebuilt, open_for_rebuild, rebuild
 from headstone.lake.lake import Lake, create_lake, open_lake, rebuilt_place, unchecked_lake
@@ -33,17 +33,19 @@ from headstone.lake.transfer.reading import records
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline import progress
+from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board
 from headstone.storage.redaction import without_secrets
-from headstone.storage.stores import Store
-from tests.lake.scene import AT, RETENTION_MS, Scene
+from headstone.storage.stores import MissingObject, Store
+from tests.lake.appending import put
+from tests.lake.databases import another, back_up, make_another
+from tests.lake.scene import AT, RETENTION_MS, Said, Scene
 from tests.lake.single import level_partition
-from tests.lake.test_worker import put
 
 
 @pytest.fixture
-def scene(metastore_url: str, tmp_path: Path) -> Scene:
-    return Scene(create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0), tmp_path)
+def scene(any_scene: Scene) -> Scene:
+    return any_scene
 
 
 def known(lake: Lake) -> tuple[object, ...]:
@@ -77,32 +79,6 @@ def grow(scene: Scene) -> None:
     drop_topic(scene.lake, "dropped")
 
 
-def another(url: str) -> str:
-    """The URL of a database beside this one."""
-    return url.replace("lake.db", "other.db") if url.startswith("sqlite") else url.replace("lake_", "other_")
-
-
-def on_server(url: str, statement: str) -> None:
-    server = make_url(url).set(drivername="postgresql+psycopg", database="postgres")
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(statement))
-    engine.dispose()
-
-
-def name_of(url: str) -> str:
-    return str(make_url(url).database)
-
-
-def back_up(lake: Lake, url: str) -> None:
-    """As it is now, to the database beside it."""
-    lake.metastore.close()
-    if url.startswith("sqlite"):
-        shutil.copy(url.removeprefix("sqlite:///"), another(url).removeprefix("sqlite:///"))
-    else:
-        on_server(url, f"CREATE DATABASE {name_of(another(url))} TEMPLATE {name_of(url)}")
-
-
 def test_a_lake_whose_metastore_is_lost_is_the_same_after_a_rebuild(
     scene: Scene, metastore_url: str, tmp_path: Path
 ) -> None:
@@ -110,8 +86,7 @@ def test_a_lake_whose_metastore_is_lost_is_the_same_after_a_rebuild(
     grow(scene)
     before, table = known(scene.lake), scene.table()
     scene.lake.close()
-    if not metastore_url.startswith("sqlite"):
-        on_server(metastore_url, f"CREATE DATABASE {name_of(another(metastore_url))}")
+    make_another(metastore_url)
     lake = open_for_rebuild(another(metastore_url), f"file://{tmp_path / 'objects'}")
     done = rebuild(lake)
     assert (done.topics, done.partitions, done.changed, done.missing) == (2, 1, ("t-0",), ())
@@ -320,11 +295,6 @@ class Cutting(Store):
         raise Unfinished("the answer was lost")
 
 
-@pytest.fixture
-def local(lake: Lake, tmp_path: Path) -> Scene:
-    return Scene(lake, tmp_path)
-
-
 def test_what_the_store_was_not_told_of_is_told_by_the_next_who_commits(local: Scene) -> None:
     lake, tell = local.lake, local.lake.metastore.after_commit
     lake.metastore.after_commit = Listeners()  # killed behind the commit
@@ -368,21 +338,18 @@ def test_what_is_missing_is_told(local: Scene) -> None:
         rebuild(local.lake)
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Mapping[str, Any]:
-    assert main(["lake", *arguments, "--output", "json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
-
-
-def test_the_verb_rebuilds_a_lake_in_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_rebuilds_a_lake_in_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], told: Said
+) -> None:
     lake = str(tmp_path / "lake")
-    run(capsys, "init", lake)
+    told("init", lake)
     opened = open_lake(f"sqlite:///{lake}/metastore.db")
     Scene(opened, tmp_path).write("N[a]")
     opened.close()
     (tmp_path / "lake" / "metastore.db").unlink()
-    done = run(capsys, "rebuild", lake)
+    done = told("rebuild", lake)
     assert (done["changed"], done["missing"]) == (["t-0"], [])
-    assert run(capsys, "rebuild", lake)["changed"] == []
+    assert told("rebuild", lake)["changed"] == []
     assert main(["lake", "rebuild", f"sqlite:///{tmp_path}/none.db"]) == 2
     assert "name the objects of the lost lake with --objects" in capsys.readouterr().err
     with pytest.raises(UsageError, match="is missing there"):
@@ -423,3 +390,99 @@ def test_how_far_a_rebuild_is_counts_the_journal_and_then_rows(scene: Scene, mon
     rows = len(scene.lake.store.list("objects")) + done.extents + 1
     assert (len(done.unused) > 0, done.erasures) == (True, 1)
     assert [(one.expected, one.total()) for one in boards] == [(size, (size, done.changes)), (rows, (rows, 0))]
+
+
+SEEDS = 20
+TOPICS = ("s", "t")
+LATER_MS = 10**9
+
+
+class Handyman:
+    """Does one thing after the other to a lake, as its seed has it."""
+
+    def __init__(self, lake: Lake, chance: random.Random) -> None:
+        self.lake, self._chance, self._now_ms = lake, chance, 1
+
+    def work(self, jobs: int) -> None:
+        for _ in range(jobs):
+            self._now_ms += 1
+            self._chance.choice(
+                (self.append, self.append, self.append, self.compact, self.start, self.create, self.drop, self.lead)
+            )()
+
+    def append(self) -> None:
+        for name in self._some():
+            put(self.lake, name, [(self._chance.choice((b"a", b"b")), b"%d" % self._now_ms)], now_ms=self._now_ms)
+
+    def compact(self) -> None:
+        for name in self._some():
+            compact_partition(self.lake, name, InProcess(1), now_ms=self._now_ms)
+
+    def start(self) -> None:
+        for name in self._some():
+            start, end = self.lake.metastore.log_ends([name])[name]
+            self.lake.metastore.start_at(name, self._chance.randint(start, end), now_ms=self._now_ms)
+
+    def create(self) -> None:
+        """One that is there gets more partitions."""
+        topic, partitions = self._chance.choice(TOPICS), self._chance.randint(1, 3)
+        if topic in self.lake.metastore.topics():
+            self.lake.metastore.add_partitions(topic, partitions)
+        else:
+            self.lake.metastore.create_topic(topic, partitions)
+
+    def drop(self) -> None:
+        for name in self._some():
+            drop_topic(self.lake, name.topic, now_ms=self._now_ms)
+
+    def lead(self) -> None:
+        for name in self._some():
+            note_leader_epochs(
+                self.lake.metastore, name, [(self._now_ms, self.lake.metastore.log_ends([name])[name][1])]
+            )
+
+    def _some(self) -> list[TopicPartition]:
+        """One, if there is any."""
+        return self._chance.sample(self.lake.metastore.partitions(), 1) if self.lake.metastore.partitions() else []
+
+
+def all_of(lake: Lake) -> tuple[object, ...]:
+    """All that commits have made of it, and every record."""
+    metastore, names = lake.metastore, lake.metastore.partitions()
+    epochs = {name: known_leader_epochs(metastore, name) for name in names}
+    return metastore.snapshot(), metastore.topics(), epochs, {name: list(records(lake, name)) for name in names}
+
+
+def collect_all(lake: Lake) -> None:
+    collect(lake, garbage(lake, now_ms=LATER_MS, grace_ms=0, upload_ms=0))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_an_old_copy_that_was_worked_with_is_the_lake_again(metastore_url: str, tmp_path: Path, seed: int) -> None:
+    """The model is the lake that was never set back."""
+    chance = random.Random(seed)
+    lake = create_lake(metastore_url, f"file://{tmp_path / 'objects'}", now_ms=0)
+    handyman = Handyman(lake, chance)
+    handyman.create()
+    handyman.work(chance.randint(0, 8))
+    back_up(lake, metastore_url)
+    old = unchecked_lake(another(metastore_url))
+    handyman.work(chance.randint(0, 8))
+    lake.metastore.create_topic("ahead", 1)
+    for upkeep in chance.sample((fold, collect_all), chance.randint(0, 2)):
+        upkeep(lake)
+    intruder = Handyman(old, chance)
+    for _ in range(chance.randint(0, 6)):
+        with suppress(SetBack, MissingObject):  # behind its commit; or what it would read was collected
+            intruder.work(1)
+    rebuild(old)
+    assert (all_of(old), old.metastore.check(), rebuild(old).changed) == (all_of(lake), [], ())
+    lake.close()
+    before = all_of(old)
+    for _ in range(2):
+        old.metastore.give_clock(old.metastore.clock() + LATER_MS)
+        collect(old, garbage(old, now_ms=old.metastore.clock()))
+    assert all_of(old) == before
+    Handyman(old, chance).work(3)
+    assert old.metastore.check() == []
+    old.close()

@@ -1,6 +1,7 @@
 """Every bug that Redpanda's Cloud Topics compaction had, by its number, as a thing that does not happen here.
 
-29092 and 31124 are in test_commits and test_compaction too, 31442 and the inverted queue in test_scheduling.
+Others are where their rule is: 29092, and 29268 among the holds, in test_compaction; 29168 in test_job_of_many; 29914's
+inverted extents in test_commits; 30043, 31442 and the inverted queue in test_queue; 31104 in test_topics.
 """
 
 from __future__ import annotations
@@ -16,22 +17,18 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from headstone.errors import Unfinished
-from headstone.lake.format.objects import object_path, writing_object
 from headstone.lake.format.spans import Span
 from headstone.lake.jobs.collection import collect, garbage
 from headstone.lake.jobs.compaction import compact_partition
 from headstone.lake.jobs.job import JobControl
 from headstone.lake.lake import Lake
 from headstone.lake.metastore import metastore as metastore_module
-from headstone.lake.metastore.commits import Append, CommitRefused
-from headstone.lake.metastore.holds import Holds
-from headstone.lake.metastore.scheduling import queue
 from headstone.lake.transfer.ingest import ingest
 from headstone.lake.transfer.reading import record_batches
 from headstone.log.directory import LOG, find_partitions, numbered
 from headstone.log.encoding import BatchHead, Columns, batch_bytes, encode_section
 from headstone.pipeline.inprocess import InProcess
-from headstone.storage.stores import MissingObject, Sink, Store
+from headstone.storage.stores import Sink, Store
 from tests.lake.oracle import eligibility_of
 from tests.lake.scene import AT, RETENTION_MS, Scene
 from tests.lake.single import level_partition
@@ -51,40 +48,6 @@ class BreakingStore(Store):
         raise Unfinished(f"{path}: 503 slow down")
 
 
-def test_29092_a_commit_of_objects_alone_carries_the_epoch(scene: Scene) -> None:
-    """Two jobs that commit in parts: the second is refused at its first part, though it claims nothing yet."""
-    for _ in range(3):
-        scene.write("N[a]", "N[b]")
-    faster = iter([True])
-
-    def overtaken() -> None:
-        if next(faster, False):
-            scene.compact(now_ms=10)
-
-    with pytest.raises(CommitRefused, match="stale compaction epoch 0"):
-        scene.compact(now_ms=11, commit_bytes=1, control=JobControl(before_commit=overtaken))
-    assert (len(scene.held()), scene.lake.metastore.check()) == (2, [])
-
-
-def test_29168_an_error_of_the_store_is_not_data(scene: Scene, tmp_path: Path) -> None:
-    """An extent that cannot be read ends the job; nothing is claimed clean, nothing is rewritten."""
-    scene.write("N[a]")
-    scene.write("N[a]")
-    before = scene.lake.metastore.partition(AT)
-    (tmp_path / "objects" / object_path(before.extents[0].object_id)).unlink()
-    with pytest.raises(MissingObject):
-        scene.compact(now_ms=10)
-    assert scene.lake.metastore.partition(AT) == before
-
-
-def test_29268_what_a_reader_pinned_stays(scene: Scene) -> None:
-    Holds(scene.lake.metastore).hold("iceberg", AT, 0, expires_ms=10**9)
-    scene.write("N[a]", "T[a]")
-    scene.compact(now_ms=10)
-    scene.compact(now_ms=10 + 100 * RETENTION_MS)
-    assert [(offset, value) for offset, _, value in scene.held()] == [(1, None)]
-
-
 def test_29914_an_upload_that_breaks_off_commits_nothing(scene: Scene, lake: Lake) -> None:
     for _ in range(3):
         scene.write("N[a]", "N[b]")
@@ -97,27 +60,6 @@ def test_29914_an_upload_that_breaks_off_commits_nothing(scene: Scene, lake: Lak
     scene.lake = lake
     scene.compact(now_ms=20)
     assert len(scene.held()) == 2
-
-
-@pytest.mark.parametrize("span", [Span(6, 6), Span(7, 6)])
-def test_29914_an_inverted_extent_is_refused(scene: Scene, lake: Lake, span: Span) -> None:
-    scene.write("N[a]", "N[b]", "N[c]", "N[d]", "N[e]", "N[f]")
-    (object_id,) = lake.metastore.register(1, now_ms=1)
-    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
-        extent = writer.add("t", 0, span, [], records=0, max_timestamp_ms=-1)
-    with pytest.raises(CommitRefused, match="empty or inverted"):
-        lake.metastore.append(
-            {AT: Append(expected_next=6, extents=(extent,))}, {object_id: writer.size}, now_ms=1
-        )  # fmt: skip
-
-
-def test_30043_lag_is_a_deadline_and_not_only_a_condition(scene: Scene) -> None:
-    scene.write("N[a]@1000", "N[b]@1000")
-    partition = scene.lake.metastore.partition(AT)
-    late = eligibility_of(partition, {"max.compaction.lag.ms": 500, "min.cleanable.dirty.ratio": 1.1}, now_ms=1501)
-    dirty = eligibility_of(partition, {}, now_ms=1501)
-    assert (late.eligible, late.deadline_ms) == (True, 1500)
-    assert [at.number for at, _ in queue([(AT._replace(number=1), dirty), (AT, late)], now_ms=1501)] == [0, 1]
 
 
 def test_31052_a_metastore_that_fails_within_a_commit_has_changed_nothing(
@@ -183,17 +125,6 @@ def one_batch(directory: Path, keys: npt.NDArray[np.int64], start: int) -> None:
     (directory / numbered(start + keys.size, LOG)).touch()
 
 
-def test_31104_retention_does_not_apply_to_a_compacted_topic(scene: Scene) -> None:
-    """Old records of keys that nobody has written since are live data."""
-    scene.lake.metastore.create_topic("other", 1, {"retention.ms": 1, "retention.bytes": 1})
-    with scene.lake.metastore.transaction() as connection:
-        connection.exec_driver_sql("""UPDATE topics SET settings = '{"retention.ms": 1, "retention.bytes": 1}'""")
-    scene.write("N[old]@1", "N[a]@1")
-    scene.write("N[a]@2")
-    scene.compact(now_ms=10**12)
-    assert (set(scene.table()), scene.lake.metastore.partition(AT).start_offset) == ({b"old", b"a"}, 0)
-
-
 def test_31124_emptied_ranges_are_clean(scene: Scene) -> None:
     """An extent that lost everything keeps its span, is claimed, and is not compacted again."""
     scene.write("N[a]", "N[b]")
@@ -230,9 +161,3 @@ def test_31357_a_log_ends_where_it_ended(scene: Scene) -> None:
     assert (scene.held(), scene.lake.metastore.partition(AT).next_offset) == ([], 2)
     scene.write("N[z]")
     assert [offset for offset, _, _ in scene.held()] == [2]
-
-
-def test_31442_timestamps_of_the_future_block_nothing(scene: Scene) -> None:
-    scene.write("N[a]@99999999", "N[a]@99999999")
-    assert scene.compact(now_ms=10).committed
-    assert len(scene.held()) == 1

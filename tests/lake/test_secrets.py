@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from headstone.cli.main import main, parser
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
 from testbed.s3 import BUCKET
+from tests.lake.databases import new_database
 
 MARKER = "hush-marker-7d1f"
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -72,12 +72,7 @@ with spark_session(app_name="secrets", master="local[1]", conf=conf) as spark:
 @pytest.fixture
 def marked_lake(postgres_url: str) -> str:
     """A database of its own, whose server lets everybody in and is told a password all the same."""
-    name = f"lake_{uuid.uuid4().hex}"
-    engine = create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    url = postgres_url.replace("/postgres?", f"/{name}?")
+    url = new_database(postgres_url, f"lake_{uuid.uuid4().hex}")
     scheme, _, rest = url.partition("://")
     user, _, host = rest.rpartition("@")
     return f"{scheme}://{user.partition(':')[0] or 'postgres'}:{MARKER}@{host}"
@@ -117,14 +112,9 @@ def verbs_of_the_lake() -> set[str]:
 def test_no_verb_shows_a_secret(marked: Marked, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_sample(tmp_path / "logs", SampleSettings(topic="orders", records=300, keys=40, batch_bytes=2000))
     lake, nowhere, objects = "env:MARKED_LAKE", marked.url + "-nowhere", marked.objects
-    kafka = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "me",
-        "sasl.password": MARKER,
-    }
-    login = [word for name, value in kafka.items() for word in ("--kafka-conf", f"{name}={value}")]
-    login += ["--kafka-conf", "socket.connection.setup.timeout.ms=1000"]
+    kafka = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=me", f"sasl.password={MARKER}",
+             "socket.connection.setup.timeout.ms=1000")  # fmt: skip
+    login = [word for setting in kafka for word in ("--kafka-conf", setting)]
     verbs = [
         (0, ["init", lake, "--objects", objects]), (2, ["init", lake, "--objects", objects + "x"]),
         (0, ["ingest", lake, str(tmp_path / "logs")]), (0, ["request", lake, "orders"]), (2, ["request", lake, "none"]),

@@ -29,7 +29,7 @@ from sqlalchemy import insert
 
 from headstone.errors import HeadstoneError, Unfinished, UsageError
 from headstone.lake.format.objects import object_path
-from headstone.lake.jobs.collection import collect, garbage
+from headstone.lake.jobs.collection import Garbage, collect, garbage
 from headstone.lake.jobs.compaction import compact_partition
 from headstone.lake.jobs.erasure import Tools, carry_on_erasures, request_erasure
 from headstone.lake.jobs.folding import fold
@@ -217,14 +217,9 @@ class Race:
             log.grow(self.chance)
         directories = find_partitions([log.directory for log in grown])
         extent_bytes, object_bytes = self.chance.choice((1, 150, 400)), self.chance.choice((1, 400, 2000))
+        sizes = LogIngestSettings(extent_bytes=extent_bytes, object_bytes=object_bytes)
         with self._refusals():
-            ingest(
-                self.lake,
-                directories,
-                clock=lambda: self.baton.now_ms,
-                settings=LogIngestSettings(extent_bytes=extent_bytes, object_bytes=object_bytes),
-                engine=InProcess(1),
-            )
+            ingest(self.lake, directories, clock=self.baton.clock, settings=sizes, engine=InProcess(1))
 
     def work(self) -> None:
         name = f"worker-{uuid.uuid4()}"
@@ -245,20 +240,17 @@ class Race:
 
     def level(self) -> None:
         with self._refusals():
-            level_partition(
-                self.lake,
-                self._any(),
-                clock=lambda: self.baton.now_ms,
-                extent_bytes=self.chance.choice((200, 500, 1500)),
-                engine=InProcess(1),
-            )
+            name, extent_bytes = self._any(), self.chance.choice((200, 500, 1500))
+            level_partition(self.lake, name, clock=self.baton.clock, extent_bytes=extent_bytes, engine=InProcess(1))
 
     def collect(self) -> None:
         if self.chance.random() < 0.5:
             self._expire_pins()
         with self._refusals():
-            found = garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=self.terms.grace_ms, upload_ms=UPLOAD_MS)
-            self.counts["objects collected"] += len(collect(self.lake, found))
+            self.counts["objects collected"] += len(collect(self.lake, self._garbage()))
+
+    def _garbage(self) -> Garbage:
+        return garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=self.terms.grace_ms, upload_ms=UPLOAD_MS)
 
     def tell_store(self) -> None:
         """Behind a commit; some are killed before they come to it."""
@@ -330,16 +322,14 @@ class Race:
         key = self.chance.choice(KEYS)
         done = [erasure for erasure in Erasures(self.metastore).all() if not erasure.is_open]
         ends = {at: snapshot(self.lake, at).next_offset for at in self.logs}
-        (digest,) = request_erasure(
-            self.lake, "t", [key.encode()], deadline_ms=LATER_MS, clock=lambda: self.baton.now_ms
-        )
+        (digest,) = request_erasure(self.lake, "t", [key.encode()], deadline_ms=LATER_MS, clock=self.baton.clock)
         if digest not in self.asked or digest in {erasure.key_digest for erasure in done}:
             self.asked[digest] = ends
         self._carry_on()
 
     def _carry_on(self) -> None:
         tools = Tools(
-            lake=self.lake, engine=InProcess(1), clock=lambda: self.baton.now_ms, grace_ms=self.terms.grace_ms,
+            lake=self.lake, engine=InProcess(1), clock=self.baton.clock, grace_ms=self.terms.grace_ms,
             upload_ms=UPLOAD_MS,
         )  # fmt: skip
         self.counts["steps of erasures"] += carry_on_erasures(tools)
@@ -462,7 +452,7 @@ class Race:
         self.check_failures()
         for log in (log for log in self.logs.values() if log.rows):
             directories = find_partitions([log.directory])
-            assert ingest(self.lake, directories, clock=lambda: self.baton.now_ms, engine=InProcess(1))
+            assert ingest(self.lake, directories, clock=self.baton.clock, engine=InProcess(1))
         for _ in range(2):
             self.baton.now_ms += LATER_MS
             for at in self.logs:
@@ -473,10 +463,7 @@ class Race:
             assert sum(batch.num_rows for batch in left) == len(log.table(NO_LIMIT))
         for _ in range(2):  # an orphan goes when its grace is over since it was found
             self.baton.now_ms += LATER_MS
-            collect(
-                self.lake,
-                garbage(self.lake, now_ms=self.baton.now_ms, grace_ms=self.terms.grace_ms, upload_ms=UPLOAD_MS),
-            )
+            collect(self.lake, self._garbage())
         extents = [extent for at in self.logs for extent in self.metastore.partition(at).extents]
         used = {name for extent in extents for name in (extent.object_id, extent.dead_object) if name is not None}
         stored, wanted = set(self.lake.store.list("objects")), {object_path(object_id) for object_id in used}

@@ -1,29 +1,38 @@
-"""`lake gc`, `erase`, `export` and `restore` that get a signal: what is in hand ends, and the same command goes on there."""
+"""Verbs that get a signal: what is in hand ends, and the same command goes on there. Whoever waits for SQLite's write lock can
+be interrupted, and waits no longer than was said."""
 
 from __future__ import annotations
 
 import signal
+import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headstone.api.stopping import GRACE_S
 from headstone.cli import engines
 from headstone.cli.main import main
 from headstone.cluster import live
-from headstone.interruption import Interrupted, sleep, until_asked
+from headstone.errors import Unfinished
+from headstone.interruption import Interrupted, Request, heard_as, sleep, until_asked
 from headstone.lake.jobs import collection, erasure, folding
-from headstone.lake.jobs.erasure import Tools, carry_on_erasures
+from headstone.lake.jobs.erasure import carry_on_erasures
 from headstone.lake.jobs.job import JobControl
-from headstone.lake.lake import Lake
+from headstone.lake.lake import Lake, open_lake
+from headstone.lake.metastore import database
 from headstone.lake.metastore.erasure_steps import ERASED, KEY_REMOVED, REQUESTED, VALUES_GONE, VALUES_REMOVED
 from headstone.lake.metastore.erasures import Erasures
 from headstone.lake.metastore.journal import base_number
 from headstone.lake.metastore.journal_names import BASE_PARTS
 from headstone.lake.metastore.leases import Leases
+from headstone.lake.metastore.metastore import Metastore
 from headstone.lake.metastore.pins import Pins
 from headstone.lake.transfer import export
 from headstone.lake.transfer.ingest import ingest
@@ -31,13 +40,15 @@ from headstone.lake.transfer.reading import table
 from headstone.log.directory import find_partitions
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
-from headstone.pipeline.inprocess import InProcess
+from headstone.sim.samples import SampleSettings
+from headstone.sim.synth import write_sample
 from headstone.storage.stores import Store
+from tests.lake.appending import log_of
 from tests.lake.scene import Scene
-from tests.lake.test_erasure import GRACE_MS, UPLOAD_MS, USERS, Town
+from tests.lake.test_erasure import ErasingTown
 from tests.lake.test_export_interrupted import command, story, tree
+from tests.lake.town import UPLOAD_MS, USERS
 from tests.lake.twin import TwinCluster
-from tests.oracle.notation import History
 
 __all__ = ["story"]
 
@@ -156,9 +167,7 @@ def test_a_restore_sends_nothing_behind_its_end_and_goes_on_with_the_same_comman
     lake = scene.lake
     lake.metastore.create_topic("many", 2)
     for number in range(2):
-        history = History()
-        history.append(" ".join(f"N[k{i}]" for i in range(200)))
-        history.write_partition(tmp_path / "logs", f"many-{number}")
+        log_of(tmp_path / "logs", "many", " ".join(f"N[k{i}]" for i in range(200)), number)
     ingest(lake, find_partitions([tmp_path / "logs"]), clock=lambda: 1)
     lake.metastore.give_clock(1)
     cluster = Slow(signals)
@@ -181,8 +190,8 @@ def test_a_restore_sends_nothing_behind_its_end_and_goes_on_with_the_same_comman
 def test_an_erasure_keeps_the_step_that_it_has_done(
     lake: Lake, tmp_path: Path, signalled: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    town = Town(lake, tmp_path)
-    town.ingest(orders="N[o3]", users="T[alice]")
+    town = ErasingTown(lake, tmp_path)
+    town.grow(orders="N[o3]", users="T[alice]")
     signalled(erasure, "compact_partition")
     words = ["lake", "erase", str(lake.metastore._engine.url), "users", "--key", "alice", "--now-ms", "20"]
     assert main(words) == 3
@@ -193,15 +202,15 @@ def test_an_erasure_keeps_the_step_that_it_has_done(
     assert (asked.not_before_ms, asked.waits_for) == (0, "")
     assert main(words) == 3
     assert "stopped" not in capfd.readouterr().err
-    assert [step for step, _ in town.carry_on(20)] == [VALUES_REMOVED]
+    assert town.steps(20) == [VALUES_REMOVED]
 
 
 def test_a_worker_in_an_erasure_ends_behind_the_partition_in_hand(
     lake: Lake, tmp_path: Path, signalled: Callable[..., None]
 ) -> None:
     """The next one goes on there, and does not have to wait."""
-    town = Town(lake, tmp_path)
-    town.ingest(orders="N[o3]", users="T[alice]")
+    town = ErasingTown(lake, tmp_path)
+    town.grow(orders="N[o3]", users="T[alice]")
     town.request(b"alice")
     signalled(erasure, "compact_partition")
     words = ["lake", "worker", str(lake.metastore._engine.url), "--every-ms", "60000", "--now-ms", "20"]
@@ -210,15 +219,15 @@ def test_a_worker_in_an_erasure_ends_behind_the_partition_in_hand(
     assert (asked.step, asked.not_before_ms, asked.waits_for) == (REQUESTED, 0, "")
     leases = Leases(lake.metastore)
     assert (leases.held(now_ms=20), leases.workers(), lake.metastore.check()) == ({}, [], [])
-    assert [step for step, _ in town.carry_on(20)] == [VALUES_REMOVED]
+    assert town.steps(20) == [VALUES_REMOVED]
 
 
 def test_an_erasure_that_is_stopped_anywhere_is_finished_by_the_next_run(lake: Lake, tmp_path: Path) -> None:
     """It is stopped when it asks for the first time, then for the second, until it asks no more; each time it goes on.
 
     Objects that a stopped compaction did not come to write count as on their way."""
-    town = Town(lake, tmp_path)
-    town.ingest(orders="N[o3]", users="T[alice]")
+    town = ErasingTown(lake, tmp_path)
+    town.grow(orders="N[o3]", users="T[alice]")
     town.request(b"alice")
     asked = 0
     steps = []
@@ -232,14 +241,170 @@ def test_an_erasure_that_is_stopped_anywhere_is_finished_by_the_next_run(lake: L
                 asked += 1
                 return asked >= patience
 
-            tools = Tools(
-                lake=lake, engine=InProcess(1), clock=town.clock, grace_ms=GRACE_MS, upload_ms=UPLOAD_MS,
-                control=JobControl(stop=stop),
-            )  # fmt: skip
-            carry_on_erasures(tools, ["users"])
+            carry_on_erasures(town.tools(control=JobControl(stop=stop)), ["users"])
             stopped = asked >= patience
             assert lake.metastore.check() == []
         steps.append(Erasures(lake.metastore).all()[0].step)
     assert steps == [VALUES_REMOVED, VALUES_GONE, KEY_REMOVED, ERASED]
     assert town.search(b"alice", b"v20") == []
     assert len(table(lake, USERS)) == 20
+
+
+PARTITIONS = 8
+PAUSED = """
+import os, sys
+if hasattr(os, "sched_setaffinity"):  # one core: one thread for tasks
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from headstone.cli import engines
+from headstone.cli.start import start
+from headstone.interruption import sleep, until_asked
+from headstone.lake.jobs import compaction
+
+engines.cores = lambda: 1
+end = compaction._Job.end
+
+def paused(*given):
+    # the first partition that has ended waits for the signals, and says so
+    end(*given)
+    compaction._Job.end = end
+    print("paused", flush=True)
+    until_asked(600) if WAITS_FOR_ONE else sleep(600)
+
+compaction._Job.end = paused
+start()
+"""
+COMPACTED = "SELECT count(*) FROM partitions WHERE compaction_epoch > 0"
+
+
+@pytest.fixture
+def sixty(tmp_path: Path) -> str:
+    settings = SampleSettings(topic="orders", partitions=PARTITIONS, records=800, keys=100)
+    write_sample(tmp_path / "sample", settings)
+    where = str(tmp_path / "lake")
+    assert main(["lake", "init", where]) == 0
+    assert main(["lake", "ingest", where, str(tmp_path / "sample")]) == 0
+    return where
+
+
+@pytest.fixture
+def compacted_rows(sixty: str) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(f"{sixty}/metastore.db", isolation_level=None, timeout=60)) as connection:
+        yield connection
+
+
+def count(compacted_rows: sqlite3.Connection) -> int:
+    return int(compacted_rows.execute(COMPACTED).fetchone()[0])
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_compaction_that_is_told_to_stop_keeps_what_is_committed_and_the_next_finishes(
+    sixty: str, compacted_rows: sqlite3.Connection, signals: int
+) -> None:
+    """Both are heard before its second partition ends: however slow the machine is, it does not get past that."""
+    program = PAUSED.replace("WAITS_FOR_ONE", str(signals == 1))
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, "lake", "compact", sixty], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "paused\n"
+        committed = count(compacted_rows)
+        for number in (signal.SIGTERM, signal.SIGINT)[:signals]:
+            child.send_signal(number)
+        _, err = child.communicate(timeout=120)
+    finally:
+        child.kill()
+    metastore = Metastore.open(f"sqlite:///{sixty}/metastore.db")
+    left = PARTITIONS - count(compacted_rows)
+    assert (child.returncode, committed > 0, 0 < left <= PARTITIONS - committed) == (3, True, True), err
+    assert "stopping: parts in hand are finished" in err
+    if signals == 1:
+        assert f"stopped by a signal, {left} partitions left; run the same command again" in err
+    assert (Leases(metastore).held(now_ms=0), metastore.check()) == ({}, [])
+    assert main(["lake", "compact", sixty]) == 0
+    cleaned = [metastore.partition(TopicPartition("orders", number)).cleaned for number in range(PARTITIONS)]
+    assert [number for number, spans in enumerate(cleaned) if not spans] == []
+    metastore.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    assert main(["lake", "init", str(tmp_path / "lake")]) == 0
+    assert main(["lake", "topics", str(tmp_path / "lake"), "create", "t"]) == 0
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_TRY_SECONDS", 0.01)
+
+
+@pytest.fixture
+def lock(place: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(place / "metastore.db", isolation_level=None, check_same_thread=False)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield connection
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_wait_for_the_lock_ends_at_once_when_it_is_given_up(place: Path, lock: sqlite3.Connection) -> None:
+    request = Request()
+    request.give_up()
+    lock.execute("COMMIT")
+    with open_lake(f"sqlite:///{place / 'metastore.db'}") as opened:
+        lock.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        with heard_as(request), pytest.raises(Interrupted):
+            opened.metastore.create_topic("new", 1)
+        assert time.monotonic() - began < database.BUSY_SECONDS / 2
+        lock.execute("COMMIT")
+        opened.metastore.create_topic("new", 1)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_that_is_let_go_is_taken_after_several_tries(
+    place: Path, lock: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = threading.Semaphore(0)
+    is_busy = database._is_busy
+    monkeypatch.setattr(database, "_is_busy", lambda error: (tries.release(), is_busy(error))[1])
+
+    def let_go() -> None:
+        for _ in range(3):
+            tries.acquire()
+        lock.execute("COMMIT")
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    assert main(["lake", "topics", str(place), "alter", "t", "--conf", "retention.ms=1d"]) == 0
+    thread.join()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_that_stays_is_given_up_in_the_end(
+    place: Path, lock: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    with pytest.raises(Unfinished, match="does not answer: database is locked"):
+        open_lake(f"sqlite:///{place / 'metastore.db'}")
+
+
+def test_ctrl_c_while_the_database_is_locked_ends_the_verb(place: Path, lock: sqlite3.Connection) -> None:
+    words = ["lake", "topics", str(place), "alter", "t", "--conf", "retention.ms=1d"]
+    program = "from headstone.lake.metastore import database\n" \
+        "tried = database._is_busy\n" \
+        "database._is_busy = lambda error: (print('busy', flush=True), tried(error))[1]\n" \
+        "from headstone.cli.start import start\n" \
+        "start()"  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "busy\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert time.monotonic() - began < GRACE_S
+    assert "interrupted" in said
+    assert "in the middle" not in said

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headstone.cli.main import main
 from headstone.errors import CorruptLog
+from headstone.interruption import Interrupted
 from headstone.lake.format.keyindex import section_bytes
 from headstone.lake.lake import Lake, create_lake, metastore_url
 from headstone.lake.metastore.commits import Partition
-from headstone.lake.transfer.reading import records_in, snapshot
+from headstone.lake.transfer.reading import SCHEMA, records_in, snapshot
 from headstone.lake.transfer.table_view import TASK_KEYS_MAX, decided, rows_of_table
+from headstone.lake.transfer.views import write_parquet
 from headstone.pipeline import progress, splitting
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Board
@@ -74,12 +78,6 @@ def test_the_table_is_the_same_however_it_is_decided(scene: Scene, seed: int) ->
             assert rows(scene.lake, state, keys_max) == wanted
     for keys_max in (1, 20, TASK_KEYS_MAX):
         assert rows(scene.lake, unlisted(now), keys_max) == expected(scene.lake, now)
-
-
-def test_records_below_the_log_start_are_not_in_it(scene: Scene) -> None:
-    scene.write("N[a,b,c]", "N[a]")
-    partition = replace(scene.lake.metastore.partition(AT), start_offset=2)
-    assert [offset for offset, _, _ in rows(scene.lake, partition, 2)] == [2, 3]
 
 
 @pytest.mark.parametrize("keys_max", [1, TASK_KEYS_MAX])
@@ -153,3 +151,17 @@ def test_who_reads_the_table_sees_the_lists_and_then_the_extents(
     assert main(["lake", "read", str(where), "t", "--view", "table", "--to", str(tmp_path / "t.parquet")]) == 0
     lists = section_bytes(superseded.keys) + section_bytes(live.keys)
     assert (board.expected, board.total()) == (lists + live.length, (lists + live.length, 2))
+
+
+@pytest.mark.parametrize("failure", [Interrupted, OSError], ids=["given up", "failed"])
+def test_a_read_that_ends_early_leaves_the_file_of_before_and_nothing_beside_it(
+    tmp_path: Path, failure: type[BaseException]
+) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from SCHEMA.empty_table().to_batches()
+        raise failure
+
+    (tmp_path / "orders.parquet").write_bytes(b"of before")
+    with pytest.raises(failure):
+        write_parquet(tmp_path / "orders.parquet", batches())
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("orders.parquet", b"of before")]

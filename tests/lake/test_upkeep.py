@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from headstone.cli.main import main
 from headstone.errors import Unfinished
 from headstone.lake.format.objects import object_path, write_once
 from headstone.lake.format.spans import Span
-from headstone.lake.jobs import folding
+from headstone.lake.jobs import folding, rewriting
 from headstone.lake.jobs.compaction import compact_partition
 from headstone.lake.jobs.erasure import Tools, request_erasure
 from headstone.lake.jobs.job import JobControl
 from headstone.lake.jobs.upkeep import Upkeep
-from headstone.lake.jobs.worker import SOFT, Worker
+from headstone.lake.jobs.worker import SOFT
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.erasure_steps import ERASED, KEY_REMOVED, REQUESTED, VALUES_GONE, VALUES_REMOVED
 from headstone.lake.metastore.erasures import RETRY_MS, RETRY_MS_MAX, Erasure, Erasures, patience_ms
@@ -29,8 +27,9 @@ from headstone.lake.metastore.leases import COMMITTED, LEVELED, Leases
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Listed, Store
-from tests.lake.scene import AT, Scene
-from tests.lake.test_worker import put
+from tests.lake.appending import log_of, put
+from tests.lake.scene import AT, Said, Scene
+from tests.lake.single import worker
 from tests.oracle.notation import History
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -85,23 +84,21 @@ def test_where_something_is_always_due_the_lake_is_looked_after_all_the_same(sce
     lake, moment, jobs = scene.lake, [10_000], list[int]()
     scene.write("N[a]")
     lake.metastore.configure("t", {"min.cleanable.dirty.ratio": "0"})
-    worker = Worker(
-        name="w", lake=lake, engine=InProcess(1), clock=lambda: moment[0], tell=lambda text: None,
-        upkeep=upkeep(lake, moment, objects_at_once=2), upkeep_every_ms=300,
-    )  # fmt: skip
+    care = upkeep(lake, moment, objects_at_once=2)
+    busy = worker(lake, clock=lambda: moment[0], upkeep=care, upkeep_every_ms=300)
     collected = []
 
     def more() -> None:
         moment[0] += 100
         jobs.append(len(jobs))
         scene.write("N[a]", now_ms=moment[0])
-        collected.append(worker.upkeep.collected_ms if worker.upkeep is not None else None)
+        collected.append(care.collected_ms)
         if len(jobs) == 10:
-            worker.stop = SOFT
+            busy.stop = SOFT
 
-    worker.control = JobControl(before_commit=more)
+    busy.control = JobControl(before_commit=more)
     objects = len(lake.metastore.objects())
-    assert worker.work() == 10
+    assert busy.work() == 10
     assert collected == [-1] * 3 + [10_300] * 3 + [10_600] * 3 + [10_900]
     assert len(lake.metastore.objects()) < objects + 2 * 10
     assert lake.metastore.check() == []
@@ -123,8 +120,7 @@ def test_leveling_writes_so_many_bytes_and_then_looks_at_the_queue(scene: Scene)
             put(lake, due, [(b"a", b"1"), (b"a", b"2")])
 
     moments = iter(range(20, 1000))
-    worker = Worker(name="w", lake=lake, engine=InProcess(1), clock=lambda: next(moments), tell=tell, bytes_at_once=1)
-    assert worker.work() == 1
+    assert worker(lake, clock=lambda: next(moments), tell=tell, bytes_at_once=1).work() == 1
     assert [row.outcome for row in Leases(lake.metastore).history()] == [LEVELED, COMMITTED, LEVELED]
 
 
@@ -164,55 +160,57 @@ def test_garbage_goes_also_while_the_journal_cannot_be_folded(scene: Scene, monk
     assert len(scene.lake.store.list("objects")) == len(scene.lake.metastore.objects())
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    assert main(["lake", *arguments, "--output", "json"]) == code
-    return json.loads(capsys.readouterr().out)
+def ingested(root: Path, history: History, terms: str, told: Said) -> None:
+    told("ingest", str(root / "lake"), str(log_of(root / "logs", "users", terms, history=history)))
 
 
-def ingested(root: Path, history: History, terms: str, capsys: pytest.CaptureFixture[str]) -> None:
-    history.append(terms + " |")
-    history.write_partition(root / "logs", "users-0")
-    told(capsys, "ingest", str(root / "lake"), str(root / "logs"))
-
-
-def test_a_worker_goes_on_with_what_somebody_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_goes_on_with_what_somebody_asked_for(tmp_path: Path, told: Said) -> None:
     """To the end: nobody runs `erase` again."""
     history, where = History(), str(tmp_path / "lake")
-    told(capsys, "init", where, "--now-ms", "1000")
-    ingested(tmp_path, history, "N[alice] N[bob] T[alice]", capsys)
-    told(capsys, "topics", where, "alter", "users", "--conf", "delete.retention.ms=500")
+    told("init", where, "--now-ms", "1000")
+    ingested(tmp_path, history, "N[alice] N[bob] T[alice]", told)
+    told("topics", where, "alter", "users", "--conf", "delete.retention.ms=500")
     grace = ("--grace-ms", "10", "--upload-ms", "10")
-    told(capsys, "erase", where, "users", "--key", "alice", *grace, code=3)
+    told("erase", where, "users", "--key", "alice", *grace, code=3)
     steps = []
     for now_ms in (1100, 2000, 2100):
-        told(capsys, "worker", where, *grace, "--now-ms", str(now_ms))
-        steps += [one["step"] for one in told(capsys, "status", where)["erasures"]]
+        told("worker", where, *grace, "--now-ms", str(now_ms))
+        steps += [one["step"] for one in told("status", where)["erasures"]]
     assert steps == [VALUES_GONE, KEY_REMOVED, ERASED]
-    assert told(capsys, "prove-erased", where, "users", "--key", "alice", "--anywhere")["verdict"] == "erased"
+    assert told("prove-erased", where, "users", "--key", "alice", "--anywhere")["verdict"] == "erased"
+
+
+class Near(InProcess):
+    """In the place of the process itself, where somebody forgot the engine."""
+
+    def as_they_end(self, *given: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+        raise AssertionError("written without the engine")
 
 
 def test_marked_records_go_by_the_age_that_compact_or_a_worker_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, told: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Written by the engine."""
+    monkeypatch.setattr(rewriting, "InProcess", Near)
     history, where = History(), str(tmp_path / "lake")
-    told(capsys, "init", where, "--now-ms", "1000")
-    ingested(tmp_path, history, " ".join(f"N[k{i}]" for i in range(20)), capsys)
-    told(capsys, "compact", where, "--all")
+    told("init", where, "--now-ms", "1000")
+    ingested(tmp_path, history, " ".join(f"N[k{i}]" for i in range(20)), told)
+    told("compact", where, "--all")
 
     def dead() -> int:
-        return int(told(capsys, "status", where)["topics"][0]["partitions"][0]["dead_records"])
+        return int(told("status", where)["topics"][0]["partitions"][0]["dead_records"])
 
     marked = []
-    for key, verb in (("k1", "compact"), ("k2", "worker")):
-        ingested(tmp_path, history, f"N[{key}]", capsys)
-        told(capsys, "compact", where, "--all")
+    for key, verb in (("k1", ("compact",)), ("k2", ("worker",)), ("k3", ("compact", "--purge"))):
+        ingested(tmp_path, history, f"N[{key}]", told)
+        told("compact", where, "--all")
         marked.append(dead())
-        now_ms = told(capsys, "status", where)["now_ms"] + 100
-        told(capsys, verb, where, "--now-ms", str(now_ms), "--dead-age-max-ms", "101")
+        now_ms = told("status", where)["now_ms"] + 100
+        told(verb[0], where, "--now-ms", str(now_ms), "--dead-age-max-ms", "101")
         marked.append(dead())
-        told(capsys, verb, where, "--dead-age-max-ms", "100")
+        told(verb[0], where, *verb[1:], "--dead-age-max-ms", "100")
         marked.append(dead())
-    assert marked == [1, 1, 0, 1, 1, 0]
+    assert marked == [1, 1, 0] * 3
 
 
 def test_an_orphan_is_found_within_a_day_by_whichever_worker_looks(scene: Scene) -> None:

@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from headstone.lake.format.objects import writing_object
-from headstone.lake.format.spans import Span
 from headstone.lake.jobs.compaction import Compacted
 from headstone.lake.jobs.job import JobControl, Stopped, Told
 from headstone.lake.jobs.leased_jobs import compact_leased, jobs_of
-from headstone.lake.jobs.worker import HARD, SOFT, Worker
-from headstone.lake.lake import Lake, create_lake
-from headstone.lake.metastore.commits import Append, CommitRefused
+from headstone.lake.jobs.worker import HARD, SOFT
+from headstone.lake.lake import Lake
+from headstone.lake.metastore.commits import CommitRefused
 from headstone.lake.metastore.leases import COMMITTED, IDLE, STOPPED, Leases
 from headstone.lake.transfer.reading import records
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
-from headstone.storage.stores import Store
-from tests.oracle.batches import Batch, Record, encode
+from tests.lake.appending import put
+from tests.lake.scene import ANYWHERE
+from tests.lake.single import worker
+from tests.lake.test_metastore import all_at_once
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
+pytestmark = ANYWHERE
+
+
 @pytest.fixture
-def lake(metastore_url: str, object_store: Store, moto_settings: dict[str, str]) -> Iterator[Lake]:
-    made = create_lake(metastore_url, object_store.url, now_ms=0, settings=moto_settings)
-    made.metastore.create_topic("t", 2, {"delete.retention.ms": 0})
-    yield made
-    made.close()
-
-
-def put(lake: Lake, at: TopicPartition, pairs: list[tuple[bytes, bytes | None]], *, now_ms: int = 1) -> None:
-    """One batch, one extent, one object."""
-    start = lake.metastore.partition(at).next_offset
-    rows = tuple(
-        Record(offset=start + n, timestamp=now_ms, key=key, value=value) for n, (key, value) in enumerate(pairs)
-    )
-    batch = Batch(
-        base_offset=start, last_offset_delta=len(rows) - 1, records=rows, count=len(rows), base_timestamp=now_ms,
-        horizon_ms=None, max_timestamp=now_ms, leader_epoch=0, codec="none", transactional=False, producer_id=-1,
-        producer_epoch=-1, base_sequence=-1,
-    )  # fmt: skip
-    (object_id,) = lake.metastore.register(1, now_ms=now_ms)
-    with writing_object(lake.store, object_id, lake.metastore.lake_id) as writer:
-        extent = writer.add(
-            at.topic, at.number, Span(start, start + len(rows)), [encode(batch)], records=len(rows), max_timestamp_ms=now_ms
-        )  # fmt: skip
-    lake.metastore.append({at: Append(expected_next=start, extents=(extent,))}, {object_id: writer.size}, now_ms=now_ms)
-
-
-def worker(lake: Lake, name: str = "w", now_ms: int = 100) -> Worker:
-    return Worker(name=name, lake=lake, engine=InProcess(1), clock=lambda: now_ms, tell=lambda text: None)
+def lake(lake_anywhere: Lake) -> Lake:
+    lake_anywhere.metastore.create_topic("t", 2, {"delete.retention.ms": 0})
+    return lake_anywhere
 
 
 def test_a_lease_is_one_workers_until_it_expires(lake: Lake) -> None:
@@ -72,20 +49,15 @@ def test_a_lease_is_one_workers_until_it_expires(lake: Lake) -> None:
     assert leases.held(now_ms=210) == {}
 
 
-def test_of_many_at_once_one_gets_the_lease(metastore_url: str, lake: Lake) -> None:
+def test_of_many_at_once_one_gets_the_lease(lake: Lake) -> None:
     got: list[str] = []
 
     def grab(name: str) -> None:
         if Leases(lake.metastore).take(FIRST, name, now_ms=1, lease_ms=1000):
             got.append(name)
 
-    threads = [threading.Thread(target=grab, args=(f"w{n}",)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    all_at_once([partial(grab, f"w{n}") for n in range(8)])
     assert [Leases(lake.metastore).held(now_ms=2)[FIRST]] == got
-    assert metastore_url
 
 
 def test_a_worker_drains_the_queue_and_leaves_a_history(lake: Lake) -> None:
@@ -148,7 +120,7 @@ def test_a_paused_worker_takes_nothing(lake: Lake) -> None:
 
 
 def test_a_soft_stop_finishes_what_is_in_hand_and_leaves_the_rest_to_others(lake: Lake) -> None:
-    """Told to stop when the first of two partitions is about to be committed."""
+    """Said to stop when the first of two partitions is about to be committed."""
     for at in (FIRST, SECOND):
         put(lake, at, [(b"a", b"1"), (b"a", b"2")])
     soft = worker(lake)

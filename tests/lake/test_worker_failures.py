@@ -23,10 +23,13 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.inprocess import InProcess
 from headstone.storage.stores import Store
 from headstone.units import DURATION_FORM
-from tests.lake.scene import Scene
-from tests.lake.test_worker import FIRST, SECOND, put
+from tests.lake.appending import put
+from tests.lake.scene import AT, Scene
+from tests.lake.single import worker
+from tests.lake.test_worker import FIRST, SECOND
 
 SOON_MS = 100
+"""When workers look."""
 SHORT = TopicPartition("short", 0)
 
 
@@ -56,13 +59,6 @@ def dirty(lake: Lake) -> Lake:
     return lake
 
 
-def worker(lake: Lake, *, now_ms: int = SOON_MS, lease_ms: int = 60_000, told: list[str] | None = None) -> Worker:
-    tell = (lambda text: None) if told is None else told.append
-    return Worker(
-        name="w", lake=lake, engine=InProcess(1), clock=lambda: now_ms, tell=tell, lease_ms=lease_ms
-    )  # fmt: skip
-
-
 def full_disk() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -85,7 +81,7 @@ def mistake() -> None:
 def test_a_worker_survives_what_is_none_of_the_lakes_errors(dirty: Lake, happens: Callable[[], None], why: str) -> None:
     """What a task answers, and what ends the whole job."""
     told: list[str] = []
-    assert worker(broken(dirty, happens), told=told).work() == 0
+    assert worker(broken(dirty, happens), tell=told.append).work() == 0
     leases = Leases(dirty.metastore)
     assert outcomes(dirty) == [(FIRST, FAILED), (SECOND, FAILED)]
     assert {row.details["why"] for row in leases.history()} == {why}
@@ -151,23 +147,30 @@ def test_one_topic_with_settings_that_make_no_sense_stops_no_other(dirty: Lake) 
         connection.execute(wrong.values(settings='{"delete.retention.ms": "soon"}'))
     assert worker(dirty).work() == 2
     state = urgencies(dirty, now_ms=SOON_MS)[bad]
-    assert (state.eligible, state.reason) == (
-        False,
-        f"delete.retention.ms of the topic: 'soon' is not a duration, such as {DURATION_FORM}",
-    )
+    reason = f"delete.retention.ms of the topic: 'soon' is not a duration, such as {DURATION_FORM}"
+    assert (state.eligible, state.reason) == (False, reason)
+
+
+def work_until_noticed(lake: Lake, happens: Callable[[], object]) -> int:
+    """A worker's commits, after this happened while it read, and it has noticed that its lease is lost."""
+    at_work: list[Worker] = []
+
+    def lose() -> None:
+        happens()
+        wait_until(lambda: bool(at_work[0].kept and at_work[0].kept.lost), "it is noticed", seconds_max=60)
+
+    at_work.append(worker(broken(lake, lose), lease_ms=40))
+    return at_work[0].work()
 
 
 def test_a_job_ends_when_its_lease_is_lost(dirty: Lake) -> None:
     """Somebody else has begun: what would be committed then is refused anyway, and all work until there is lost."""
-    at_work: list[Worker] = []
 
     def take_over() -> None:
         with dirty.metastore.transaction() as connection:
             connection.execute(update(schema.leases).values(worker="thief"))
-        wait_until(lambda: bool(at_work[0].kept and at_work[0].kept.lost), "it is noticed", seconds_max=60)
 
-    at_work.append(worker(broken(dirty, take_over), lease_ms=40))
-    assert at_work[0].work() == 0
+    assert work_until_noticed(dirty, take_over) == 0
     assert [outcome for _, outcome in outcomes(dirty)] == [STOPPED, STOPPED]
     assert {row.details["why"] for row in Leases(dirty.metastore).history()} == {
         "the lease is another worker's now, or the topic is gone"
@@ -193,7 +196,7 @@ def dropping(lake: Lake) -> Lake:
 def test_a_topic_that_is_dropped_ends_the_job_of_no_other(dirty: Lake) -> None:
     """Neither the lease that can't be given back nor the row of the history that has no partition stops the rest."""
     told: list[str] = []
-    assert worker(dropping(dirty), told=told).work() == 2
+    assert worker(dropping(dirty), tell=told.append).work() == 2
     assert outcomes(dirty) == [(FIRST, COMMITTED), (SECOND, COMMITTED)]
     assert "short-0: failed: the lake has no partition short-0" in told
     assert Leases(dirty.metastore).held(now_ms=SOON_MS) == {}
@@ -229,31 +232,26 @@ def test_a_job_ends_when_no_sign_of_life_gets_through(dirty: Lake, monkeypatch: 
         raise ConnectionResetError("gone")
 
     monkeypatch.setattr(Leases, "renew_all", fails)
-    at_work: list[Worker] = []
-
-    def slow() -> None:
-        wait_until(lambda: bool(at_work[0].kept and at_work[0].kept.lost), "it is noticed", seconds_max=60)
-
-    at_work.append(worker(broken(dirty, slow), lease_ms=40))
-    assert at_work[0].work() == 0
+    assert work_until_noticed(dirty, lambda: None) == 0
     assert {row.details["why"] for row in Leases(dirty.metastore).history()} == {
         "lease expired, renewals failed: ConnectionResetError: gone"
     }
 
 
 def test_records_without_a_key_are_refused_before_anything_is_read(scene: Scene) -> None:
-    """The lists of keys say that there are some."""
+    """The lists of keys say that there are some. A topic that was never meant to be compacted: everything is as it was."""
     scene.write("N[a]", "U", "N[a]")
-    reads = scene.lake.store.traffic.reads
+    before, partition, reads = scene.held(), scene.lake.metastore.partition(AT), scene.lake.store.traffic.reads
     with pytest.raises(UsageError, match="1 record without a key would be lost"):
         scene.compact(now_ms=SOON_MS)
     assert scene.lake.store.traffic.reads == reads
+    assert (scene.held(), scene.lake.metastore.partition(AT)) == (before, partition)
 
 
 def test_a_standing_worker_outlives_a_metastore_that_does_not_answer(dirty: Lake) -> None:
     """A look that fails is told, and the next one may find it again."""
     told: list[str] = []
-    looking = worker(dirty, told=told)
+    looking = worker(dirty, tell=told.append)
     with dirty.metastore.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE workers RENAME TO away")
     assert looking.look() == 0

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from headstone.log import kernels
 from headstone.log.reading import Chunk, Payloads, corrupt_record
-from headstone.retention.keys import NEWEST, TOMBSTONE, HashKey, index_records, mark_newest, new_table
+from headstone.retention.keys import TOMBSTONE, HashKey, index_records
 from headstone.retention.policy import NO_LIMIT
 
 Halves = npt.NDArray[np.uint64]
@@ -168,23 +168,3 @@ def common(halves: Halves, wanted: Halves) -> npt.NDArray[np.bool_]:
         return np.zeros(halves.size, dtype=np.bool_)
     places = np.minimum(np.searchsorted(wanted, halves), wanted.size - 1)
     return np.asarray(wanted[places] == halves)
-
-
-class NewerKeys:
-    """The keys of newer records, and which records below are superseded by them: the rule is `mark_newest`'s."""
-
-    def __init__(self, newer: KeyList) -> None:
-        self._table = new_table(newer.offsets.size)
-        self.halves = union([newer.digests[:, 0]])
-        self._marked(newer, dirty=True)
-
-    def superseded(self, older: KeyList) -> Offsets:
-        """Offsets of those records, all of them below the newer ones, that are not the newest of their key any more."""
-        superseded: Offsets = older.offsets[self._marked(older, dirty=False) != NEWEST]
-        return superseded
-
-    def _marked(self, keys: KeyList, *, dirty: bool) -> npt.NDArray[np.uint8]:
-        size = keys.offsets.size
-        states = np.zeros(size, dtype=np.uint8)
-        mark_newest(self._table, keys.digests, np.full(size, dirty), np.arange(size), states)
-        return states
