@@ -325,7 +325,7 @@ def test_a_request_is_not_answered_while_its_topic_is_dropped_and_nobody_waits(l
         connection.execute(of_topic.with_for_update(of=schema.partitions)).all()
         aside.start()
         aside.join(60)
-        assert (aside.is_alive(), aside.outcome) == (False, [])
+        assert (aside.is_alive(), aside.outcome) == (False, {})
         assert leases.requested() == {DROPPED: 1}
         catalog.forget_topic(connection, "dropped")
     assert [row.partition for row in leases.history()] == [KEPT]
