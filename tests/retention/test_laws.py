@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headstone.pipeline.report import PartitionReport
+from tests.logs import history_of
 from tests.oracle.batches import Batch, to_bytes
 from tests.oracle.cleaner import Pass
 from tests.oracle.compression import CODECS
@@ -145,8 +146,7 @@ def test_a_data_key_equal_to_the_key_of_a_commit_marker_is_data() -> None:
     commit_key = "\0\0\0\1"
     with quick_directory() as root:
         files = Files(root, "whole", in_place=True)
-        history = History()
-        history.append(f"N[{commit_key}] P1[{commit_key},a] C1 N[{commit_key}] C1 | N[z]")
+        history = history_of(f"N[{commit_key}] P1[{commit_key},a] C1 N[{commit_key}] C1 | N[z]")
         files.write(history)
         files.compact(Pass(now_ms=10_000, dirty_start=0, high_watermark=history.next_offset))
         left = [(b.base_offset, b.control, [r.offset for r in b.records]) for b in batches(files.partition)]

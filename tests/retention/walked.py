@@ -9,8 +9,8 @@ import numpy as np
 from headstone.log import kernels
 from headstone.log.layout import BATCH
 from headstone.log.reading import PAYLOAD_BYTES_MAX, Batches
+from tests.logs import history_of
 from tests.oracle.batches import Batch, to_bytes
-from tests.oracle.notation import History
 from tests.retention.stories import Cleaning, Teller, story
 
 
@@ -23,8 +23,7 @@ def walked(batches: Iterable[Batch]) -> Batches:
 
 
 def batches_of(text: str) -> list[Batch]:
-    history = History()
-    history.append(text)
+    history = history_of(text)
     return [batch for segment in history.segments for batch in segment.batches]
 
 
