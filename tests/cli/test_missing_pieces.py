@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from headstone.cli.main import main
 from headstone.errors import Unfinished
 from headstone.storage.stores import Store
+from tests.cli.scenes import write_log
 from tests.test_tidy import ROOT
 
 HIDDEN = """
@@ -44,8 +46,10 @@ def headstone(place: Path, *words: str, hidden: str = "", environment: Mapping[s
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    assert headstone(tmp_path, "synth", "logs", "--records", "20")[0] == 0
+def place(tmp_path: Path) -> Path:
+    """A log directory and a lake."""
+    write_log(tmp_path / "logs", "N[a] | N[b]")
+    assert main(["lake", "init", str(tmp_path / "lake")]) == 0
     return tmp_path
 
 
@@ -62,24 +66,23 @@ def logs(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_a_package_that_is_missing_is_named_with_what_brings_it(
-    hidden: str, words: str, what: str, extra: str, instead: str, logs: Path
+    hidden: str, words: str, what: str, extra: str, instead: str, place: Path
 ) -> None:
-    assert headstone(logs, "lake", "init", "lake")[0] == 0
-    code, said = headstone(logs, *words.split(), hidden=hidden)
+    code, said = headstone(place, *words.split(), hidden=hidden)
     advice = PIP.format(python=sys.executable, extra=extra) + instead
     wanted = re.escape(f"{what} not installed; {advice}").replace(re.escape(".*"), ".*")
     assert (code, len(said)) == (2, 2), said
     assert re.fullmatch(rf"headstone [a-z ]+: {wanted}", said[0]), said
 
 
-def test_without_java_spark_says_where_it_looks(logs: Path) -> None:
-    code, said = headstone(logs, "compact", "logs", "--out", "out", environment={"PATH": "/nowhere", "JAVA_HOME": ""})
+def test_without_java_spark_says_where_it_looks(place: Path) -> None:
+    code, said = headstone(place, "compact", "logs", "--out", "out", environment={"PATH": "/nowhere", "JAVA_HOME": ""})
     assert code == 2
     assert "Spark needs Java, and there is none on PATH: " in said[-2]
 
 
-def test_without_pandas_compaction_goes_on(logs: Path) -> None:
-    code, said = headstone(logs, "compact", "logs", "--out", "out", "--engine", "process", hidden="pandas,pyspark")
+def test_without_pandas_compaction_goes_on(place: Path) -> None:
+    code, said = headstone(place, "compact", "logs", "--out", "out", "--engine", "process", hidden="pandas,pyspark")
     assert code == 0, said
 
 
