@@ -41,7 +41,7 @@ def test_without_spark_the_other_engine_is_named(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = ["compact", str(log), "--topic", "orders", "--dry-run"]
     assert main(words) == 2
-    assert "pip install '.[spark]', or say --engine process" in capsys.readouterr().err
+    assert "pip install '.[spark]', or say --engine process, which needs no Spark" in capsys.readouterr().err
     assert main([*words, "--engine", "process"]) == 0
 
 

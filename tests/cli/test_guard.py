@@ -208,16 +208,6 @@ def test_options_count_before_the_action_and_behind_it(words: str) -> None:
     assert parser("guard").parse_args(["guard", "release", "--bootstrap", "kafka-1:9092"]).apply is False
 
 
-def test_the_help_of_the_guard_itself_has_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["guard", "--help"])
-    text = capsys.readouterr().out
-    examples = [line.split()[1:] for line in text.splitlines() if line.startswith("  headstone guard")]
-    assert len(examples) == 4
-    for words in examples:
-        assert parser("guard").parse_args(words).action is None
-
-
 WATCH = """
 import socket, sys
 from headstone.cli import guard_watch

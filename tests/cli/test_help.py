@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from headstone.cli.main import main, parser
-from tests.cli.parsers import VERBS
+from tests.cli.parsers import EVERY, VERBS
 
 
 def shown(action: argparse.Action, verb: argparse.ArgumentParser) -> str:
@@ -36,16 +36,15 @@ def test_every_flag_has_help_with_its_default(prog: str) -> None:
     assert untold == []
 
 
-@pytest.mark.parametrize("prog", VERBS)
-def test_every_verb_ends_with_examples_that_parse_and_its_exit_codes(prog: str) -> None:
-    verb = VERBS[prog]
+@pytest.mark.parametrize("verb", EVERY, ids=lambda verb: verb.prog)
+def test_every_verb_ends_with_examples_that_parse_and_its_exit_codes(verb: argparse.ArgumentParser) -> None:
     assert verb.epilog is not None
     examples, codes = verb.epilog.split("\n\nexit codes:\n")
     lines = examples.splitlines()
     assert lines[0] == "examples:"
     for line in lines[1:]:
         words = shlex.split(line.partition(" > ")[0])
-        assert " ".join(words).startswith(prog)
+        assert " ".join(words).startswith(verb.prog)
         parser().parse_args(words[1:])
     assert [int(line.split()[0]) for line in codes.splitlines()] in ([0, 2, 3], [0, 1, 2, 3])
 

@@ -21,7 +21,7 @@ from headstone.log.reading import ChunkReader
 from headstone.storage.error_texts import error_text
 from headstone.storage.ranges import open_ranges
 from tests.cli.parsers import OPTIONS
-from tests.logs import history_of
+from tests.cli.scenes import write_log
 
 NOBODY = 65534
 
@@ -103,8 +103,7 @@ def unprivileged() -> Iterator[None]:
 def test_a_segment_that_may_not_be_read_ends_in_one_line(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with tempfile.TemporaryDirectory() as place:  # pytest's own is closed to others
         os.chmod(place, 0o755)
-        history = history_of("N[a] N[a] | N[b]")
-        history.write_partition(Path(place) / "logs", "orders-0")
+        write_log(Path(place) / "logs", "N[a] N[a] | N[b]")
         segment = Path(place) / "logs" / "orders-0" / ("0" * 20 + ".log")
         words = [word.format(log=f"{place}/logs") for word in verb]
         assert main(words) == 0  # and nobody need not be allowed to read the sources

@@ -36,21 +36,3 @@ def test_a_log_goes_to_object_storage_and_is_compacted_inspected_and_audited_the
     assert answer(capsys, "audit", remote, f"{root}/2", *flags)["verdict"] == "clean"
     assert main(["compact", remote, "--out", f"{root}/3", "--peer", remote, *flags]) == 2
     assert "is what is compacted; name the other replicas" in capsys.readouterr().err
-
-
-def test_the_configuration_file_says_how_a_store_is_reached(
-    tmp_path: Path,
-    moto_settings: Mapping[str, str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lines = [f'[stores."s3://{BUCKET}"]']
-    for name, value in moto_settings.items():
-        monkeypatch.setenv(f"OF_THE_STORE_{name.upper()}", value)
-        lines.append(f'{name} = "env:OF_THE_STORE_{name.upper()}"')
-    file = tmp_path / "config.toml"
-    file.write_text("\n".join(lines))
-    local, remote = str(tmp_path / "sample"), f"s3://{BUCKET}/{uuid.uuid4().hex}"
-    assert main(["synth", local, "--records", "100"]) == 0
-    answer(capsys, "compact", local, "--out", remote, *NOW, "--config", str(file))
-    assert facts(answer(capsys, "inspect", remote, "--config", str(file)))

@@ -64,7 +64,7 @@ def test_colours_are_for_terminals_without_no_color_and_json(monkeypatch: pytest
     assert "\x1b" not in shown(screen=Terminal())
 
 
-@pytest.mark.parametrize("words", [STORY, ["--help"], [*STORY, "--output", "json"]])
+@pytest.mark.parametrize("words", [STORY, ["--help"]])
 def test_a_reader_who_has_seen_enough_is_no_error(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)

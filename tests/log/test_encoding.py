@@ -50,11 +50,8 @@ def random_batch(seed: int, codec: int) -> Batch:
     chance = random.Random(seed)
     base, base_timestamp = chance.choice((0, 7, 2**45)), 1_700_000_000_000
     records = random_records(chance, base, base_timestamp)
-    return Batch(
-        base_offset=base, last_offset_delta=records[-1].offset - base, records=records, count=len(records),
-        base_timestamp=base_timestamp, max_timestamp=max(r.timestamp for r in records), leader_epoch=5, codec=NAMES[codec],
-        transactional=True, producer_id=2**40, producer_epoch=3, base_sequence=2**31 - 2,
-    )  # fmt: skip
+    produced = {"producer_id": 2**40, "producer_epoch": 3, "base_sequence": 2**31 - 2, "transactional": True}
+    return batch_of(*records, base_timestamp=base_timestamp, leader_epoch=5, codec=NAMES[codec], **produced)
 
 
 def ours(batch: Batch) -> bytes:

@@ -195,6 +195,14 @@ class Teller:
             self.history.append_batch(self._data_batch(step))
         self.clock_ms += 100
 
+    def cleanings(self, made: Story) -> Iterator[Cleaning]:
+        """Stops at each; whatever else happens is appended."""
+        for step in made.steps:
+            if isinstance(step, Cleaning):
+                yield step
+            else:
+                self.append(step)
+
     def settings(self, step: Cleaning) -> Pass:
         """The pass of this moment. The clock moves on; the high watermark never goes back."""
         self.clock_ms += step.passes_ms
