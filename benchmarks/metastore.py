@@ -111,7 +111,7 @@ class Bench:
         def take() -> None:
             due = self.leases.take_due("bench", 100, now_ms=0)
             assert len(due) == 100
-            self.leases.release_all([each.partition for each in due], "bench")
+            self.leases.release_all(due, "bench")
 
         return take
 

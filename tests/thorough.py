@@ -52,12 +52,10 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     # Pages: README is pasted by `make test`, every page by `make test-all`.
     ("tests/docs/test_pages.py::test_a_page_is_true[[]docs/*", "README is pasted"),
     # Spark: every behaviour on one kind of session, the other kinds by `make test-all`.
-    ("tests/spark/test_verb_over_connect.py::*", "tests/clusters/test_connect.py calls the library"),
     ("tests/spark/test_session.py::test_what_is_printed*", "test_given_up says the same without Spark"),
     ("tests/spark/test_session.py::test_the_first_run_leaves*", "speed of the start"),
     ("tests/spark/test_session.py::test_an_archive_that*", "speed of the start"),
     ("tests/spark/test_session.py::test_how_many_tasks*", "of a cluster's size"),
-    ("tests/spark/test_session.py::test_two_local_sessions*", "test_a_session_may_start starts and ends one"),
     ("tests/spark/test_callers_session.py::test_a_session_over_spark_connect*", "the same as on a classic one"),
     ("tests/spark/test_lake_follow.py::test_spark_streams_a_lake", "a whole story after its parts"),
     ("tests/spark/test_sources_objects.py::test_spark_reads_and_streams*", "a whole story after its parts"),
@@ -75,7 +73,6 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     ("tests/clusters/test_lake.py::*[[]shuffle*", "the same by whole partitions"),
     ("tests/clusters/test_shared_nothing.py::*", "of the testbed, and of no rule"),
     # Real servers and processes: one of each by `make test`.
-    ("tests/cli/test_engines.py::test_compaction_in_this_process_is_the_same*", "tests/spark/test_compaction.py"),
     ("tests/brokers/*", "rules have their tests in the rooms; QUICK has those that only a broker can answer"),
 )
 QUICK: tuple[str, ...] = (

@@ -23,7 +23,8 @@ from headstone.api.inspecting import as_table
 from headstone.cli.main import main
 from headstone.pipeline.failed_partition import FailedPartition
 from headstone.pipeline.inspection import Inspection
-from tests.cli.test_verbs import write_log
+from tests.cli.scenes import write_log
+from tests.logs import HOLD, files_of, owner
 
 NOW_MS = 1_800_000_000_000
 
@@ -83,15 +84,11 @@ def test_compact_is_the_verbs_own(logs: Path, tmp_path: Path, capsys: pytest.Cap
     assert [without_seconds(row) for row in done.to_dicts()] == [without_seconds(row) for row in told]
     assert done.to_pandas()["records_after"].tolist() == [row["records_after"] for row in told]
     assert "orders-0" in done._repr_html_()
-    assert contents(tmp_path / "out") == contents(tmp_path / "by-verb")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "by-verb")
 
 
 def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "seconds"}
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.log")}
 
 
 def test_what_could_not_be_compacted_is_an_error_and_the_rest_is_done(tmp_path: Path) -> None:
@@ -173,7 +170,7 @@ def a_log_of(logs: Path) -> Path:
 MISTAKES: list[tuple[Callable[[Path], object], str]] = [
     (lambda logs: hs.compact(None, logs / "one"), "say where the result goes: out DIR, in_place, or dry_run"),
     (lambda logs: hs.compact(None, logs / "one", out="x", in_place=True), "out and in_place exclude each other"),
-    (lambda logs: hs.compact("spark", logs / "one", out="x"), "expected a SparkSession or None, found str"),  # type: ignore[arg-type]
+    (lambda logs: hs.compact("spark", logs / "one", out="x"), "expected a SparkSession or None, found str"),
     (lambda logs: hs.CompactionSettings(rules="kafak"), "rules kafak: expected kafka or coordinated"),
     (lambda logs: hs.CompactionSettings(topic_settings={"delete.retention": "1"}), "did you mean delete.retention.ms?"),
     (lambda logs: hs.CompactionSettings(topic_settings={"segment.bytes": 1}), "segment.bytes is between 14 and"),
@@ -185,47 +182,33 @@ MISTAKES: list[tuple[Callable[[Path], object], str]] = [
     (lambda logs: hs.audit(bootstrap="h:1", kafka={"bootstrap.servers": "h:1"}), "the address is given as bootstrap"),
     (lambda logs: hs.audit([logs / "one"]), "at least two replicas"),
     (lambda logs: hs.inspect([]), "paths: expected one or more paths or URLs, found []"),
-    (lambda logs: hs.compact(str(logs / "one"), None, out="x"), "paths: expected"),  # type: ignore[arg-type]
+    (lambda logs: hs.compact(str(logs / "one"), None, out="x"), "paths: expected"),
     (lambda logs: hs.CompactionSettings(path="hwole"), "path hwole: expected auto, whole, shuffle"),
     (lambda logs: hs.CompactionSettings(index_keys_max=0), "index_keys_max 0: expected 1 or more"),
     (lambda logs: hs.CompactionSettings(tombstones_below=-1), "tombstones_below -1: expected 0 or more"),
     (lambda logs: hs.audit(str(logs / "one")), "replicas: expected several"),
     (lambda logs: hs.inspect(logs / "one", topics="orders"), "topics: expected several, such as ('orders',)"),
-    (lambda logs: hs.CompactionSettings(topics="orders"), "topics: expected several"),  # type: ignore[arg-type]
-    (lambda logs: hs.IngestSettings(topics="orders"), "topics: expected several"),  # type: ignore[arg-type]
-    (lambda logs: hs.AuditSettings(keys=b"alice"), "keys: expected several"),  # type: ignore[arg-type]
-    (lambda logs: hs.inspect(5), "paths: expected one or more paths or URLs, found 5"),  # type: ignore[call-overload]
-    (lambda logs: hs.inspect([5]), "paths 5: expected a string or a path, found int"),  # type: ignore[list-item]
+    (lambda logs: hs.CompactionSettings(topics="orders"), "topics: expected several"),
+    (lambda logs: hs.IngestSettings(topics="orders"), "topics: expected several"),
+    (lambda logs: hs.AuditSettings(keys=b"alice"), "keys: expected several"),
+    (lambda logs: hs.inspect(5), "paths: expected one or more paths or URLs, found 5"),
+    (lambda logs: hs.inspect([5]), "paths 5: expected a string or a path, found int"),
     (lambda logs: hs.inspect(""), "paths: expected one or more paths or URLs, found ''"),
-    (lambda logs: hs.inspect(logs / "one", topics=[5]), "topics 5: expected a string, found int"),  # type: ignore[list-item]
-    (lambda logs: hs.inspect(logs / "one", topics=5), "topics: expected several, found 5"),  # type: ignore[call-overload]
-    (lambda logs: hs.inspect("s3://a", store="region=x"), "store: expected a mapping, such "
-                                                          "as a dict, found a string"),  # type: ignore[call-overload]
-    (lambda logs: hs.inspect("s3://a", store={"secret_access_key": 7}), "store, "
-                                                                        "secret_access_key: "
-                                                                        "expected a string, found "
-                                                                        "int"),  # type: ignore[dict-item]
-    (lambda logs: hs.compact(None, logs / "one", out=5), "out 5: expected a string or a path, found "
-                                                         "int"),  # type: ignore[arg-type]
-    (
-        lambda logs: hs.compact(None, logs / "one", out="x", settings={"rules": "kafka"}),  # type: ignore[arg-type]
-        "settings: expected CompactionSettings, found dict",
-    ),
-    (
-        lambda logs: hs.audit([logs / "one", logs / "three"], settings=hs.CompactionSettings()),  # type: ignore[arg-type]
-        "settings: expected AuditSettings, found CompactionSettings",
-    ),
-    (lambda logs: hs.CompactionSettings(topic_settings="retention.ms=1"), "topic_settings: "
-                                                                          "expected a mapping"),  # type: ignore[arg-type]
-    (lambda logs: hs.IngestSettings(topic_settings={"orders": "x"}), "topic_settings, orders: "
-                                                                     "expected a mapping"),  # type: ignore[dict-item]
-    (lambda logs: hs.IngestSettings(cleanup_policy=5), "cleanup.policy is compact, delete or "
-                                                       "compact,delete, not 5"),  # type: ignore[arg-type]
-    (lambda logs: hs.AuditSettings(keys=("alice",)), "keys 'alice': expected bytes, found a string"),  # type: ignore[arg-type]
-    (lambda logs: hs.audit(bootstrap=["a:1"]), "bootstrap ['a:1']: expected a string, found list"),  # type: ignore[arg-type]
-    (lambda logs: hs.audit(bootstrap="a:1", kafka="x"), "kafka: expected a mapping"),  # type: ignore[arg-type]
-    (lambda logs: hs.Lake(None), "lake None: expected a string or a path, found NoneType"),  # type: ignore[arg-type]
-    (lambda logs: hs.Lake(logs / "one", store="x"), "store: expected a mapping"),  # type: ignore[arg-type]
+    (lambda logs: hs.inspect(logs / "one", topics=[5]), "topics 5: expected a string, found int"),
+    (lambda logs: hs.inspect(logs / "one", topics=5), "topics: expected several, found 5"),
+    (lambda logs: hs.inspect("s3://a", store="region=x"), "store: expected a mapping, such as a dict, found a string"),
+    (lambda logs: hs.inspect("s3://a", store={"secret_access_key": 7}), "secret_access_key: expected a string, found int"),
+    (lambda logs: hs.compact(None, logs / "one", out=5), "out 5: expected a string or a path, found int"),
+    (lambda logs: hs.compact(None, logs / "one", out="x", settings={1: 2}), "expected CompactionSettings, found dict"),
+    (lambda logs: hs.audit([logs / "one"], settings=hs.CompactionSettings()), "expected AuditSettings, found Compaction"),
+    (lambda logs: hs.CompactionSettings(topic_settings="retention.ms=1"), "topic_settings: expected a mapping"),
+    (lambda logs: hs.IngestSettings(topic_settings={"orders": "x"}), "topic_settings, orders: expected a mapping"),
+    (lambda logs: hs.IngestSettings(cleanup_policy=5), "cleanup.policy is compact, delete or compact,delete, not 5"),
+    (lambda logs: hs.AuditSettings(keys=("alice",)), "keys 'alice': expected bytes, found a string"),
+    (lambda logs: hs.audit(bootstrap=["a:1"]), "bootstrap ['a:1']: expected a string, found list"),
+    (lambda logs: hs.audit(bootstrap="a:1", kafka="x"), "kafka: expected a mapping"),
+    (lambda logs: hs.Lake(None), "lake None: expected a string or a path, found NoneType"),
+    (lambda logs: hs.Lake(logs / "one", store="x"), "store: expected a mapping"),
     (lambda logs: hs.audit(), "name the log directories of the replicas, or a cluster with bootstrap="),
     (lambda logs: hs.inspect(logs / "nothing"), "no such directory"),
     (lambda logs: hs.Lake(logs / "one"), "has no lake"),
@@ -311,21 +294,8 @@ def test_the_stop_button_ends_a_call(logs: Path) -> None:
 
 def test_remarks_go_to_a_logger(logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(["synth", str(tmp_path / "logs"), "--records", "100", "--quiet"]) == 0
-    lock = (tmp_path / "logs" / ".lock").open("w")
-    done = subprocess.Popen(
-        [sys.executable, "-c", "import fcntl, sys; fcntl.lockf(0, fcntl.LOCK_EX); print(flush=True); sys.stdout.close(); "
-         "import signal; signal.pause()"],
-        stdin=lock, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert done.stdout is not None
-    done.stdout.readline()
-    try:
-        with caplog.at_level(logging.WARNING, logger="headstone"):
-            hs.inspect(tmp_path / "logs", progress=False)
-    finally:
-        done.kill()
-        done.wait()
-        lock.close()
+    with owner(HOLD, tmp_path / "logs" / ".lock"), caplog.at_level(logging.WARNING, logger="headstone"):
+        hs.inspect(tmp_path / "logs", progress=False)
     assert "a running broker holds" in caplog.text
 
 

@@ -18,24 +18,19 @@ SETTINGS = (hs.AuditSettings, hs.CompactionSettings, hs.IngestSettings, LakeComp
 
 WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: hs.AuditSettings(bytes_per_second=0), "bytes_per_second 0: expected 1 or more"),
-    (lambda: hs.AuditSettings(bytes_per_second=None), "bytes_per_second None: expected a whole "
-                                                      "number, 1 or more"),  # type: ignore[arg-type]
+    (lambda: hs.AuditSettings(bytes_per_second=None), "bytes_per_second None: expected a whole number, 1 or more"),
     (lambda: hs.AuditSettings(now_ms=-1), "now_ms -1: expected 0 to 253402300799999"),
     (lambda: hs.AuditSettings(delete_retention_ms=-1), "delete_retention_ms -1: expected 0 or more"),
-    (lambda: hs.CompactionSettings(now_ms="x"), "now_ms 'x': expected a whole number, 0 to "
-                                                "253402300799999"),  # type: ignore[arg-type]
+    (lambda: hs.CompactionSettings(now_ms="x"), "now_ms 'x': expected a whole number, 0 to 253402300799999"),
     (lambda: hs.CompactionSettings(index_keys_max=0), "index_keys_max 0: expected 1 or more"),
-    (lambda: hs.CompactionSettings(dirty_from=1.5), "dirty_from 1.5: expected a whole number, 0 "
-                                                    "or more"),  # type: ignore[arg-type]
+    (lambda: hs.CompactionSettings(dirty_from=1.5), "dirty_from 1.5: expected a whole number, 0 or more"),
     (lambda: hs.CompactionSettings(plain_below=True), "plain_below True: expected a whole number, 0 or more"),
     (lambda: hs.CompactionSettings(markers_below=2**63), f"markers_below {2**63}: expected 0 or more"),
     (lambda: hs.CompactionSettings(task_memory_bytes=0), "task_memory_bytes 0: expected 1 to 17592186044416"),
     (lambda: hs.IngestSettings(every_ms=0), "every_ms 0: expected 1 to 31536000000"),
-    (lambda: hs.IngestSettings(object_bytes="64MB"), "object_bytes '64MB': expected a whole "
-                                                     "number, 1 or more"),  # type: ignore[arg-type]
+    (lambda: hs.IngestSettings(object_bytes="64MB"), "object_bytes '64MB': expected a whole number, 1 or more"),
     (lambda: hs.IngestSettings(offsets_per_task=0), "offsets_per_task 0: expected 1 or more"),
-    (lambda: hs.inspect("nowhere", min_compaction_lag_ms="1d"), "min_compaction_lag_ms '1d': "
-                                                                "expected a whole number"),  # type: ignore[call-overload]
+    (lambda: hs.inspect("nowhere", min_compaction_lag_ms="1d"), "min_compaction_lag_ms '1d': expected a whole number"),
     (lambda: hs.inspect("nowhere", now_ms=-5), "now_ms -5: expected 0 to 253402300799999"),
 ]  # fmt: skip
 
@@ -63,7 +58,7 @@ def test_every_number_of_a_setting_has_a_range(kind: type[Any], name: str) -> No
 
 
 def test_a_data_frames_numbers_are_numbers() -> None:
-    assert hs.CompactionSettings(tombstones_below=np.int64(7)).tombstones_below == 7  # type: ignore[arg-type]
+    assert hs.CompactionSettings(tombstones_below=np.int64(7)).tombstones_below == 7
 
 
 def test_what_nobody_says_is_the_same_on_the_command_line_and_in_the_library() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import headstone as hs
-from headstone.cli.main import parser
 from headstone.cli.options import Share, Whole
 from headstone.lake.jobs.erasure_run import ErasureRequest
 from headstone.lake.jobs.worker_run import WorkerSettings
 from headstone.lake.transfer.export_plan import ExportRequest
 from headstone.lake.transfer.restore_request import RestoreRequest
+from tests.cli.parsers import VERBS
 
 OPTIONS = {
     "ingest": {
@@ -40,11 +40,7 @@ NUMBERS = [(action, name, option) for action, names in OPTIONS.items() for name,
 
 
 def options_of(action: str) -> dict[str, argparse.Action]:
-    of = parser()
-    for word in ("lake", action):
-        (verbs,) = (each for each in of._actions if isinstance(each, argparse._SubParsersAction))
-        of = verbs.choices[word]
-    return {each.dest: each for each in of._actions}
+    return {each.dest: each for each in VERBS[f"headstone lake {action}"]._actions}
 
 
 @pytest.mark.parametrize(("action", "name", "option"), NUMBERS)
@@ -67,23 +63,19 @@ def test_a_setting_has_the_default_of_its_option(action: str, name: str, option:
 
 
 MISTAKES: list[tuple[Callable[[hs.Lake], object], str]] = [
-    (lambda lake: hs.LakeCompactionSettings(topics="orders"), "topics: expected several"),  # type: ignore[arg-type]
+    (lambda lake: hs.LakeCompactionSettings(topics="orders"), "topics: expected several"),
     (lambda lake: hs.IngestSettings(cleanup_policy="compcat"), "compcat"),
     (lambda lake: hs.IngestSettings(codec="zip"), "codec 'zip': there are none, gzip"),
     (lambda lake: lake.create_topic("t", partitions=0), "partitions 0: expected 1 to 100000"),
     (lambda lake: lake.create_topic("t", partitions=-3), "partitions -3: expected 1 to 100000"),
-    (lambda lake: lake.create_topic("t", partitions="2"), "partitions '2': expected a whole "
-                                                          "number, 1 to 100000"),  # type: ignore[arg-type]
-    (lambda lake: lake.create_topic("t", 1, "retention.ms=5"), "settings: expected a mapping, "
-                                                               "such as a dict, found a string"),  # type: ignore[arg-type]
-    (lambda lake: lake.create_topic(5), "topic 5: expected a string, found int"),  # type: ignore[arg-type]
-    (lambda lake: lake.topic(5), "topic 5: expected a string, found int"),  # type: ignore[arg-type]
-    (lambda lake: lake.compact(settings={"level": True}), "settings: expected "
-                                                          "LakeCompactionSettings, found dict"),  # type: ignore[arg-type]
-    (lambda lake: lake.ingest("x", settings={"codec": "zstd"}), "settings: expected "
-                                                                "IngestSettings, found dict"),  # type: ignore[arg-type]
-    (lambda lake: lake.ingest(5), "paths: expected one or more paths or URLs, found 5"),  # type: ignore[arg-type]
-    (lambda lake: lake.ingest(bootstrap=5), "bootstrap 5: expected a string, found int"),  # type: ignore[arg-type]
+    (lambda lake: lake.create_topic("t", partitions="2"), "partitions '2': expected a whole number, 1 to 100000"),
+    (lambda lake: lake.create_topic("t", 1, "retention.ms=5"), "settings: expected a mapping, such as a dict, found a string"),
+    (lambda lake: lake.create_topic(5), "topic 5: expected a string, found int"),
+    (lambda lake: lake.topic(5), "topic 5: expected a string, found int"),
+    (lambda lake: lake.compact(settings={"level": True}), "settings: expected LakeCompactionSettings, found dict"),
+    (lambda lake: lake.ingest("x", settings={"codec": "zstd"}), "settings: expected IngestSettings, found dict"),
+    (lambda lake: lake.ingest(5), "paths: expected one or more paths or URLs, found 5"),
+    (lambda lake: lake.ingest(bootstrap=5), "bootstrap 5: expected a string, found int"),
     (lambda lake: lake.create_topic("a/b"), "not a valid topic name"),
     (lambda lake: lake.ingest("x", settings=hs.IngestSettings(continuous=True), progress=False), "is for clusters"),
     (lambda lake: lake.ingest(progress=False), "name what to ingest"),
@@ -92,9 +84,7 @@ MISTAKES: list[tuple[Callable[[hs.Lake], object], str]] = [
     (lambda lake: lake.topic("t"), "the lake has no topic t"),
     (lambda lake: lake.create_topic("kept").table(as_of_ms=-1), "as_of_ms -1: expected 0 to "),
     (lambda lake: lake.create_topic("kept").records(as_of_ms=10**15), "as_of_ms 1000000000000000: expected 0 to "),
-    (lambda lake: lake.create_topic(
-        "kept"
-    ).table(as_of_ms="now"), "as_of_ms 'now': expected a whole number"),  # type: ignore[call-overload]
+    (lambda lake: lake.create_topic("kept").table(as_of_ms="now"), "as_of_ms 'now': expected a whole number"),
 ]  # fmt: skip
 
 
@@ -115,8 +105,7 @@ REQUESTS: list[tuple[Callable[[], object], str]] = [
     (lambda: ExportRequest(topics=(), log_dirs=("x",), as_of_ms=-1), "as_of_ms -1: expected 0 to "),
     (lambda: RestoreRequest(topic="t", to_topic="again", copies=32768), "copies 32768: expected 1 to 32767"),
     (lambda: RestoreRequest(topic="t", to_topic="again", as_of_ms=-1), "as_of_ms -1: expected 0 to "),
-    (lambda: RestoreRequest(topic="t", to_topic="again", groups="readers"), "groups: expected "
-                                                                            "several"),  # type: ignore[arg-type]
+    (lambda: RestoreRequest(topic="t", to_topic="again", groups="readers"), "groups: expected several"),
 ]  # fmt: skip
 
 

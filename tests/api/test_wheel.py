@@ -117,18 +117,8 @@ hs.audit(["a", "b"]).findings[0].whi
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment that has the wheel, and beside it what the one that tests has."""
     work = tmp_path_factory.mktemp("wheel")
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        str(work),
-    ]
-    done = subprocess.run([*build, str(ROOT)], capture_output=True, text=True, check=False)
+    build = f"-m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir {work} {ROOT}".split()
+    done = subprocess.run([sys.executable, *build], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     venv.create(work / "venv", with_pip=False, symlinks=True)
     (wheel,) = work.glob("headstone-*.whl")

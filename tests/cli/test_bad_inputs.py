@@ -6,17 +6,19 @@ In process, without Spark and without servers. `{…}` in a command is a place t
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
-from collections.abc import Iterator
 
 import pytest
 
-from headstone.cli.main import main
-from tests.cli.test_verbs import write_log
+from headstone.cli.main import VERBS
+from tests.cli.scenes import exit_code, stopped_broker, write_log
 
 LINES_MAX = 3
 HUGE = "9" * 30
+UNIQUE = "a-mistyped-settings-value"
+"""In no other text: values of secrets are hidden from now on, wherever they stand."""
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +30,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (root / "empty").mkdir()
     (root / "file").write_text("text\n")
     (root / "binary.toml").write_bytes(b"\x00\xff\xfe")
-    (root / "bad.toml").write_text("[verbs.compact]\nengin = 'process'\n")
-    (root / "type.toml").write_text("[defaults]\nquiet = 'yes'\n")
-    (root / "section.toml").write_text("[default]\noutput = 'json'\n")
     index = root / "indexes" / "00000000000000000000.index"
     index.parent.mkdir()
     index.write_bytes(b"")
@@ -53,8 +52,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (root / "nested" / "inner" / "orders-0").mkdir(parents=True)
     (root / "named-0").write_text("a file called as a partition")
     (root / "keys").write_bytes(b"\xff\xfe\n")
-    assert main(["lake", "init", str(root / "lake")]) == 0
-    assert main(["lake", "ingest", str(root / "lake"), str(log)]) == 0
+    write_log(root / "recent", "N[a]@1700000000000 | N[b]@1700000000000")
+    (stopped_broker(root / "killed") / ".kafka_cleanshutdown").unlink()
+    assert exit_code("lake", "init", root / "lake") == 0
+    assert exit_code("lake", "ingest", root / "lake", log) == 0
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -83,7 +84,6 @@ BAD: list[tuple[str, int, str]] = [
     ("lake ingets {lake} {log}", 2, "did you mean ingest?"),
     ("lake topics {lake} lst", 2, "did you mean list?"),
     ("lake topics {lake} list orders more", 2, "'more'"),
-    ("guard chek --bootstrap {nowhere}", 2, "did you mean check?"),
     ("completion powershell", 2, "bash, fish, zsh"),
     ("completion", 2, "SHELL"),
     # configuration
@@ -91,9 +91,6 @@ BAD: list[tuple[str, int, str]] = [
     ("inspect {log} --config {empty}", 3, "empty"),
     ("inspect {log} --config {binary}", 2, "binary.toml"),
     ("inspect {log} --config {file}", 2, "invalid TOML"),
-    ("inspect {log} --config {bad}", 2, "did you mean engine?"),
-    ("inspect {log} --config {type}", 2, "expected true or false"),
-    ("inspect {log} --config {section}", 2, "default"),
     # inspect
     ("inspect", 2, "PATH"),
     ("inspect ''", 2, "'': no such directory"),
@@ -106,11 +103,7 @@ BAD: list[tuple[str, int, str]] = [
     ("inspect {index}", 2, "name 00000000000000000000.log beside it"),
     ("inspect {copied}", 2, "20 digits"),
     ("inspect {segment}.deleted", 2, "no such file"),
-    (
-        "inspect {root}/missing.log",
-        2,
-        "missing.log: no such file; name a .log file, a partition directory or a log directory",
-    ),
+    ("inspect {root}/missing.log", 2, "no such file; name a .log file, a partition directory or a log directory"),
     ("inspect {dangling}", 2, "0.log: a link to a file that is not there"),
     ("inspect {left}", 2, "an interrupted compaction was left here"),
     ("inspect {left}/orders-0/00000000000000000000.log.swap", 2, "left over from a compaction"),
@@ -121,26 +114,39 @@ BAD: list[tuple[str, int, str]] = [
     ("inspect {log} --topic ordres", 2, "did you mean orders?"),
     ("inspect {log} --topic ''", 2, "there are orders"),
     ("inspect {log} --topic 注文", 2, "no partition of topic 注文"),
-    ("inspect {log} --offsets 5:1", 2, "--offsets"),
-    ("inspect {log} --offsets x", 2, "--offsets"),
-    ("inspect {log} --offsets -3:4", 2, "--offsets"),
-    ("inspect {log} --now-ms yesterday", 2, "'yesterday' is not a time"),
+    ("inspect {log} --offsets 7:5", 2, "7:5 is empty: the first offset must be below the second"),
+    ("inspect {log} --offsets 5:5", 2, "5:5 is empty"),
+    ("inspect {log} --offsets 5", 2, "5 is not A:B"),
+    ("inspect {log} --offsets a:b", 2, "'a' is not an offset"),
+    ("inspect {log} --offsets=-1:3", 2, "-1 is not between 0 and"),
+    ("inspect {log} --now-ms yesterday", 2, "'yesterday' is not a time, such as 2026-11-18T09:30:00Z, "),
+    ("inspect {log} --now-ms 2023-13-01", 2, "'2023-13-01' is not a time"),
+    ("inspect {log} --now-ms 1969-12-31T23:59:59Z", 2, "--now-ms: "),
     ("inspect {log} --now-ms " + HUGE, 2, "--now-ms"),
-    ("inspect {log} --min-compaction-lag-ms -1", 2, "--min-compaction-lag-ms"),
     ("inspect {log} --min-compaction-lag-ms 3weeks", 2, "'3weeks' is not a duration"),
     ("inspect {log} --engine sparks", 2, "did you mean spark?"),
     ("inspect {log} --engine process --master local[1]", 2, "leave out --master"),
     ("inspect ftp://host/logs", 2, "ftp"),
     ("inspect s3://", 2, "bucket"),
     ("inspect {log} --store-conf region", 2, "expected K=V"),
+    ("inspect s3://b --store-conf regin=" + UNIQUE, 2, "unknown setting 'regin' of s3://; did you mean region?"),
+    ("inspect s3://b --store-conf secret_acces_key=" + UNIQUE, 2, "did you mean secret_access_key?"),
+    ("inspect s3://b --store-conf alow_http=" + UNIQUE, 2, "did you mean allow_http?"),
+    ("inspect s3://b --store-conf xyzzy=" + UNIQUE, 2, "'xyzzy' of s3://; settings have obstore's names"),
+    ("inspect gs://b --store-conf service_acount=" + UNIQUE, 2, "did you mean service_account?"),
+    ("inspect az://b --store-conf acount_key=" + UNIQUE + " --store-conf account_name=account", 2, "mean account_key?"),
     # compact
-    ("compact {log}", 2, "say where the result goes"),
     ("compact {log} --out {root}/o --in-place", 2, "not allowed with"),
-    ("compact {log} --out ''", 2, "expected a directory"),
+    ("compact {log} --out ''", 2, "--out: expected a directory, found an empty text"),
+    ("compact {log} --out {root}/o --peer ''", 2, "--peer: expected a directory, found an empty text"),
+    ("compact '' --in-place", 2, "'': no such directory"),
     ("compact {log} --out {file} --engine process", 2, "file"),
     ("compact {log} --out {file}/deeper --engine process", 2, "is a file; name a directory"),
     ("compact {log} --out {log} --engine process", 2, "lies inside the input"),
     ("compact {part} --out {log} --engine process", 2, "lies inside the input"),
+    ("compact {part} --out {part}/new --engine process", 2, "lies inside the input"),
+    ("compact {killed} --in-place --topic orders --engine process", 2, "did not stop cleanly"),
+    ("compact {recent} --in-place --now-ms 1700000000", 2, "give a time such as 2026-11-18T09:30:00Z"),
     ("compact {log} --out {other} --engine process", 2, "orders-0 already exists"),
     ("compact {log} {log} {other} --out {root}/o --engine process", 2, "more than one input"),
     ("compact {segment} --out {root}/o --engine process", 2, "a file; name a partition directory"),
@@ -152,20 +158,34 @@ BAD: list[tuple[str, int, str]] = [
     ("compact {log} --dry-run --topic orders --all-topics", 2, "not allowed with"),
     ("compact {log} --dry-run --rules coordinate", 2, "did you mean coordinated?"),
     ("compact {log} --dry-run --rules kafka --tombstones-below 4", 2, "--rules coordinated"),
-    ("compact {log} --dry-run --tombstones-below -1", 2, "--tombstones-below"),
+    ("compact {log} --dry-run --rules kafka --markers-below 3", 2, "--rules coordinated"),
+    ("compact {log} --dry-run --rules kafka --plain-below 3", 2, "--rules coordinated"),
+    ("compact {log} --dry-run --peer {other} --plain-below 3", 2, "leave out --plain-below"),
+    ("compact {log} --dry-run --rules mine", 2, "--rules: unknown 'mine'; there are coordinated, kafka"),
     ("compact {log} --dry-run --peer {root}/none", 2, "none: no such log directory"),
     ("compact {log} --dry-run --peer {log}", 2, "name the other replicas"),
     ("compact {log} --dry-run --peer {part}", 2, "is a partition directory"),
+    ("compact {part} --in-place --peer {log}", 2, "is what is compacted"),
     ("compact {log} --dry-run --peer {file}", 2, "no such log directory"),
-    ("compact {log} --dry-run --dirty-from 1.5", 2, "'1.5' is not a whole number"),
     ("compact {log} --dry-run --index-keys-max 0", 2, "--index-keys-max"),
-    ("compact {log} --dry-run --task-memory-mb 0", 2, "--task-memory-mb"),
-    ("compact {log} --dry-run --segment-bytes 1", 2, "--segment-bytes"),
-    ("compact {log} --dry-run --min-cleanable-dirty-ratio 1.1", 2, "--min-cleanable-dirty-ratio"),
-    ("compact {log} --dry-run --min-cleanable-dirty-ratio nan", 2, "--min-cleanable-dirty-ratio"),
+    ("compact {log} --tombstones-below=-1", 2, "--tombstones-below: -1 is not between 0 and"),
+    ("compact {log} --markers-below=-1", 2, "--markers-below: -1 is not between 0 and"),
+    ("compact {log} --delete-retention-ms=-1", 2, "--delete-retention-ms: -1 is not between 0 and"),
+    ("compact {log} --retention-ms=-2", 2, "--retention-ms: -2 is not between -1 and 9223372036854775807 ms"),
+    ("compact {log} --now-ms=-1", 2, "--now-ms: '-1' is not a time"),
+    ("compact {log} --now-ms 253402300800000", 2, "is not between 0 and 253402300799999"),
+    ("compact {log} --segment-bytes 13", 2, "--segment-bytes: 13 is not between 14 and 2147483647"),
+    ("compact {log} --segment-bytes 2147483648", 2, "2147483648 is not between 14 and 2147483647"),
+    ("compact {log} --segment-index-bytes 3", 2, "3 is not between 4 and 2147483647"),
+    ("compact {log} --index-interval-bytes 2147483648", 2, "is not between 0 and 2147483647"),
+    ("compact {log} --producer-id-expiration-ms 2147483648", 2, "is not between 1 and 2147483647"),
+    ("compact {log} --min-cleanable-dirty-ratio 1.1", 2, "1.1 is not between 0 and 1"),
+    ("compact {log} --min-cleanable-dirty-ratio nan", 2, "nan is not between 0 and 1"),
+    ("compact {log} --min-cleanable-dirty-ratio half", 2, "'half' is not a number from 0 to 1"),
+    ("compact {log} --task-memory-mb 0", 2, "0 is not between 1 and 16777216"),
+    ("compact {log} --dirty-from 1.5", 2, "'1.5' is not a whole number from 0 to 9223372036854775807"),
     ("compact {log} --dry-run --cleanup-policy compcat", 2, "did you mean compact?"),
     ("compact {log} --dry-run --delete-retention-ms " + HUGE, 2, "--delete-retention-ms"),
-    ("compact {log} --dry-run --now-ms 5000000000000000", 2, "--now-ms"),
     ("compact {log} --dry-run --spark-conf x", 2, "expected K=V"),
     # audit
     ("audit", 2, "name the log directories of the replicas"),
@@ -200,17 +220,27 @@ BAD: list[tuple[str, int, str]] = [
     ("synth {root}/s --topic " + "x" * 250, 2, "up to 249 letters"),
     ("synth {root}/s --records 0", 2, "--records"),
     ("synth {root}/s --records 1e3", 2, "'1e3'"),
+    ("synth {root}/s --replicas 101", 2, "101 is not between 1 and 100"),
+    ("synth {root}/s --value-bytes-max 1000001", 2, "1000001 is not between 0 and 1000000"),
     ("synth {root}/s --tombstones 2", 2, "--tombstones"),
     ("synth {root}/s --codec zst", 2, "did you mean zstd?"),
     ("synth {root}/s --value-bytes-min 9 --value-bytes-max 3", 2, "--value-bytes-min is above --value-bytes-max"),
     ("synth {file}/deeper", 3, "a file where a directory is expected"),
-    # simulate, reproduce
-    ("simulate --seeds -1", 2, "--seeds"),
-    ("simulate --replicas 10", 2, "--replicas"),
+    # demo, simulate, reproduce
+    ("demo --dir {log}", 2, "is not empty"),
+    ("simulate --seed=-1", 2, "-1 is not between 0 and 9223372036854775807"),
+    ("simulate --replicas 10", 2, "10 is not between 1 and 9"),
     ("simulate --rules kafak", 2, "did you mean kafka?"),
-    ("simulate --mutant nope", 2, "--mutant list"),
+    ("simulate --mutant nope", 2, "rules; `headstone simulate --mutant list`"),
     ("simulate --rules kafka --mutant list-all", 2, "unknown mutant 'list-all'"),
+    ("simulate --mutant maximum --rules kafka", 2, "leave --rules out"),
+    ("simulate --mutant maximum --rules guarded", 2, "unknown mutant 'maximum' of the guarded rules"),
+    ("simulate --mutant poll_ms", 2, "unknown mutant 'poll_ms' of the coordinated rules"),
     ("simulate --rules guarded --replicas 3", 2, "leave --replicas out"),
+    ("simulate --replicas 0", 2, "0 is not between 1 and 9"),
+    ("simulate --seeds 0", 2, "0 is not between 1 and 1000000000"),
+    ("reproduce nonsense", 2, "unknown variant 'nonsense'; there are aborted-to-committed"),
+    ("reproduce --rules mine", 2, "unknown 'mine'; there are both, coordinated, kafka"),
     ("reproduce tombstone", 2, "did you mean tombstone-divergence?"),
     ("reproduce --kafka-home {empty}", 2, "empty"),
     # lake
@@ -257,11 +287,12 @@ BAD: list[tuple[str, int, str]] = [
     (
         "lake topics {lake} delete-records orders --partition 0 --before 999 --yes",
         2,
-        "cannot delete records before offset 999",
+        "delete records before offset 999",
     ),
     ("lake retain {lake} --topic ordres", 2, "did you mean orders?"),
     ("lake compact {lake} --topic ordres", 2, "did you mean orders?"),
     ("lake request {lake} ordres", 2, "did you mean orders?"),
+    ("lake request {lake} --topic orders --partition 2147483648", 2, "is not between 0 and 2147483647"),
     ("lake hold {lake} reader", 2, "name what to hold with --topic"),
     ("lake hold {lake} reader --topic ordres", 2, "did you mean orders?"),
     ("lake hold {lake} reader --topic orders --offset 1000", 2, "orders-0 ends at 4"),
@@ -279,40 +310,36 @@ BAD: list[tuple[str, int, str]] = [
     ("lake worker {lake} --partitions-at-once 0", 2, "--partitions-at-once"),
     ("lake pause {lake} nobody", 2, "nobody"),
     # guard, agent
-    ("guard", 2, "--bootstrap"),
+    ("guard", 2, "name a cluster with --bootstrap HOSTS"),
+    ("guard status", 2, "name a cluster with --bootstrap HOSTS"),
+    ("guard release", 2, "name a cluster with --bootstrap HOSTS"),
+    ("guard --bootstrp kafka-1:9092", 2, "headstone guard: '--bootstrp' is not recognized; did you mean --bootstrap?"),
+    ("--confg x inspect {log}", 2, "headstone: '--confg' is not recognized"),
+    ("guard chek", 2, "headstone guard: ACTION: unknown 'chek'; did you mean check? "),
+    ("guard --once chek", 2, "headstone guard: ACTION: unknown 'chek'; did you mean check? "),
+    ("guard --topic orders chek", 2, "headstone guard: ACTION: unknown 'chek'; did you mean check? "),
+    ("guard --poll-ms 30x", 2, "--poll-ms: '30x' is not a duration, such as 90s, 15m, 12h, 1d, 500ms, or"),
+    ("guard --poll-ms 366d", 2, "--poll-ms: 366d is not between 1 and 31536000000 ms (365 d)"),
+    ("guard --poll-ms 0", 2, "0 is not between 1 and"),
+    ("guard --slack-share 1.1", 2, "1.1 is not between 0 and 1"),
+    ("guard --allow everything", 2, "unknown 'everything'; there are cluster-default, readmission"),
+    ("guard --metrics 9464", 2, "'9464' is not HOST:PORT, such as 127.0.0.1:9464"),
+    ("guard --metrics localhost:70000", 2, "is not HOST:PORT"),
     ("guard --bootstrap {nowhere} --once", 3, "{nowhere}"),
     ("guard --bootstrap :9092 --once", 2, ":9092"),
     ("guard status --bootstrap {nowhere} --topic orders", 2, "'--topic' is not recognized"),
     ("agent --log-dirs {log}", 2, "--guard"),
     ("agent --log-dirs {root}/none --print", 2, "none"),
+    ("agent --log-dirs {log} --print --interval 1ms", 2, "--interval: 1ms is not between 1000 and 3600000 ms"),
     ("agent --log-dirs {log} --guard {nowhere} --once", 2, "meta.properties: missing"),
-    ("agent --log-dirs {log} --print --interval 1ms", 2, "--interval"),
 ]
 
 
-def cases() -> Iterator[object]:
-    for words, code, names in BAD:
-        yield pytest.param(words, code, names, id=words[:60])
+def test_every_verb_is_among_them() -> None:
+    assert {"", *VERBS} <= {words.partition(" ")[0] for words, _, _ in BAD}
 
 
-def test_there_are_more_than_a_hundred_over_all_verbs() -> None:
-    assert len(BAD) > 100
-    verbs = {words.split()[0] for words, _, _ in BAD if words}
-    assert {
-        "synth",
-        "inspect",
-        "compact",
-        "audit",
-        "reproduce",
-        "lake",
-        "guard",
-        "simulate",
-        "agent",
-        "completion",
-    } <= verbs
-
-
-@pytest.mark.parametrize(("words", "code", "names"), list(cases()))
+@pytest.mark.parametrize(("words", "code", "names"), BAD, ids=[words[:60] for words, _, _ in BAD])
 def test_it_is_told_in_a_line_or_two(
     words: str, code: int, names: str, places: dict[str, str], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -320,17 +347,16 @@ def test_it_is_told_in_a_line_or_two(
     monkeypatch.setenv("XDG_CONFIG_HOME", places["empty"])
     monkeypatch.chdir(places["root"])
     before = sorted(os.listdir(places["root"]))
-    arguments = [_filled(word, places) for word in shlex.split(words)]
-    try:
-        ended = main(arguments)
-    except SystemExit as error:  # argparse's own way
-        ended = int(str(error.code))
+    ended = exit_code(*(_filled(word, places) for word in shlex.split(words)))
     captured = capsys.readouterr()
-    said = captured.err.splitlines()
+    said = [line for line in captured.err.splitlines() if "no watermarks" not in line]
     assert (ended, "Traceback" in captured.err) == (code, False), captured.err
-    assert 1 <= len([line for line in said if "no watermarks" not in line]) <= LINES_MAX, captured.err
+    assert 1 <= len(said) <= LINES_MAX, captured.err
     assert _filled(names, places) in captured.err
     assert max(map(len, said)) < 600
+    advice = re.fullmatch("see `(headstone.*) --help` for options and examples", said[-1])
+    assert (advice is None) == (code == 3 or "position 0" in captured.err or ": NOT read: " in captured.err)
+    assert advice is None or f"headstone {words} ".startswith(f"{advice[1]} ")
     assert captured.out == ""
     assert sorted(os.listdir(places["root"])) == before, "it left something"
 

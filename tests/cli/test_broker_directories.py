@@ -10,7 +10,7 @@ from headstone.cli.main import main
 from headstone.errors import UsageError
 from headstone.guard.ledger.journal import Journal
 from headstone.lake.transfer.export_places import LogDirectory
-from tests.cli.test_verbs import write_log
+from tests.cli.scenes import write_log
 
 SAYS = "is the log directory of a Kafka broker"
 

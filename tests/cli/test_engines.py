@@ -17,23 +17,15 @@ from headstone.cli.engines import SMALL_BYTES, on_spark, tell_small
 from headstone.cli.main import main, parsed, parser
 from headstone.cli.output import Output
 from headstone.errors import UsageError
-from tests.cli.terminal import shown_on
-from tests.oracle.notation import History
+from tests.cli.scenes import HEADSTONE, stopped_broker
 
-VERBS = [
-    ["compact", "logs", "--dry-run"],
-    ["inspect", "logs"],
-    ["audit", "a", "b"],
-    ["demo"],
-    ["lake", "compact", "lake"],
-    ["lake", "worker", "lake"],
-]
+VERBS = ["compact logs --dry-run", "inspect logs", "audit a b", "demo", "lake compact lake", "lake worker lake"]
 
 
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_every_verb_that_works_on_logs_takes_an_engine(words: list[str]) -> None:
+@pytest.mark.parametrize("words", VERBS)
+def test_every_verb_that_works_on_logs_takes_an_engine(words: str) -> None:
     def chosen(*more: str, by_default: bool = False) -> bool:
-        return on_spark(parser().parse_args([*words, *more]), by_default=by_default)
+        return on_spark(parser().parse_args([*words.split(), *more]), by_default=by_default)
 
     assert [chosen(by_default=True), chosen(by_default=False)] == [True, False]
     assert [chosen("--engine", "spark"), chosen("--engine", "process", by_default=True)] == [True, False]
@@ -45,32 +37,32 @@ def test_every_verb_that_works_on_logs_takes_an_engine(words: list[str]) -> None
 def test_without_spark_the_other_engine_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = broker_directory(tmp_path)
+    log = stopped_broker(tmp_path / "data")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = ["compact", str(log), "--topic", "orders", "--dry-run"]
     assert main(words) == 2
-    assert "pip install '.[spark]', or say --engine process" in capsys.readouterr().err
+    assert "pip install '.[spark]', or say --engine process, which needs no Spark" in capsys.readouterr().err
     assert main([*words, "--engine", "process"]) == 0
 
 
 @pytest.mark.parametrize(
     ("words", "size", "says"),
     [
-        ([], 1, True),
-        ([], SMALL_BYTES, True),
-        ([], SMALL_BYTES + 1, False),
-        ([], 0, False),
-        (["--engine", "spark"], 1, False),
-        (["--engine", "process"], 1, False),
-        (["--master", "local[2]"], 1, False),
-        (["--spark-remote", "sc://h"], 1, False),
-        (["--quiet"], 1, False),
+        ("", 1, True),
+        ("", SMALL_BYTES, True),
+        ("", SMALL_BYTES + 1, False),
+        ("", 0, False),
+        ("--engine spark", 1, False),
+        ("--engine process", 1, False),
+        ("--master local[2]", 1, False),
+        ("--spark-remote sc://h", 1, False),
+        ("--quiet", 1, False),
     ],
 )
 def test_where_nearly_all_of_it_was_sparks_start_it_is_said(
-    words: list[str], size: int, says: bool, capsys: pytest.CaptureFixture[str]
+    words: str, size: int, says: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = parser().parse_args(["compact", "logs", *words])
+    arguments = parser().parse_args(["compact", "logs", *words.split()])
     tell_small(arguments, Output.of(arguments), size=size, seconds=7.0)
     said = capsys.readouterr().err
     assert ("--engine process takes a fifth of the time or less" in said) == says == bool(said)
@@ -87,30 +79,17 @@ def test_the_configuration_file_chooses_the_engine_and_a_flag_wins(tmp_path: Pat
         on_spark(parsed([*words, "--engine", "process", "--master", "local[1]"]), by_default=True)
 
 
-def test_compaction_in_this_process_is_the_same(tmp_path: Path) -> None:
-    assert main(["synth", str(tmp_path / "log"), "--records", "300", "--keys", "50"]) == 0
-    for engine in ("spark", "process"):
-        words = ["--out", str(tmp_path / engine), "--engine", engine, "--now-ms", "1800000000000"]
-        # In a process of its own: other tests of this one may have a Spark session.
-        command = [sys.executable, "-m", "headstone.cli.main", "compact", str(tmp_path / "log"), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    logs = [
-        {str(path.relative_to(tmp_path / engine)): path.read_bytes() for path in (tmp_path / engine).rglob("*.log")}
-        for engine in ("spark", "process")
-    ]
-    assert logs[0] == logs[1]
-    assert logs[0]
-
-
-def broker_directory(root: Path) -> Path:
-    history = History()
-    history.append("N[a] N[a] | N[b]")
-    history.write_partition(root / "data", "orders-0")
-    (root / "data" / "meta.properties").write_text("version=1\n")
-    (root / "data" / ".kafka_cleanshutdown").write_text("{}")
-    (root / "data" / "replication-offset-checkpoint").write_text("0\n1\norders 0 3\n")
-    return root / "data"
+def shown_on(ours: int, theirs: int) -> bytes:
+    """What a terminal shows until the command, which has `theirs` by now, has closed it."""
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 1 << 16):
+            shown += chunk
+    except OSError:  # Linux says so when the other side is closed
+        pass
+    os.close(ours)
+    return shown
 
 
 def answered(log: Path, answer: bytes, *more: str) -> tuple[int, bytes]:
@@ -118,15 +97,13 @@ def answered(log: Path, answer: bytes, *more: str) -> tuple[int, bytes]:
     words = ["compact", str(log), "--in-place", "--topic", "orders", "--engine", "process", *more]
     ours, theirs = pty.openpty()
     os.write(ours, answer)
-    done = subprocess.Popen(
-        [sys.executable, "-m", "headstone.cli.main", *words], stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL
-    )
+    done = subprocess.Popen([*HEADSTONE, *words], stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL)
     shown = shown_on(ours, theirs)
     return done.wait(), shown
 
 
 def test_a_brokers_own_files_are_changed_only_after_a_question(tmp_path: Path) -> None:
-    log = broker_directory(tmp_path)
+    log = stopped_broker(tmp_path / "data")
     segment = log / "orders-0" / ("0" * 20 + ".log")
     before = segment.read_bytes()
     code, shown = answered(log, b"no\n")
@@ -155,7 +132,7 @@ def interrupted(words: list[str]) -> tuple[int, float, bytes]:
 
 
 def test_an_interrupted_question_ends_at_once_and_says_that_nothing_was_changed(tmp_path: Path) -> None:
-    log, lake = broker_directory(tmp_path), str(tmp_path / "lake")
+    log, lake = stopped_broker(tmp_path / "data"), str(tmp_path / "lake")
     assert main(["lake", "init", lake]) == 0
     assert main(["lake", "topics", lake, "create", "orders"]) == 0
     for words in (
@@ -170,12 +147,17 @@ def test_an_interrupted_question_ends_at_once_and_says_that_nothing_was_changed(
 
 
 def test_yes_and_no_terminal_ask_nothing(tmp_path: Path) -> None:
-    code, shown = answered(broker_directory(tmp_path), b"", "--yes")
+    code, shown = answered(stopped_broker(tmp_path / "data"), b"", "--yes")
     assert code == 0
     assert b"Go on?" not in shown
-    words = ["compact", str(broker_directory(tmp_path / "other")), "--in-place", "--topic", "orders"]
-    done = subprocess.run(
-        [sys.executable, "-m", "headstone.cli.main", *words, "--engine", "process"],
-        stdin=subprocess.DEVNULL, capture_output=True, check=False,
-    )  # fmt: skip
+    words = [
+        "compact",
+        str(stopped_broker(tmp_path / "other")),
+        "--in-place",
+        "--topic",
+        "orders",
+        "--engine",
+        "process",
+    ]
+    done = subprocess.run([*HEADSTONE, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,25 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from headstone.cli.main import main, parser
-
-
-def verbs(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Those that run something: verbs, and the actions of those that have some."""
-    below = [action for action in of._actions if isinstance(action, argparse._SubParsersAction)]
-    if not below:
-        yield of
-    for action in below:
-        for verb in action.choices.values():
-            yield from verbs(verb)
-
-
-VERBS = {verb.prog: verb for verb in verbs(parser())}
+from tests.cli.parsers import EVERY, VERBS
 
 
 def shown(action: argparse.Action, verb: argparse.ArgumentParser) -> str:
@@ -50,16 +36,15 @@ def test_every_flag_has_help_with_its_default(prog: str) -> None:
     assert untold == []
 
 
-@pytest.mark.parametrize("prog", VERBS)
-def test_every_verb_ends_with_examples_that_parse_and_its_exit_codes(prog: str) -> None:
-    verb = VERBS[prog]
+@pytest.mark.parametrize("verb", EVERY, ids=lambda verb: verb.prog)
+def test_every_verb_ends_with_examples_that_parse_and_its_exit_codes(verb: argparse.ArgumentParser) -> None:
     assert verb.epilog is not None
     examples, codes = verb.epilog.split("\n\nexit codes:\n")
     lines = examples.splitlines()
     assert lines[0] == "examples:"
     for line in lines[1:]:
         words = shlex.split(line.partition(" > ")[0])
-        assert " ".join(words).startswith(prog)
+        assert " ".join(words).startswith(verb.prog)
         parser().parse_args(words[1:])
     assert [int(line.split()[0]) for line in codes.splitlines()] in ([0, 2, 3], [0, 1, 2, 3])
 
@@ -73,42 +58,6 @@ def test_who_does_what_is_right_before_it_ends_with_2_says_so() -> None:
     (said,) = [line for line in (VERBS["headstone lake ingest"].epilog or "").splitlines() if line.startswith("  2  ")]
     assert "others were ingested" in said
     assert "nothing was changed" not in said
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["guard", "--bootstrp", "kafka-1:9092"],
-            "headstone guard: '--bootstrp' is not recognized; did you mean --bootstrap?",
-        ),
-        (["--confg", "x", "inspect", "logs"], "headstone: '--confg' is not recognized"),
-        (["guard", "chek"], "headstone guard: ACTION: unknown 'chek'; did you mean check? "),
-        (["guard", "--once", "chek"], "headstone guard: ACTION: unknown 'chek'; did you mean check? "),
-        (["guard", "--topic", "orders", "chek"], "headstone guard: ACTION: unknown 'chek'; did you mean check? "),
-    ],
-)
-def test_an_option_that_nobody_knows_is_not_taken_for_a_wrong_action(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(said)
-
-
-def test_a_usage_error_is_what_is_wrong_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["compact", "logs", "--rules", "mine"])
-    assert ended.value.code == 2
-    wrong, advice = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"headstone compact: --rules: unknown 'mine'; there are coordinated, kafka", wrong)
-    assert advice == "see `headstone compact --help` for options and examples"
-    assert main(["compact", "logs"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "headstone compact: say where the result goes: --out DIR, --in-place, or --dry-run",
-        "see `headstone compact --help` for options and examples",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -138,13 +87,6 @@ def test_a_moment_is_milliseconds_or_a_time(
     assert getattr(parser().parse_args([*words, option, text]), dest) == moment_ms
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2023-13-01", "1969-12-31T23:59:59Z", "-1"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parser().parse_args(["compact", "logs", f"--now-ms={text}"])
-    assert ended.value.code == 2
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_verbs_actions_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
@@ -152,12 +94,3 @@ def test_a_shell_completes_verbs_actions_and_options(shell: str, capsys: pytest.
     for word in ("compact", "prove-erased", "tombstones-below", "coordinated"):
         assert word in script
     assert "--split" not in script, "hidden from the help, too"
-
-
-def test_a_usage_error_of_an_action_with_verbs_of_its_own_names_a_command_that_there_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["lake", "topics", str(tmp_path / "none"), "drop", "orders"]) == 2
-    wrong, advice = capsys.readouterr().err.splitlines()
-    assert wrong.startswith("headstone lake topics: ")
-    assert advice == "see `headstone lake topics --help` for options and examples"

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,20 +15,14 @@ from headstone.pipeline.inspection import inspect_each
 from headstone.retention.policy import Policy
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
-from tests.cli.test_verbs import write_log
-from tests.oracle.batches import Batch, Record, encode
+from tests.cli.scenes import answer, write_log
+from tests.logs import HOLD, batch_of, owner
+from tests.oracle.batches import Record, encode
 
 NAMES = ("a-0", "b-0")
 END = 4
 """Of each log."""
 HEADER_BYTES, LENGTH_AT = 61, 8
-HOLD = """
-import fcntl, sys
-file = open(sys.argv[1], "w")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print(flush=True)
-sys.stdin.read()
-"""
 APPEND = """
 import fcntl, os, sys, time
 lock = open(sys.argv[1], "w")
@@ -54,23 +42,7 @@ sys.stdin.read()
 
 
 def batch(offset: int, value: bytes = b"v") -> bytes:
-    record = Record(offset=offset, timestamp=1, key=b"k%d" % offset, value=value)
-    return encode(
-        Batch(base_offset=offset, last_offset_delta=0, records=(record,), count=1, base_timestamp=1, max_timestamp=1)
-    )
-
-
-@contextmanager
-def owner(program: str, *words: str | Path) -> Iterator[None]:
-    """Somebody else, who holds the lock as a broker does."""
-    command = [sys.executable, "-c", program, *map(str, words)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.communicate()
+    return encode(batch_of(Record(offset=offset, timestamp=1, key=b"k%d" % offset, value=value)))
 
 
 @pytest.fixture
@@ -103,21 +75,13 @@ def test_half_a_batch_is_not_there_yet_for_any_verb(
     length = half_written(logs / "b-0", size)
     lake, out = str(tmp_path / "lake"), tmp_path / "out"
     assert main(["lake", "init", lake]) == 0
-    capsys.readouterr()
-
-    def answer(*words: str | Path) -> dict[str, Any]:
-        assert main([*map(str, words), "--output", "json"]) == 0
-        document = json.loads(capsys.readouterr().out)
-        assert isinstance(document, dict)
-        return document
-
     with owner(HOLD, logs / ".lock"):
         for path in (logs, active(logs / "b-0")):
-            assert answer("inspect", path, "--records")["partitions"][-1]["log_end"] == END
-        assert answer("audit", logs, tmp_path / "other")["verdict"] == "clean"
-        ingested = answer("lake", "ingest", lake, logs)["partitions"]
+            assert answer(capsys, "inspect", path, "--records")["partitions"][-1]["log_end"] == END
+        assert answer(capsys, "audit", logs, tmp_path / "other")["verdict"] == "clean"
+        ingested = answer(capsys, "lake", "ingest", lake, logs)["partitions"]
         assert [(one["partition"], one["end"]) for one in ingested] == [(name, END) for name in NAMES]
-        answer("compact", logs, "--out", out, "--engine", "process")
+        answer(capsys, "compact", logs, "--out", out, "--engine", "process")
     assert active(out / "b-0").read_bytes() == active(tmp_path / "other" / "b-0").read_bytes()
     assert len(active(out / "b-0").read_bytes()) == length
     for words in (["inspect", logs], ["compact", logs, "--out", f"{out}-2", "--engine", "process"]):

@@ -9,13 +9,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from headstone.cli.main import main
 from headstone.errors import Unfinished
 from headstone.storage.stores import Store
+from tests.cli.scenes import write_log
 from tests.test_tidy import ROOT
 
 HIDDEN = """
@@ -34,52 +35,46 @@ PIP = "in a checkout of Headstone: {python} -m pip install '.[{extra}]'"
 SECONDS_MAX = 300
 
 
-def headstone(place: Path, *words: str, hidden: str = "", environment: Mapping[str, str] = {}) -> tuple[int, list[str]]:
+def headstone(place: Path, *words: str, hidden: str = "") -> tuple[int, list[str]]:
     (place / "sitecustomize.py").write_text(HIDDEN)
     done = subprocess.run(
         [sys.executable, "-m", "headstone.cli.main", *words], cwd=place, capture_output=True, text=True, check=False,
-        timeout=SECONDS_MAX, env={**os.environ, "HIDDEN": hidden, "PYTHONPATH": str(place), **environment},
+        timeout=SECONDS_MAX, env={**os.environ, "HIDDEN": hidden, "PYTHONPATH": str(place)},
     )  # fmt: skip
     return done.returncode, done.stderr.splitlines()
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    assert headstone(tmp_path, "synth", "logs", "--records", "20")[0] == 0
+def place(tmp_path: Path) -> Path:
+    """A log directory and a lake."""
+    write_log(tmp_path / "logs", "N[a] | N[b]")
+    assert main(["lake", "init", str(tmp_path / "lake")]) == 0
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("hidden", "words", "what", "extra", "instead"),
+    ("hidden", "words", "what", "extra"),
     [
         ("psycopg", "lake init postgresql://h/l --objects file:///nowhere", "psycopg, which reaches PostgreSQL, is",
-         "postgresql", ""),
-        ("pyspark", "compact logs --out out", "Spark is", "spark", ", or say --engine process, which needs no Spark"),
-        ("pyspark", "lake ingest lake --bootstrap h:1 --topic t", "Spark is", "spark", ""),
-        ("grpc", "compact logs --out out --spark-remote sc://h:1", r"what Spark Connect needs (.*grpc.*) is", "connect", ""),
+         "postgresql"),
+        ("pyspark", "lake ingest lake --bootstrap h:1 --topic t", "Spark is", "spark"),
+        ("grpc", "compact logs --out out --spark-remote sc://h:1", r"what Spark Connect needs (.*grpc.*) is", "connect"),
         ("confluent_kafka", "lake restore lake t --bootstrap 127.0.0.1:1",
-         "librdkafka's client for Python (confluent_kafka) is", "kafka", ""),
+         "librdkafka's client for Python (confluent_kafka) is", "kafka"),
     ],
 )  # fmt: skip
 def test_a_package_that_is_missing_is_named_with_what_brings_it(
-    hidden: str, words: str, what: str, extra: str, instead: str, logs: Path
+    hidden: str, words: str, what: str, extra: str, place: Path
 ) -> None:
-    assert headstone(logs, "lake", "init", "lake")[0] == 0
-    code, said = headstone(logs, *words.split(), hidden=hidden)
-    advice = PIP.format(python=sys.executable, extra=extra) + instead
+    code, said = headstone(place, *words.split(), hidden=hidden)
+    advice = PIP.format(python=sys.executable, extra=extra)
     wanted = re.escape(f"{what} not installed; {advice}").replace(re.escape(".*"), ".*")
     assert (code, len(said)) == (2, 2), said
     assert re.fullmatch(rf"headstone [a-z ]+: {wanted}", said[0]), said
 
 
-def test_without_java_spark_says_where_it_looks(logs: Path) -> None:
-    code, said = headstone(logs, "compact", "logs", "--out", "out", environment={"PATH": "/nowhere", "JAVA_HOME": ""})
-    assert code == 2
-    assert "Spark needs Java, and there is none on PATH: " in said[-2]
-
-
-def test_without_pandas_compaction_goes_on(logs: Path) -> None:
-    code, said = headstone(logs, "compact", "logs", "--out", "out", "--engine", "process", hidden="pandas,pyspark")
+def test_without_pandas_compaction_goes_on(place: Path) -> None:
+    code, said = headstone(place, "compact", "logs", "--out", "out", "--engine", "process", hidden="pandas,pyspark")
     assert code == 0, said
 
 

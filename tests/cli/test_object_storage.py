@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headstone.cli.main import main
-from testbed.s3 import BUCKET, s3
+from testbed.s3 import BUCKET
+from tests.cli.scenes import answer
 
-NOW = ["--now-ms", "1800000000000"]
-
-
-@pytest.fixture(scope="module")
-def settings() -> Iterator[Mapping[str, str]]:
-    with s3() as found:
-        yield found
+NOW = ["--now-ms", "1800000000000", "--engine", "process"]
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
-    capsys.readouterr()
-    assert main([*words, "--output", "json", "--engine", "process"]) == 0, capsys.readouterr().err
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def facts(document: dict[str, object]) -> object:
+def facts(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Without where it is."""
-    partitions = document["partitions"]
-    assert isinstance(partitions, list)
-    return [{name: value for name, value in fact.items() if name != "directory"} for fact in partitions]
+    return [{name: value for name, value in fact.items() if name != "directory"} for fact in document["partitions"]]
 
 
 def test_a_log_goes_to_object_storage_and_is_compacted_inspected_and_audited_there(
-    tmp_path: Path, settings: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, moto_settings: Mapping[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [word for name, value in settings.items() for word in ("--store-conf", f"{name}={value}")]
+    flags = [word for name, value in moto_settings.items() for word in ("--store-conf", f"{name}={value}")]
     root = f"s3://{BUCKET}/{uuid.uuid4().hex}"
     local, remote = str(tmp_path / "sample"), f"{root}/1"
     assert main(["synth", local, "--records", "400", "--keys", "50"]) == 0
@@ -50,18 +36,3 @@ def test_a_log_goes_to_object_storage_and_is_compacted_inspected_and_audited_the
     assert answer(capsys, "audit", remote, f"{root}/2", *flags)["verdict"] == "clean"
     assert main(["compact", remote, "--out", f"{root}/3", "--peer", remote, *flags]) == 2
     assert "is what is compacted; name the other replicas" in capsys.readouterr().err
-
-
-def test_the_configuration_file_says_how_a_store_is_reached(
-    tmp_path: Path, settings: Mapping[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [f'[stores."s3://{BUCKET}"]']
-    for name, value in settings.items():
-        monkeypatch.setenv(f"OF_THE_STORE_{name.upper()}", value)
-        lines.append(f'{name} = "env:OF_THE_STORE_{name.upper()}"')
-    file = tmp_path / "config.toml"
-    file.write_text("\n".join(lines))
-    local, remote = str(tmp_path / "sample"), f"s3://{BUCKET}/{uuid.uuid4().hex}"
-    assert main(["synth", local, "--records", "100"]) == 0
-    answer(capsys, "compact", local, "--out", remote, *NOW, "--config", str(file))
-    assert facts(answer(capsys, "inspect", remote, "--config", str(file)))

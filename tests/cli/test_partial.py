@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +17,8 @@ from headstone.pipeline import inspection
 from headstone.pipeline.failed_partition import FailedPartition, worst_exit_code
 from headstone.pipeline.inspection import Counts, InspectWork
 from headstone.pipeline.progress import Meter
-from tests.cli.test_verbs import write_log
+from tests.cli.scenes import answer, told, write_log
+from tests.logs import HOLD, owner
 
 NAMES = ("a-0", "b-0", "c-0")
 
@@ -31,6 +28,13 @@ def logs(tmp_path: Path) -> Path:
     for name in NAMES:
         write_log(tmp_path / "logs", "N[a] N[b] | T[a] N[c]", name)
     return tmp_path / "logs"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["lake", "init", str(tmp_path / "lake")]) == 0
+    capsys.readouterr()
+    return str(tmp_path / "lake")
 
 
 def spoil(partition: Path) -> Path:
@@ -60,30 +64,13 @@ def lose_a_segment(partition: Path) -> Path:
     return log
 
 
-@pytest.fixture
-def running(logs: Path) -> Iterator[Path]:
-    """Somebody else holds the lock, as a broker does."""
-    hold = (
-        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
-        "print(flush=True); sys.stdin.read()"
-    )
-    words = [sys.executable, "-c", hold, str(logs / ".lock")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        yield logs
-        holder.communicate()
-
-
 @pytest.mark.parametrize("harm", [spoil, leave_unfinished, tear, lose_a_segment])
 def test_inspect_tells_the_others_and_then_the_bad_one(
     harm: object, logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert callable(harm)
     file = harm(logs / "b-0")
-    assert main(["inspect", str(logs), "--output", "json"]) == 2
-    captured = capsys.readouterr()
-    document = json.loads(captured.out)
+    document = answer(capsys, "inspect", logs, code=2)
     assert [(one["partition"], one["keys"]) for one in document["partitions"]] == [("a-0", 2), ("c-0", 2)]
     (failed,) = document["failed"]
     assert (failed["partition"], str(file) in failed["error"]) == ("b-0", True)
@@ -98,17 +85,9 @@ def test_inspect_tells_the_others_and_then_the_bad_one(
 def test_inspect_of_nothing_but_bad_partitions_tells_each(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in NAMES:
         spoil(logs / name)
-    assert main(["inspect", str(logs), "--output", "json"]) == 2
-    captured = capsys.readouterr()
-    assert [one["partition"] for one in json.loads(captured.out)["failed"]] == list(NAMES)
-    assert captured.err.count("NOT read") == 3
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_could_not_finish(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    min((logs / "b-0").glob("*.log")).chmod(0)
-    assert main(["inspect", str(logs)]) == 3
-    assert "b-0: NOT read: " in capsys.readouterr().err
+    document, lines = told(capsys, "inspect", logs, code=2)
+    assert [one["partition"] for one in document["failed"]] == list(NAMES)
+    assert len([line for line in lines if "NOT read" in line]) == 3
 
 
 @pytest.mark.parametrize(
@@ -141,8 +120,7 @@ def test_of_a_partition_in_shares_none_may_be_missing(
 
     monkeypatch.setattr(inspection, "inspect_works", in_two)
     monkeypatch.setattr(inspection, "count_partition", failing)
-    assert main(["inspect", str(logs), "--output", "json"]) == 2
-    document = json.loads(capsys.readouterr().out)
+    document = answer(capsys, "inspect", logs, code=2)
     assert [(one["partition"], one["keys"]) for one in document["partitions"]] == [("a-0", 2), ("c-0", 2)]
 
 
@@ -159,31 +137,29 @@ def test_what_is_appended_while_it_is_read_is_not_looked_at(
         return surveys
 
     monkeypatch.setattr(inspection, "survey_each", and_then)
-    assert main(["inspect", str(logs), "--records", "--output", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = answer(capsys, "inspect", logs, "--records")
     assert [(one["partition"], one["records"]) for one in document["partitions"]] == [(name, 4) for name in NAMES]
 
 
 @pytest.mark.parametrize(
-    ("words", "rc"),
+    "words",
     [
-        (["inspect", "{logs}"], 0),
-        (["inspect", "{logs}/a-0"], 0),
-        (["compact", "{logs}", "--out", "{logs}-out", "--engine", "process"], 0),
-        (["compact", "{logs}", "--dry-run"], 0),
-        (["audit", "{logs}", "{logs}-2"], 0),
-        (["lake", "ingest", "{lake}", "{logs}"], 0),
+        "inspect {logs}",
+        "inspect {logs}/a-0",
+        "compact {logs} --out {logs}-out --engine process",
+        "compact {logs} --dry-run",
+        "audit {logs} {logs}-2",
+        "lake ingest {lake} {logs}",
     ],
-    ids=lambda words: words[0] if isinstance(words, list) else "",
 )
 def test_a_running_brokers_directory_is_a_moments_view(
-    words: list[str], rc: int, running: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: str, logs: Path, lake: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert is_in_use(running)
-    shutil.copytree(running, f"{running}-2")
-    assert main(["lake", "init", str(tmp_path / "lake")]) == 0
-    assert main([word.format(logs=running, lake=tmp_path / "lake") for word in words]) == rc
-    warning = f"warning: {running}: a running broker holds {running / '.lock'}; "
+    shutil.copytree(logs, f"{logs}-2")
+    with owner(HOLD, logs / ".lock"):
+        assert is_in_use(logs)
+        assert main(words.format(logs=logs, lake=lake).split()) == 0
+    warning = f"warning: {logs}: a running broker holds {logs / '.lock'}; "
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith(warning)]
 
 
@@ -197,20 +173,17 @@ def test_nobody_is_said_to_run_where_nobody_does(logs: Path, capsys: pytest.Capt
 def test_compact_tells_every_bad_partition_and_goes_on_with_the_same_command(
     logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["compact", str(logs), "--out", str(tmp_path / "out"), "--engine", "process", "--output", "json"]
+    words = ["compact", logs, "--out", tmp_path / "out", "--engine", "process"]
     victim = logs / "b-0" / "00000000000000000000.log"
     content = victim.read_bytes()
     spoil(logs / "b-0")
-    assert main(words) == 3
-    captured = capsys.readouterr()
-    document = json.loads(captured.out)
+    document, lines = told(capsys, *words, code=3)
     assert [one["partition"] for one in document["partitions"]] == ["a-0", "c-0"]
     assert [(one["partition"], one["file"]) for one in document["failed"]] == [("b-0", str(victim))]
-    assert "b-0: NOT compacted: " in captured.err
-    assert "run the same command again" in captured.err
+    assert "b-0: NOT compacted: " in "\n".join(lines)
+    assert "run the same command again" in "\n".join(lines)
     victim.write_bytes(content)
-    assert main(words) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = answer(capsys, *words)
     assert ([one["partition"] for one in document["partitions"]], document["done_before"]) == (["b-0"], ["a-0", "c-0"])
 
 
@@ -225,31 +198,22 @@ def test_compact_of_nothing_but_bad_partitions_tells_each(
 
 
 def test_ingest_tells_what_came_in_and_then_what_did_not(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    logs: Path, lake: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = spoil(logs / "b-0")
-    lake = str(tmp_path / "lake")
-    assert main(["lake", "init", lake]) == 0
-    capsys.readouterr()
-    assert main(["lake", "ingest", lake, str(logs), "--output", "json"]) == 2
-    captured = capsys.readouterr()
-    document = json.loads(captured.out)
-    assert {one["partition"]: one["records"] for one in document["partitions"] if one["records"]} == {
-        "a-0": 4,
-        "c-0": 4,
-    }
+    document, lines = told(capsys, "lake", "ingest", lake, logs, code=2)
+    records = {one["partition"]: one["records"] for one in document["partitions"] if one["records"]}
+    assert records == {"a-0": 4, "c-0": 4}
     assert [(one["partition"], one["file"]) for one in document["failed"]] == [("b-0", str(log))]
-    assert f"b-0: NOT ingested completely: {log}" in captured.err
+    assert f"b-0: NOT ingested completely: {log}" in "\n".join(lines)
     assert main(["lake", "ingest", lake, str(logs)]) == 2
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["a-0", "b-0", "c-0"]
 
 
 def test_a_topic_that_is_another_one_keeps_no_other_out(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    logs: Path, lake: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake = str(tmp_path / "lake")
     (logs / "b-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAAQ")
-    assert main(["lake", "init", lake]) == 0
     assert main(["lake", "ingest", lake, str(logs / "b-0")]) == 0
     (logs / "b-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAAg")
     capsys.readouterr()
@@ -268,43 +232,35 @@ def test_a_topic_that_is_another_one_keeps_no_other_out(
     ],
 )
 def test_a_partition_that_does_not_say_of_which_topic_it_is_keeps_no_other_out(
-    content: bytes, why: str, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, why: str, logs: Path, lake: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake, bad = str(tmp_path / "lake"), logs / "b-0" / "partition.metadata"
+    bad = logs / "b-0" / "partition.metadata"
     write_log(logs, "N[d]", "b-1")
     bad.write_bytes(content)
-    assert main(["lake", "init", lake]) == 0
-    capsys.readouterr()
-    words = ["lake", "ingest", lake, str(logs), "--topic-conf", "b:retention.ms=5"]
-    assert main([*words, "--output", "json"]) == 2
-    captured = capsys.readouterr()
-    document = json.loads(captured.out)
+    document, lines = told(capsys, "lake", "ingest", lake, logs, "--topic-conf", "b:retention.ms=5", code=2)
     assert {one["partition"]: one["records"] for one in document["partitions"]} == {"a-0": 4, "b-1": 1, "c-0": 4}
     (failed,) = document["failed"]
     assert (failed["partition"], f"{bad}, line " in failed["error"], why in failed["error"]) == ("b-0", True, True)
-    assert captured.err.splitlines()[-2:] == [
+    assert lines[-2:] == [
         f"b-0: NOT ingested completely: {failed['error']}", "3 of 4 partitions ingested completely, 1 not",
     ]  # fmt: skip
-    assert main(["lake", "topics", lake, "describe", "b", "--output", "json"]) == 0
-    assert '"retention.ms": "5"' in capsys.readouterr().out
+    assert '"retention.ms": "5"' in json.dumps(answer(capsys, "lake", "topics", lake, "describe", "b"))
     bad.unlink()
+    capsys.readouterr()
     assert main(["lake", "ingest", lake, str(logs)]) == 0
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["a-0", "b-0", "b-1", "c-0"]
 
 
 def test_one_topic_with_two_ids_or_a_bad_checkpoint_keeps_no_other_out(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    logs: Path, lake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake, other = str(tmp_path / "lake"), tmp_path / "other"
+    other = tmp_path / "other"
     for name, topic_id in (("b-0", "AAAAAAAAQACAAAAAAAAAAQ"), ("b-1", "AAAAAAAAQACAAAAAAAAAAg")):
         write_log(logs, "N[d]", name)
         (logs / name / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
     write_log(other, "N[d]", "d-0")
     (other / "cleaner-offset-checkpoint").write_text("0\n7\nd 0 1\n")
-    assert main(["lake", "init", lake]) == 0
-    capsys.readouterr()
-    assert main(["lake", "ingest", lake, str(logs), str(other), "--output", "json"]) == 2
-    document = json.loads(capsys.readouterr().out)
+    document = answer(capsys, "lake", "ingest", lake, logs, other, code=2)
     assert [one["partition"] for one in document["partitions"]] == ["a-0", "c-0"]
     failed = {one["partition"]: one["error"] for one in document["failed"]}
     assert sorted(failed) == ["b-0", "b-1", "d-0"]
@@ -318,8 +274,7 @@ def test_audit_leaves_out_what_it_cannot_list_and_compares_the_rest(
     shutil.copytree(logs, tmp_path / "other")
     leave_unfinished(logs / "b-0")
     (tmp_path / "other" / "a-0" / "00000000000000000009.index").touch()
-    assert main(["audit", str(logs), str(tmp_path / "other"), "--output", "json"]) == 3
-    document = json.loads(capsys.readouterr().out)
+    document = answer(capsys, "audit", logs, tmp_path / "other", code=3)
     assert document["verdict"] == "incomplete"
     problems = {one["partition"]: len(one["problems"]) > 0 for one in document["partitions"]}
     assert problems == {"a-0": True, "b-0": True, "c-0": False}
@@ -332,8 +287,7 @@ def test_one_file_is_inspected_as_a_dump_does(
     file = max((logs / "a-0").glob("*.log"), key=lambda path: path.stat().st_size)
     if not inside:
         file = Path(shutil.copy(file, tmp_path))
-    assert main(["inspect", str(file), "--records", "--output", "json"]) == 0
-    (partition,) = json.loads(capsys.readouterr().out)["partitions"]
+    (partition,) = answer(capsys, "inspect", file, "--records")["partitions"]
     assert (partition["partition"], partition["segments"]) == (f"{file.parent.name}/{file.name}", 1)
     assert {batch["file"] for batch in partition["batch_list"]} == {str(file)}
     assert sum(len(batch["records"]) for batch in partition["batch_list"]) == partition["records"] > 0
@@ -347,8 +301,8 @@ def test_a_file_of_the_current_directory_is_of_that_directory(
     assert main(["inspect", file.name]) == 0
     assert capsys.readouterr().out.startswith(f"a-0/{file.name}  ({logs / 'a-0'})")
     monkeypatch.chdir(logs / "b-0")
-    assert main(["inspect", f"../a-0/../b-0/../a-0/{file.name}", "--output", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["partitions"][0]["partition"] == f"a-0/{file.name}"
+    document = answer(capsys, "inspect", f"../a-0/../b-0/../a-0/{file.name}")
+    assert document["partitions"][0]["partition"] == f"a-0/{file.name}"
 
 
 def test_one_segment_of_many_says_what_it_does_not_know(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

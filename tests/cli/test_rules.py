@@ -50,10 +50,3 @@ def test_an_option_sets_its_own_number_and_no_other(option: str, field: str) -> 
 def test_kafkas_rules_and_deletion_are_asked_for_by_name() -> None:
     assert chosen("--rules", "kafka") == kafka_rules(Policy(now_ms=NOW_MS))
     assert chosen("--cleanup-policy", "compact,delete") == Policy(now_ms=NOW_MS, cleanup_delete=True)
-
-
-@pytest.mark.parametrize("option", ["--tombstones-below", "--markers-below", "--delete-retention-ms", "--now-ms"])
-def test_an_offset_or_time_below_zero_is_refused(option: str) -> None:
-    with pytest.raises(SystemExit) as caught:
-        chosen(f"{option}=-1")
-    assert caught.value.code == 2

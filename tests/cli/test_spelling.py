@@ -64,39 +64,10 @@ def test_a_sample_says_that_kernels_are_compiled(
     assert "compiling kernels (once); 20,000 records to do" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("url", "name", "said"),
-    [
-        ("s3://bucket/logs", "regin", "unknown setting 'regin' of s3://; did you mean region?"),
-        ("s3://bucket/logs", "secret_acces_key", "did you mean secret_access_key?"),
-        ("s3://bucket/logs", "alow_http", "did you mean allow_http?"),
-        ("gs://bucket/logs", "service_acount", "did you mean service_account?"),
-        ("az://container/logs", "acount_key", "did you mean account_key?"),
-        ("s3://bucket/logs", "xyzzy", "unknown setting 'xyzzy' of s3://; settings have obstore's names"),
-    ],
-)
-def test_a_setting_of_a_store_that_is_mistyped(
-    url: str, name: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # A value that no other text holds: those of secrets are hidden from now on, wherever they stand.
-    more = ["--store-conf", "account_name=account"] if url.startswith("az:") else []
-    assert main(["inspect", url, "--store-conf", f"{name}=a-mistyped-settings-value", *more]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_rate_is_told_where_it_means_something() -> None:
     assert read_in(16_600_000, 2.0) == "16.6 MB read in 2.0 s"
     assert read_in(RATED_BYTES_MIN, 2.0) == "100.0 MB read in 2.0 s (50.0 MB/s)"
     assert read_in(RATED_BYTES_MIN, 0.0) == "100.0 MB read in 0.0 s"
-
-
-def test_the_shortest_story_ends_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["simulate", "--seed", "1", "--seeds", "1", "--rules", "kafka", "--shrink", "--quiet", "--jobs", "1"]) == 1
-    )
-    said = capsys.readouterr().out
-    assert "shortest story found" in said
-    assert not [word for word in ("Finding(", "kind=", "where=") if word in said]
 
 
 def test_the_agents_help_names_the_port_where_agents_are_heard(capsys: pytest.CaptureFixture[str]) -> None:

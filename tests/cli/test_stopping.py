@@ -15,6 +15,7 @@ import pytest
 
 from headstone.api import stopping
 from headstone.api.stopping import SIGNALS, run_heard, soft_stop
+from headstone.cli import synth
 from headstone.cli.leftovers import BEGUN, NOTHING, left_by
 from headstone.cli.main import main, parsed
 from headstone.interruption import Interrupted, asked, check, result_of, sleep, until_asked
@@ -245,22 +246,16 @@ def test_signals_of_forked_children_are_not_the_verbs(program: list[subprocess.P
     assert process.wait(60) == 1
 
 
-def test_what_is_left_is_said_by_verb(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A verb that changes nothing says so."""
-    for words, text in (
-        (["inspect", str(tmp_path)], NOTHING), (["compact", str(tmp_path), "--dry-run"], NOTHING),
-        (["compact", str(tmp_path), "--in-place"], BEGUN),
-        (["synth", str(tmp_path / "new")], f"what it has written is not whole, remove {tmp_path / 'new'}"),
-    ):  # fmt: skip
-        with pytest.MonkeyPatch.context() as patched:
+def test_what_is_left_is_the_last_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*given: object) -> int:
+        raise Interrupted
 
-            def interrupted(*given: object) -> int:
-                raise Interrupted
-
-            __import__(f"headstone.cli.{words[0]}")
-            patched.setattr(sys.modules[f"headstone.cli.{words[0]}"], "run", interrupted)
-            assert main(words) == 3
-        assert capfd.readouterr().err.splitlines()[-1] == f"headstone {words[0]}: interrupted; {text}"
+    monkeypatch.setattr(synth, "run", interrupted)
+    assert main(["synth", str(tmp_path / "new")]) == 3
+    text = f"what it has written is not whole, remove {tmp_path / 'new'}"
+    assert capfd.readouterr().err.splitlines()[-1] == f"headstone synth: interrupted; {text}"
 
 
 def test_a_process_that_was_given_up_waits_for_no_thread_of_a_pool() -> None:
@@ -300,13 +295,16 @@ print(child.wait())
 @pytest.mark.parametrize(
     ("words", "left"),
     [
-        (["lake", "topics", "mylake"], NOTHING),
-        (["lake", "topics", "mylake", "describe", "orders"], NOTHING),
-        (["lake", "topics", "mylake", "drop", "orders", "--dry-run"], NOTHING),
-        (["lake", "topics", "mylake", "drop", "orders"], BEGUN),
-        (["lake", "gc", "mylake"], NOTHING),
-        (["lake", "gc", "mylake", "--apply"], BEGUN),
+        ("inspect logs", NOTHING),
+        ("compact logs --dry-run", NOTHING),
+        ("compact logs --in-place", BEGUN),
+        ("lake topics mylake", NOTHING),
+        ("lake topics mylake describe orders", NOTHING),
+        ("lake topics mylake drop orders --dry-run", NOTHING),
+        ("lake topics mylake drop orders", BEGUN),
+        ("lake gc mylake", NOTHING),
+        ("lake gc mylake --apply", BEGUN),
     ],
 )
-def test_what_an_interrupted_verb_leaves_is_told(words: list[str], left: str) -> None:
-    assert left_by(parsed(words)) == left
+def test_a_verb_that_changes_nothing_says_so_when_it_is_interrupted(words: str, left: str) -> None:
+    assert left_by(parsed(words.split())) == left

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from headstone.cli.main import main
+from tests.cli.scenes import HEADSTONE, answer, write_log
+from tests.logs import files_of
 from tests.oracle.files import read_partition
-from tests.oracle.notation import History
 
 NOW = "5000"
 
 
-def headstone(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headstone.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False)
-
-
-def write_log(root: Path, notation: str, name: str = "orders-0") -> Path:
-    history = History()
-    history.append(notation)
-    history.write_partition(root, name)
-    return root
-
-
-def snapshot_of(root: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+def offsets_by_segment(partition: Path) -> list[list[int]]:
+    return [[record.offset for batch in s.batches for record in batch.records] for s in read_partition(partition)]
 
 
 def test_compact_out_answers_json_and_leaves_a_log_directory(tmp_path: Path) -> None:
     source = write_log(tmp_path / "in", "N[a,b] N[a] T[b] P1[c] C1 | N[d]")
-    done = headstone(
-        "compact", source, "--out", tmp_path / "out", "--rules", "kafka", "--now-ms", NOW, "--output", "json"
-    )
+    words = ["compact", source, "--out", tmp_path / "out", "--rules", "kafka", "--now-ms", NOW, "--output", "json"]
+    done = subprocess.run([*HEADSTONE, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     partition = json.loads(done.stdout)["partitions"][0]
     wanted = {
@@ -48,38 +34,11 @@ def test_compact_out_answers_json_and_leaves_a_log_directory(tmp_path: Path) -> 
         "tombstones_kept": 1, "tombstones_removed": 0, "markers_kept": 1, "markers_removed": 0, "aborted_removed": 0,
     }  # fmt: skip
     assert {name: partition[name] for name in wanted} == wanted
-    segments = read_partition(tmp_path / "out" / "orders-0")
-    assert [[r.offset for b in s.batches for r in b.records] for s in segments] == [[2, 3, 4, 5], [6]]
+    assert offsets_by_segment(tmp_path / "out" / "orders-0") == [[2, 3, 4, 5], [6]]
     assert (tmp_path / "out" / "cleaner-offset-checkpoint").read_text() == "0\n1\norders 0 6\n"
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "cleaner-offset-checkpoint", "orders-0", "recovery-point-offset-checkpoint",
     ]  # fmt: skip
-
-
-def test_compact_in_place_of_a_cleanly_stopped_broker(tmp_path: Path) -> None:
-    source = write_log(tmp_path / "in", "N[a] N[a] | N[b]")
-    (source / "meta.properties").write_text("version=1\n")
-    (source / "replication-offset-checkpoint").write_text("0\n1\norders 0 3\n")
-    refused = headstone("compact", source, "--topic", "orders", "--in-place", "--rules", "kafka", "--now-ms", NOW)
-    assert refused.returncode == 2
-    assert "--force-offline" in refused.stderr
-    assert [s.base for s in read_partition(source / "orders-0")] == [0, 2]
-    (source / ".kafka_cleanshutdown").write_text("{}")
-    done = headstone("compact", source, "--topic", "orders", "--in-place", "--rules", "kafka", "--now-ms", NOW)
-    assert done.returncode == 0, done.stderr
-    assert [[r.offset for b in s.batches for r in b.records] for s in read_partition(source / "orders-0")] == [[1], [2]]
-
-
-def test_a_running_brokers_directory_is_refused(tmp_path: Path) -> None:
-    source = write_log(tmp_path / "in", "N[a] N[a] |")
-    before = snapshot_of(source)
-    with open(source / ".lock", "w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        refused = headstone("compact", source, "--in-place", "--force-offline")
-        assert refused.returncode == 2
-        assert "stop it first" in refused.stderr
-    (source / ".lock").unlink()
-    assert snapshot_of(source) == before
 
 
 def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(
@@ -89,61 +48,20 @@ def test_coordinated_by_default_keeps_what_no_watermark_allows_to_go(
     words = ["--now-ms", NOW, "--delete-retention-ms", "1", "--engine", "process"]
     assert main(["compact", str(source), "--out", first, *words]) == 0
     assert "no watermarks" in capsys.readouterr().err
-    later = ["--now-ms", "9000", "--dirty-from", "0", "--output", "json", "--engine", "process"]
+    later = ["--now-ms", "9000", "--dirty-from", "0", "--engine", "process"]
     for out, watermark, reason in (
         ("2", [], "tombstone: above MTRO"),
         ("3", ["--tombstones-below", "2"], "expired tombstone"),
     ):
-        assert main(["compact", first, "--out", str(tmp_path / out), *later, *watermark]) == 0
-        assert json.loads(capsys.readouterr().out)["partitions"][0]["reasons"][reason] == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["compact", "{log}"], "say where the result goes"),
-        (["compact", "{log}", "--out", "{log}", "--rules", "kafka"], "lies inside the input"),
-        (["compact", "{log}/orders-0", "--out", "{log}/orders-0/new", "--rules", "kafka"], "lies inside the input"),
-        (["compact", "{log}", "--out", "{full}", "--rules", "kafka"], "already exists"),
-        (["compact", "{log}", "--in-place", "--peer", "{log}/orders-0"], "is a partition directory"),
-        (["compact", "{log}/orders-0", "--in-place", "--peer", "{log}"], "is what is compacted"),
-        (["compact", "", "--in-place"], "'': no such directory"),
-        (["compact", "{recent}", "--in-place", "--now-ms", "1700000000"], "give a time such as 2026-11-18T09:30:00Z"),
-        (["compact", "{missing}", "--out", "{out}"], "no such directory"),
-        (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--markers-below", "3"], "--rules coordinated"),
-        (["compact", "{log}", "--out", "{out}", "--rules", "kafka", "--plain-below", "3"], "--rules coordinated"),
-        (["compact", "{log}", "--out", "{out}", "--peer", "{log}", "--plain-below", "3"], "leave out --plain-below"),
-        (["compact", "{log}", "--out", "{out}", "--spark-conf", "x"], "expected K=V"),
-        (["inspect", "{missing}"], "no such directory"),
-        (["synth", "{log}"], "is not empty"),
-    ],
-)
-def test_wrong_usage_is_two_with_a_sentence(
-    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = write_log(tmp_path / "in", "N[a] |")
-    full = write_log(tmp_path / "full", "N[a] |")
-    recent = write_log(tmp_path / "recent", "N[a]@1700000000000 | N[b]@1700000000000")
-    places = {"log": log, "missing": tmp_path / "nowhere", "out": tmp_path / "out", "full": full, "recent": recent}
-    code = main([argument.format(**places) for argument in arguments])
-    assert code == 2
-    assert says in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--out", "--peer"])
-def test_an_empty_text_is_no_directory(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["compact", str(tmp_path), option, ""])
-    assert ended.value.code == 2
-    assert f"{option}: expected a directory, found an empty text" in capsys.readouterr().err
+        document = answer(capsys, "compact", first, "--out", tmp_path / out, *later, *watermark)
+        assert document["partitions"][0]["reasons"][reason] == 1
 
 
 def test_log_directories_may_be_called_like_partitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("replica-1", "replica-2"):
         write_log(tmp_path / name, "N[a] T[a] | N[b]")
-    settings = ["--dry-run", "--output", "json", "--peer", str(tmp_path / "replica-2")]
-    assert main(["compact", str(tmp_path / "replica-1"), *settings]) == 0
-    assert [p["partition"] for p in json.loads(capsys.readouterr().out)["partitions"]] == ["orders-0"]
+    document = answer(capsys, "compact", tmp_path / "replica-1", "--dry-run", "--peer", tmp_path / "replica-2")
+    assert [partition["partition"] for partition in document["partitions"]] == ["orders-0"]
     assert main(["inspect", str(tmp_path)]) == 2
     assert "name them one by one (replica-1, replica-2)" in capsys.readouterr().err
 
@@ -151,16 +69,15 @@ def test_log_directories_may_be_called_like_partitions(tmp_path: Path, capsys: p
 def test_dry_run_and_eligible_say_why_without_writing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write_log(tmp_path / "in", "N[a] N[a] | N[b]")
     (log / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 2\n")
-    before = snapshot_of(log)
+    before = files_of(log)
     assert main(["compact", str(log), "--in-place", "--dry-run", "--eligible", "--rules", "kafka"]) == 0
     assert "nothing to clean: no cleanable bytes: first dirty offset 2" in capsys.readouterr().out
-    assert snapshot_of(log) == before
+    assert files_of(log) == before
 
 
 def test_inspect_counts_what_a_reader_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write_log(tmp_path / "in", "N[a,b] T[b] P1[a] A1 P2[c]/zstd C2 | U P3[d]")
-    assert main(["inspect", str(log), "--output", "json"]) == 0
-    facts = json.loads(capsys.readouterr().out)["partitions"][0]
+    facts = answer(capsys, "inspect", log)["partitions"][0]
     wanted = {
         "partition": "orders-0", "log_start": 0, "log_end": 9, "high_watermark": 9, "lso": 8, "records": 9, "keys": 2,
         "tombstones": 1, "markers": 2, "aborted_records": 1, "header_only_batches": 0, "batches": 8, "segments": 2,
@@ -191,8 +108,7 @@ def test_inspect_lists_only_the_records_in_the_range(
     log = write_log(tmp_path / "in", f"N[a,b,c,d]{codec} N[e,f]{codec} P1[g] C1 | N[h,i]{codec}")
     listed = {}
     for chosen in ("2:5", "4:4097", ":3", "7:"):
-        assert main(["inspect", str(log), "--records", "--offsets", chosen, "--output", "json"]) == 0
-        batches = json.loads(capsys.readouterr().out)["partitions"][0]["batch_list"]
+        batches = answer(capsys, "inspect", log, "--records", "--offsets", chosen)["partitions"][0]["batch_list"]
         listed[chosen] = [
             (batch["base_offset"], batch["last_offset"], [record["offset"] for record in batch["records"]])
             for batch in batches
@@ -214,34 +130,15 @@ def test_inspect_of_one_offset_shows_one_record(tmp_path: Path, capsys: pytest.C
     assert [line.strip().split(":")[0] for line in said.splitlines() if line.startswith("    ")] == ["1"]
 
 
-@pytest.mark.parametrize(
-    ("chosen", "says"),
-    [
-        ("7:5", "7:5 is empty: the first offset must be below the second"),
-        ("5:5", "5:5 is empty"),
-        ("5", "5 is not A:B"),
-        ("a:b", "'a' is not an offset"),
-        ("-1:3", "-1 is not between 0 and"),
-    ],
-)
-def test_a_range_that_names_nothing_is_refused(
-    chosen: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", str(tmp_path), f"--offsets={chosen}"])
-    assert ended.value.code == 2
-    assert says in capsys.readouterr().err
-
-
 def test_synth_is_deterministic(tmp_path: Path) -> None:
     for name in ("1", "2"):
         assert main(["synth", str(tmp_path / name), "--records", "500", "--transactions", "0.5", "--seed", "7"]) == 0
-    assert snapshot_of(tmp_path / "1") == snapshot_of(tmp_path / "2")
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
 
 
 def interrupted(source: Path) -> int:
     """Exit code of an in-place compaction that gets SIGINT as soon as it has made its work directory."""
-    command = [sys.executable, "-m", "headstone.cli.main", "compact", str(source), "--in-place"]
+    command = [*HEADSTONE, "compact", str(source), "--in-place"]
     # A shell starts what it puts in the background with SIGINT ignored, and children inherit that; not so a handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -259,11 +156,11 @@ def test_interrupted_in_the_middle_leaves_the_old_log_and_no_work_files(tmp_path
     for attempt in range(3):
         source = tmp_path / str(attempt)
         assert main(["synth", str(source), "--records", "3000"]) == 0
-        before = snapshot_of(source)
+        before = files_of(source)
         code = interrupted(source)
         assert not list(source.rglob(".headstone-*"))
         if code == 3:
-            assert snapshot_of(source) == before
+            assert files_of(source) == before
             return
         assert code == 0
     pytest.fail("three compactions ended before they could be interrupted")

@@ -13,11 +13,11 @@ import pytest
 
 from headstone.errors import CorruptLog
 from headstone.log.directory import find_partitions
-from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
 from headstone.retention.policy import Policy, kafka_rules
 from tests.fuzz.workers import exit_code_of, run_seeds
+from tests.logs import batch_of, compact_here
 from tests.oracle.batches import ATTRIBUTES_AT, CRC_AT, LENGTH_BEFORE, Batch, Record, crc32c, encode
 from tests.oracle.compression import CODECS, compress
 
@@ -75,11 +75,7 @@ def test_records_that_are_only_claimed_take_no_memory(path: str, tmp_path: Path)
 def _zstd_batch(*records: tuple[bytes, int]) -> bytes:
     """Of keys and the sizes of their values, at offset 0."""
     made = tuple(Record(offset=at, timestamp=1, key=key, value=bytes(size)) for at, (key, size) in enumerate(records))
-    batch = Batch(
-        base_offset=0, last_offset_delta=len(made) - 1, records=made, count=len(made), base_timestamp=1,
-        max_timestamp=1, codec="zstd",
-    )  # fmt: skip
-    return encode(batch)
+    return encode(batch_of(*made, codec="zstd"))
 
 
 def _write_log(logs: Path, batches: list[bytes], *, offsets: int) -> None:
@@ -100,11 +96,5 @@ def _refuse(logs: Path) -> None:
 
 
 def _compact(logs: Path) -> None:
-    request = CompactionRequest(
-        paths=(str(logs / "t-0"),),
-        out=logs.with_name(logs.name + "-out"),
-        policy=kafka_rules(Policy(now_ms=0)),
-        path=logs.name,
-        progress=False,
-    )
-    compact(request, InProcess(), lambda text: None)
+    out = logs.with_name(logs.name + "-out")
+    compact_here(logs / "t-0", out=out, policy=kafka_rules(Policy(now_ms=0)), path=logs.name)

@@ -20,7 +20,6 @@ from headstone.errors import HeadstoneError
 from headstone.log import reading
 from headstone.log.directory import find_partitions
 from headstone.pipeline import inprocess, work
-from headstone.pipeline.compaction import CompactionRequest, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import PartitionFacts, inspect
 from headstone.pipeline.report import PartitionReport
@@ -29,6 +28,7 @@ from tests.fuzz import expected
 from tests.fuzz.expected import Reading, Refused, Unjudged
 from tests.fuzz.logs import DELETE_RETENTION_MS, NOW_MS, PARTITION, Files, small_log
 from tests.fuzz.mutations import mutate
+from tests.logs import compact_here
 from tests.oracle.cleaner import CleanResult, Pass
 from tests.oracle.reader import apply, read_committed, view
 from tests.oracle.segments import Segment
@@ -161,10 +161,7 @@ def _inspected(logs: Path, settings: Pass) -> PartitionFacts:
 
 
 def _compacted(logs: Path, out: Path, given: Input) -> PartitionReport:
-    request = CompactionRequest(
-        paths=(str(logs),), out=out, policy=policy_of(given.settings), path=given.path, progress=False
-    )
-    return compact(request, InProcess(), lambda text: None).partitions[0]
+    return compact_here(logs, out=out, policy=policy_of(given.settings), path=given.path).partitions[0]
 
 
 def _answer(question: Callable[[], Answer], verdict: Verdict) -> Answer | HeadstoneError:

@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from headstone.pipeline import commit, compaction, outputs
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
+from tests.logs import compact_here, write_log
 from tests.oracle.batches import Batch, parse_log
 from tests.oracle.files import read_partition, read_segment
-from tests.oracle.notation import History
 from tests.oracle.producers import ProducerTable
 from tests.oracle.segments import AbortedTxn, Segment, make_segment
 
@@ -141,9 +139,7 @@ class Scenario:
 
     def write(self, logs: Path) -> None:
         for name, log in ((NAME, self.log), *self.more):
-            history = History()
-            history.append(log)
-            history.write_partition(logs, name, snapshots=True)
+            write_log(logs, log, name, snapshots=True)
         for name, content in self.files:
             (logs / name).write_text(content)
 
@@ -177,19 +173,10 @@ SCENARIOS = {
 
 
 def run_compaction(logs: Path, scenario: Scenario) -> None:
-    request = CompactionRequest(
-        drop_keyless=True,
-        all_topics=True,
-        paths=(str(logs),),
-        out=None,
-        policy=scenario.policy,
-        path=scenario.path,
-        progress=False,
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outputs, "SEGMENT_BYTES_MAX", scenario.segment_bytes_max)
         patch.setattr(compaction, "WAVE_PARTITIONS", scenario.wave_partitions)
-        compact(request, InProcess(), lambda text: None)
+        compact_here(logs, drop_keyless=True, all_topics=True, policy=scenario.policy, path=scenario.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,8 +84,3 @@ def test_inspect_lists_what_is_around_an_offset(capsys: pytest.CaptureFixture[st
     assert f"crc {marker.crc}, {Path(marker.file).name} position {marker.position}, {marker.size} bytes" in listed[0]
     assert listed[1].startswith(f"{at}: marker, time ")
     assert len(listed) == 2
-
-
-def test_a_range_that_is_none_is_refused() -> None:
-    with pytest.raises(SystemExit):
-        main(["inspect", str(CAPTURED), "--offsets", "12"])

@@ -16,7 +16,8 @@ from headstone.log.cluster_metadata import (
     rename_in_meta_properties,
 )
 from headstone.log.directory import as_partition
-from tests.oracle.batches import Batch, Record, to_bytes
+from tests.logs import batch_of
+from tests.oracle.batches import Record, to_bytes
 
 CAPTURED = Path(__file__).resolve().parent.parent / "captured"
 VERSIONS = ("3.9.2", "4.3.1")
@@ -96,32 +97,21 @@ def written(root: Path, *values: bytes) -> Path:
     path.mkdir()
     records = [Record(offset=n, timestamp=1000, key=None, value=value) for n, value in enumerate(values)]
     pairs = [tuple(records[n : n + 2]) for n in range(0, len(records), 2)]
-    batches = [
-        Batch(
-            base_offset=pair[0].offset, last_offset_delta=len(pair) - 1, records=pair, count=len(pair),
-            base_timestamp=1000, max_timestamp=1000, leader_epoch=0,
-        )
-        for pair in pairs
-    ]  # fmt: skip
-    (path / f"{0:020d}.log").write_bytes(b"".join(map(to_bytes, batches)))
+    (path / f"{0:020d}.log").write_bytes(b"".join(to_bytes(batch_of(*pair)) for pair in pairs))
     return path
 
 
 def test_the_nearest_setting_wins_and_null_takes_it_away(tmp_path: Path) -> None:
-    metadata = read(
-        written(
-            tmp_path,
-            topic("a", 1),
-            NO_OP,
-            config(4, "", "log.retention.ms", "1"),
-            config(4, "", "log.index.interval.bytes", "2"),
-            config(4, "7", "log.retention.ms", "3"),
-            config(2, "a", "index.interval.bytes", "4"),
-            config(2, "a", "cleanup.policy", "compact"),
-            config(2, "b", "cleanup.policy", "delete"),
-            config(2, "a", "cleanup.policy", None),
-        )
-    )
+    configs = [
+        (4, "", "log.retention.ms", "1"),
+        (4, "", "log.index.interval.bytes", "2"),
+        (4, "7", "log.retention.ms", "3"),
+        (2, "a", "index.interval.bytes", "4"),
+        (2, "a", "cleanup.policy", "compact"),
+        (2, "b", "cleanup.policy", "delete"),
+        (2, "a", "cleanup.policy", None),
+    ]
+    metadata = read(written(tmp_path, topic("a", 1), NO_OP, *(config(*each) for each in configs)))
     assert metadata.topic_settings("a", broker="7") == {"retention.ms": "3", "index.interval.bytes": "4"}
     assert metadata.topic_settings("a", broker="8") == {"retention.ms": "1", "index.interval.bytes": "4"}
     assert metadata.topic_settings("a", broker=None) == {"retention.ms": "1", "index.interval.bytes": "4"}

@@ -21,18 +21,7 @@ from headstone.log.directory import (
     was_stopped_cleanly,
 )
 from headstone.log.reading import SegmentFile
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
-from headstone.retention.policy import Policy
-from tests.oracle.notation import History
-
-HOLD_LOCK = """
-import fcntl, sys
-with open(sys.argv[1], "a+b") as file:
-    fcntl.lockf(file, fcntl.LOCK_EX)
-    print("held", flush=True)
-    sys.stdin.readline()
-"""
+from tests.logs import HOLD, compact_here, files_of, owner, write_log
 
 
 def folder(root: Path, name: str, *names: str) -> Path:
@@ -102,15 +91,8 @@ def linked(link: Path, target: Path) -> Path:
     return link
 
 
-OWNERS_FILES = (
-    "meta.properties",
-    ".lock",
-    ".kafka_cleanshutdown",
-    "cleaner-offset-checkpoint",
-    "recovery-point-offset-checkpoint",
-    "log-start-offset-checkpoint",
-    "replication-offset-checkpoint",
-)
+CHECKPOINTS = [f"{name}-checkpoint" for name in ("cleaner-offset", "recovery-point-offset", "log-start-offset")]
+OWNERS_FILES = ("meta.properties", ".lock", ".kafka_cleanshutdown", "replication-offset-checkpoint", *CHECKPOINTS)
 
 
 @pytest.mark.parametrize("owners_file", OWNERS_FILES)
@@ -202,16 +184,9 @@ def partition(path: Path) -> PartitionDir:
 
 
 def test_segments_come_in_the_order_of_offsets_with_the_sizes_of_their_files(tmp_path: Path) -> None:
-    history = History()
-    history.append("N[a]@7000 | +999999999 N[b]@9000 | N[c]")
-    path = history.write_partition(tmp_path, "t-0", snapshots=True)
+    path = write_log(tmp_path, "N[a]@7000 | +999999999 N[b]@9000 | N[c]", snapshots=True) / "t-0"
     (path / "00000000000000000000.index").write_bytes(bytes(16))
-    for name in (
-        "5.log",
-        "00000000000000000009.log.deleted",
-        "00000000000000000009.index",
-        "leader-epoch-checkpoint.tmp",
-    ):
+    for name in ("5.log", f"{9:020d}.log.deleted", f"{9:020d}.index", "leader-epoch-checkpoint.tmp"):
         (path / name).write_bytes(b"x")
     bases = (0, 1, 1_000_000_001)
     logs = [path / f"{base:020d}.log" for base in bases]
@@ -254,54 +229,35 @@ def test_indexes_without_their_log_tell_of_a_lost_segment(suffix: str, tmp_path:
 
 
 def test_a_lost_segment_stops_a_compaction_in_place_and_what_tells_of_it_stays(tmp_path: Path) -> None:
-    history = History()
-    history.append("N[a] | N[a] | N[a] | N[z]")
-    path = history.write_partition(tmp_path, "t-0")
-    (path / f"{1:020d}.log").unlink()
-    before = contents(tmp_path)
+    write_log(tmp_path, "N[a] | N[a] | N[a] | N[z]")
+    (tmp_path / "t-0" / f"{1:020d}.log").unlink()
+    before = files_of(tmp_path)
     with pytest.raises(CorruptLog, match="the segment is missing"):
         compacted_in_place(tmp_path)
-    assert contents(tmp_path) == before
+    assert files_of(tmp_path) == before
 
 
 def compacted_in_place(root: Path, *, force_offline: bool = False) -> list[str]:
     told: list[str] = []
-    request = CompactionRequest(
-        paths=(str(root),), out=None, policy=Policy(now_ms=10**6), progress=False, force_offline=force_offline,
-        topics=("t",),
-    )  # fmt: skip
-    compact(request, InProcess(), told.append)
+    compact_here(root, tell=told.append, force_offline=force_offline, topics=("t",))
     return told
 
 
 def written(root: Path) -> dict[str, bytes]:
-    history = History()
-    history.append("N[a] N[a] | N[z]")
-    history.write_partition(root, "t-0")
+    write_log(root, "N[a] N[a] | N[z]")
     (root / "replication-offset-checkpoint").write_text("0\n1\nt 0 3\n")
-    return contents(root)
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return files_of(root)
 
 
 def test_a_directory_whose_lock_another_process_holds_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_bytes(b"")
     before = written(tmp_path)
-    command = [sys.executable, "-c", HOLD_LOCK, str(tmp_path / ".lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+    with owner(HOLD, tmp_path / ".lock"):
         with pytest.raises(UsageError, match=r"a running broker or another compaction holds \.lock; stop it first"):
             compacted_in_place(tmp_path, force_offline=True)
-        assert contents(tmp_path) == before
-        holder.stdin.write(b"\n")
-        holder.stdin.close()
-    assert holder.returncode == 0
+        assert files_of(tmp_path) == before
     compacted_in_place(tmp_path, force_offline=True)
-    assert contents(tmp_path) != before
+    assert files_of(tmp_path) != before
 
 
 @pytest.mark.parametrize("given", ["link", "link/t-0"])
@@ -312,7 +268,7 @@ def test_a_link_does_not_lead_around_the_lock(given: str, tmp_path: Path) -> Non
     linked(tmp_path / "link" / "t-0", root / "t-0")
     with pytest.raises(UsageError, match="did not stop cleanly"):
         compacted_in_place(tmp_path / given)
-    assert {name: contents(root)[name] for name in before} == before
+    assert {name: files_of(root)[name] for name in before} == before
 
 
 def test_the_lock_is_held_meanwhile_and_only_a_brokers_stays(tmp_path: Path) -> None:
@@ -340,12 +296,12 @@ def test_a_broker_that_did_not_stop_cleanly_must_be_forced(tmp_path: Path) -> No
     assert not was_stopped_cleanly(tmp_path)
     with pytest.raises(UsageError, match="did not stop cleanly"):
         compacted_in_place(tmp_path)
-    assert {name: data for name, data in contents(tmp_path).items() if name != ".lock"} == before
+    assert {name: data for name, data in files_of(tmp_path).items() if name != ".lock"} == before
     told = compacted_in_place(tmp_path, force_offline=True)
     assert [line for line in told if line.startswith("warning")] == [
         f"warning: {tmp_path}: no clean shutdown; going on, as asked"
     ]
-    assert contents(tmp_path) != before
+    assert files_of(tmp_path) != before
 
 
 def test_a_broker_that_stopped_cleanly_is_compacted_in_place(tmp_path: Path) -> None:
@@ -353,4 +309,4 @@ def test_a_broker_that_stopped_cleanly_is_compacted_in_place(tmp_path: Path) -> 
     (tmp_path / ".kafka_cleanshutdown").write_text("{}")
     before = written(tmp_path)
     compacted_in_place(tmp_path)
-    assert contents(tmp_path) != before
+    assert files_of(tmp_path) != before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from headstone.log.encoding import BatchHead, Columns, batch_bytes, encode_secti
 from headstone.log.kernels import OK, read_record, read_varint, varint_size, walk, write_varint
 from headstone.log.layout import BATCH
 from headstone.log.reading import PAYLOAD_BYTES_MAX
-from tests.oracle.batches import Batch, Record, encode, parse_batch, parse_log, sized, varint
+from tests.logs import batch_of
+from tests.oracle.batches import Batch, Record, changed, encode, parse_batch, parse_log, sized, varint
 from tests.oracle.notation import History
 
 NUMBERS = sorted(
@@ -48,11 +50,8 @@ def random_batch(seed: int, codec: int) -> Batch:
     chance = random.Random(seed)
     base, base_timestamp = chance.choice((0, 7, 2**45)), 1_700_000_000_000
     records = random_records(chance, base, base_timestamp)
-    return Batch(
-        base_offset=base, last_offset_delta=records[-1].offset - base, records=records, count=len(records),
-        base_timestamp=base_timestamp, max_timestamp=max(r.timestamp for r in records), leader_epoch=5, codec=NAMES[codec],
-        transactional=True, producer_id=2**40, producer_epoch=3, base_sequence=2**31 - 2,
-    )  # fmt: skip
+    produced = {"producer_id": 2**40, "producer_epoch": 3, "base_sequence": 2**31 - 2, "transactional": True}
+    return batch_of(*records, base_timestamp=base_timestamp, leader_epoch=5, codec=NAMES[codec], **produced)
 
 
 def ours(batch: Batch) -> bytes:
@@ -77,29 +76,18 @@ def test_the_oracle_reads_what_we_write(seed: int, codec: int) -> None:
 
 def test_log_append_time_is_a_bit_of_the_batch() -> None:
     record = Record(offset=0, timestamp=50, key=b"k", value=b"v")
-    batch = Batch(
-        base_offset=0,
-        last_offset_delta=0,
-        records=(record,),
-        count=1,
-        base_timestamp=20,
-        max_timestamp=50,
-        log_append_time=True,
-    )
+    batch = batch_of(record, base_timestamp=20, log_append_time=True)
     assert parse_batch(ours(batch)) == batch
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_marker_is_the_one_that_the_oracle_writes(commit: bool) -> None:
+    facts = {"commit": commit, "offset": 6, "timestamp": 77, "producer_id": 9, "producer_epoch": 2}
     history = History(leader_epoch=4)
     history.append("+6 C9e2@77" if commit else "+6 A9e2@77")
-    made = marker_bytes(commit=commit, offset=6, timestamp=77, producer_id=9, producer_epoch=2, leader_epoch=4)
+    made = marker_bytes(**facts, leader_epoch=4)
     assert (len(made), made.tobytes()) == (78, encode(history.segments[0].batches[0]))
-    other = parse_batch(
-        marker_bytes(
-            commit=commit, offset=6, timestamp=77, producer_id=9, producer_epoch=2, coordinator_epoch=-8
-        ).tobytes()
-    )
+    other = parse_batch(marker_bytes(**facts, coordinator_epoch=-8).tobytes())
     assert (other.marker, other.coordinator_epoch) == ("COMMIT" if commit else "ABORT", -8)
 
 
@@ -122,9 +110,8 @@ def test_a_walk_meets_the_same_batches_as_the_oracles_parser(codec: int) -> None
     batches = [random_batch(seed, codec) for seed in range(6)]
     data, at = b"", 0
     for batch in batches:
-        moved = Batch(**{**{n: getattr(batch, n) for n in Batch.__slots__}, "base_offset": at, "raw": None,
-                         "records": tuple(Record(offset=r.offset - batch.base_offset + at, timestamp=r.timestamp, key=r.key,
-                                                 value=r.value, headers=r.headers) for r in batch.records)})  # fmt: skip
+        records = tuple(replace(record, offset=record.offset - batch.base_offset + at) for record in batch.records)
+        moved = changed(batch, base_offset=at, records=records)
         data += ours(moved)
         at = moved.next_offset
     table = np.zeros(6, dtype=BATCH)

@@ -17,8 +17,9 @@ from headstone.log.indexes import (
     read_offset_index,
     read_time_index,
 )
+from tests.logs import batch_of
 from tests.oracle import files
-from tests.oracle.batches import Batch, Record, to_bytes
+from tests.oracle.batches import Record, to_bytes
 from tests.oracle.segments import AbortedTxn as OracleAborted
 from tests.oracle.segments import Segment, make_segment
 
@@ -33,16 +34,7 @@ def segment(seed: int) -> Segment:
         stamp = chance.choice((-1, len(batches), 100 * len(batches)))
         value = chance.randbytes(chance.choice((10, 900, 5000)))
         record = Record(offset=offset, timestamp=stamp, key=b"k", value=value)
-        batches.append(
-            Batch(
-                base_offset=offset,
-                last_offset_delta=2,
-                records=(record,),
-                count=1,
-                base_timestamp=stamp,
-                max_timestamp=stamp,
-            )
-        )
+        batches.append(batch_of(record, last_offset_delta=2))
         offset += 3
     return make_segment(base=SEGMENT_START, batches=batches, mtime_ms=0)
 

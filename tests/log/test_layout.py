@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from headstone.log import layout
 from headstone.log.kernels import OK, walk
 from headstone.log.layout import BATCH, EMPTIED, NOT_CONTROL, WIRE
 from headstone.log.reading import PAYLOAD_BYTES_MAX
-from tests.oracle.batches import HEADER, Batch, crc32c, encode
+from tests.logs import history_of
+from tests.oracle.batches import HEADER, Batch, changed, crc32c, encode
 from tests.oracle.cleaner import header_only
-from tests.oracle.notation import History
 
 FIELDS = {
     "base_offset": (0, 8),
@@ -81,21 +82,15 @@ def test_a_walk_reads_every_field_of_a_header() -> None:
 
 
 def test_control_batches_tell_their_type_and_coordinator() -> None:
-    history = History()
-    history.append("P1[a] C1 A1 A1")
-    _, commit, abort, emptied = history.segments[0].batches
-    epoch = commit.records[0].__class__(
-        offset=1, timestamp=1001, key=commit.records[0].key, value=struct.pack(">hi", 0, 77)
-    )
-    other_epoch = Batch(**{**{n: getattr(commit, n) for n in Batch.__slots__}, "records": (epoch,), "raw": None})
+    _, commit, abort, emptied = history_of("P1[a] C1 A1 A1").segments[0].batches
+    other_epoch = changed(commit, records=(replace(commit.records[0], value=struct.pack(">hi", 0, 77)),))
     found = [(row["control_type"], row["coordinator_epoch"]) for row in rows(other_epoch, abort, header_only(emptied))]
     assert found == [(layout.COMMIT, 77), (layout.ABORT, 0), (EMPTIED, -1)]
 
 
 def test_a_walk_goes_on_where_the_table_was_full() -> None:
-    history = History()
-    history.append(" ".join(f"N[k{i}]" for i in range(7)))
-    data = np.frombuffer(b"".join(encode(batch) for batch in history.segments[0].batches), dtype=np.uint8)
+    batches = history_of(" ".join(f"N[k{i}]" for i in range(7))).segments[0].batches
+    data = np.frombuffer(b"".join(map(encode, batches)), dtype=np.uint8)
     table, found, at, previous = np.zeros(3, dtype=BATCH), [], 0, -1
     while at < data.size:
         n, at, error = walk(data, at, data.size, previous, True, PAYLOAD_BYTES_MAX, table)

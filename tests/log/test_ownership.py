@@ -10,10 +10,8 @@ import pytest
 
 from headstone.errors import UsageError
 from headstone.log.ownership import refuse_foreign, take_after
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy
-from tests.oracle.notation import History
+from tests.logs import compact_here, write_log
 
 IS_ROOT = os.geteuid() == 0
 USER, GROUP = (12345, 23456) if IS_ROOT else (os.geteuid(), os.getegid())
@@ -24,9 +22,7 @@ NOW_MS = 10**6
 def brokers_directory(root: Path) -> Path:
     """A stopped broker's, with a compacted topic, one that is not, and nothing readable by others."""
     for name, log in (("t-0", "P1[a] P1[a] C1 | N[a] | N[b]"), ("events-0", "N[a] | N[b]")):
-        history = History()
-        history.append(log)
-        history.write_partition(root, name)
+        write_log(root, log, name)
     (root / "events-0" / "sub").mkdir()
     (root / "meta.properties").write_text("version=1\n")
     (root / ".kafka_cleanshutdown").write_text("{}")
@@ -57,9 +53,7 @@ def test_owner_and_mode_are_those_of_what_is_replaced(in_place: bool, delete: bo
     source = brokers_directory(tmp_path / "in")
     out = None if in_place else tmp_path / "out"
     policy = Policy(now_ms=NOW_MS, cleanup_delete=delete, retention_ms=1)
-    compact(
-        CompactionRequest(paths=(str(source),), out=out, policy=policy, progress=False), InProcess(), lambda _: None
-    )
+    compact_here(source, out=out, policy=policy)
     made = source if out is None else out
     logs = sorted(path.name for path in (made / "t-0").glob("*.log"))
     assert logs == [f"{base:020d}.log" for base in ((5,) if delete else (0, 4))]

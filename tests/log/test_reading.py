@@ -13,25 +13,22 @@ import pytest
 
 from headstone.errors import CorruptLog
 from headstone.log.reading import ChunkReader, next_offset, walk_segment
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.storage.ranges import open_ranges
+from tests.logs import batch_of, compact_here, files_of, history_of, write_log
 from tests.oracle.batches import Batch, Record, crc32c, encode, encode_record, to_bytes
 from tests.oracle.compression import CODECS, compress
-from tests.oracle.notation import History
 
 BATCH_BYTES = 71
 """Of each of the batches below; the third one starts at twice this position."""
 THIRD_AT = 2 * BATCH_BYTES
+IMPOSSIBLE = "impossible record count or offset delta in the batch header"
 LENGTH_AT, MAGIC_AT, CRC_AT, ATTRIBUTES_AT, DELTA_AT, COUNT_AT = 8, 16, 17, 21, 23, 57
 
 
 def log() -> bytearray:
     """Six batches of one record each, at offsets 0 to 5."""
-    history = History()
-    history.append("N[a] N[b] N[a] N[c] N[d] N[e]")
-    parts = [to_bytes(batch) for batch in history.segments[0].batches]
+    parts = [to_bytes(batch) for batch in history_of("N[a] N[b] N[a] N[c] N[d] N[e]").segments[0].batches]
     assert {len(part) for part in parts} == {BATCH_BYTES}
     return bytearray(b"".join(parts))
 
@@ -62,11 +59,10 @@ def with_records(body: bytes, *, count: int = 1, codec: str = "none", control: b
 
 def record(offset: int = 2, key: bytes = b"a") -> bytes:
     made = Record(offset=offset, timestamp=1002, key=key, value=b"v2")
-    batch = Batch(base_offset=2, last_offset_delta=1, records=(made,), count=1, base_timestamp=1002, max_timestamp=1002)
-    return encode_record(batch, made)
+    return encode_record(batch_of(made, base_offset=2), made)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Corruption:
     name: str
     data: Callable[[], bytes]
@@ -97,151 +93,60 @@ def flipped() -> bytes:
 
 
 CORRUPTIONS = [
-    Corruption(
-        name="torn in the middle of the last batch",
-        data=lambda: bytes(log()[:-1]),
-        problem="torn tail: the batch says 71 bytes but 70 are left in the file",
-        position=5 * BATCH_BYTES, offset=5,
-    ),
-    Corruption(
-        name="torn inside the header of the last batch",
-        data=lambda: bytes(log()[: 5 * BATCH_BYTES + 16]),
-        problem="torn tail: the batch says 71 bytes but 16 are left in the file",
-        position=5 * BATCH_BYTES, offset=5,
-    ),
-    Corruption(
-        name="torn before the offset of the last batch can be read",
-        data=lambda: bytes(log()[: 5 * BATCH_BYTES + 5]),
-        problem="torn tail: the batch says 12 bytes but 5 are left in the file",
-        position=5 * BATCH_BYTES, offset=5,
-    ),
-    Corruption(
-        name="length beyond the file",
-        data=lambda: put(log(), LENGTH_AT, ">i", 10_000, seal=False),
-        problem="torn tail: the batch says 10012 bytes but 284 are left in the file",
-    ),
-    Corruption(
-        name="length below a header",
-        data=lambda: put(log(), LENGTH_AT, ">i", 48, seal=False),
-        problem="wrong length: the batch says 60 bytes, less than a batch header",
-    ),
-    Corruption(
-        name="negative length",
-        data=lambda: put(log(), LENGTH_AT, ">i", -5, seal=False),
-        problem="wrong length: the batch says 7 bytes, less than a batch header",
-    ),
-    Corruption(
-        name="magic 0",
-        data=lambda: put(log(), MAGIC_AT, ">b", 0, seal=False),
-        problem="record format v0: only v2 (Kafka 0.11 and later) is supported",
-    ),
-    Corruption(
-        name="magic 1",
-        data=lambda: put(log(), MAGIC_AT, ">b", 1, seal=False),
-        problem="record format v1: only v2 (Kafka 0.11 and later) is supported",
-    ),
-    Corruption(
-        name="no magic",
-        data=lambda: put(log(), MAGIC_AT, ">b", -31),
-        problem="no batch of Kafka's: where a batch tells the version of its format, -31 stands",
-    ),
-    Corruption(
-        name="offsets go backwards",
-        data=lambda: put(log(), 0, ">q", 1, seal=False),
-        problem="offsets go backwards: base offset 1 after offset 1",
-        offset=1,
-    ),
-    Corruption(
-        name="negative offset delta",
-        data=lambda: put(log(), DELTA_AT, ">i", -1),
-        problem="impossible record count or offset delta in the batch header",
-    ),
-    Corruption(
-        name="negative record count",
-        data=lambda: put(log(), COUNT_AT, ">i", -1),
-        problem="impossible record count or offset delta in the batch header",
-    ),
-    Corruption(
-        name="more records than offsets",
-        data=lambda: put(log(), COUNT_AT, ">i", 2),
-        problem="impossible record count or offset delta in the batch header",
-    ),
-    Corruption(
-        name="records in a batch that says it has none",
-        data=lambda: put(log(), COUNT_AT, ">i", 0),
-        problem="impossible record count or offset delta in the batch header",
-    ),
-    Corruption(
-        name="more records than zstd makes of a byte",
-        data=lambda: claimed((128 << 10) // 4 // 7 + 1, "zstd"),
-        problem="impossible record count or offset delta in the batch header",
-    ),
-    Corruption(
-        name="more records than gzip makes of a byte",
-        data=lambda: claimed(1032 // 7 + 1, "gzip"),
-        problem="impossible record count or offset delta in the batch header",
-    ),
-    Corruption(
-        name="unknown codec",
-        data=lambda: put(log(), ATTRIBUTES_AT, ">h", 5),
-        problem="unknown codec 5",
-    ),
-    Corruption(
-        name="control batch with a key that is no control key",
-        data=lambda: with_records(record(key=b"abc"), control=True),
-        problem="control batch without a readable control record",
-    ),
-    Corruption(
-        name="wrong checksum",
-        data=flipped,
-        problem="wrong CRC-32C: the batch is not what the broker wrote", in_header=False,
-    ),
-    Corruption(
-        name="record longer than its batch",
-        data=lambda: with_records(record()[:-2]),
-        problem="record 0 of the batch does not fill its declared length", in_header=False,
-    ),
-    Corruption(
-        name="record that ends before its length",
-        data=lambda: with_records(bytes([record()[0] + 2]) + record()[1:] + b"\0"),
-        problem="record 0 of the batch does not fill its declared length", in_header=False,
-    ),
-    Corruption(
-        name="bytes after the last record",
-        data=lambda: with_records(record() + b"\0"),
-        problem="bytes left over behind the last record of the batch", in_header=False,
-    ),
-    Corruption(
-        name="two records at one offset",
-        data=lambda: with_records(record() + record(), count=2),
-        problem="record 1 of the batch has an offset out of order", in_header=False,
-    ),
-    Corruption(
-        name="record outside its batch",
-        data=lambda: with_records(record(offset=4)),
-        problem="record 0 of the batch has an offset out of order", in_header=False,
-    ),
-    Corruption(
-        name="compressed batch with too few records",
-        data=lambda: with_records(compress("gzip", record()), count=2, codec="gzip"),
-        problem="impossible record count or offset delta in the batch header", in_header=False,
-    ),
+    Corruption("torn in the middle of the last batch", lambda: bytes(log()[:-1]),
+               "torn tail: the batch says 71 bytes but 70 are left in the file", position=5 * BATCH_BYTES, offset=5),
+    Corruption("torn inside the header of the last batch", lambda: bytes(log()[: 5 * BATCH_BYTES + 16]),
+               "torn tail: the batch says 71 bytes but 16 are left in the file", position=5 * BATCH_BYTES, offset=5),
+    Corruption("torn before the offset of the last batch can be read", lambda: bytes(log()[: 5 * BATCH_BYTES + 5]),
+               "torn tail: the batch says 12 bytes but 5 are left in the file", position=5 * BATCH_BYTES, offset=5),
+    Corruption("length beyond the file", lambda: put(log(), LENGTH_AT, ">i", 10_000, seal=False),
+               "torn tail: the batch says 10012 bytes but 284 are left in the file"),
+    Corruption("length below a header", lambda: put(log(), LENGTH_AT, ">i", 48, seal=False),
+               "wrong length: the batch says 60 bytes, less than a batch header"),
+    Corruption("negative length", lambda: put(log(), LENGTH_AT, ">i", -5, seal=False),
+               "wrong length: the batch says 7 bytes, less than a batch header"),
+    Corruption("magic 0", lambda: put(log(), MAGIC_AT, ">b", 0, seal=False),
+               "record format v0: only v2 (Kafka 0.11 and later) is supported"),
+    Corruption("magic 1", lambda: put(log(), MAGIC_AT, ">b", 1, seal=False),
+               "record format v1: only v2 (Kafka 0.11 and later) is supported"),
+    Corruption("no magic", lambda: put(log(), MAGIC_AT, ">b", -31),
+               "no batch of Kafka's: where a batch tells the version of its format, -31 stands"),
+    Corruption("offsets go backwards", lambda: put(log(), 0, ">q", 1, seal=False),
+               "offsets go backwards: base offset 1 after offset 1", offset=1),
+    Corruption("negative offset delta", lambda: put(log(), DELTA_AT, ">i", -1), IMPOSSIBLE),
+    Corruption("negative record count", lambda: put(log(), COUNT_AT, ">i", -1), IMPOSSIBLE),
+    Corruption("more records than offsets", lambda: put(log(), COUNT_AT, ">i", 2), IMPOSSIBLE),
+    Corruption("records in a batch that says it has none", lambda: put(log(), COUNT_AT, ">i", 0), IMPOSSIBLE),
+    Corruption("more records than zstd makes of a byte", lambda: claimed((128 << 10) // 4 // 7 + 1, "zstd"),
+               IMPOSSIBLE),
+    Corruption("more records than gzip makes of a byte", lambda: claimed(1032 // 7 + 1, "gzip"), IMPOSSIBLE),
+    Corruption("unknown codec", lambda: put(log(), ATTRIBUTES_AT, ">h", 5), "unknown codec 5"),
+    Corruption("control batch with a key that is no control key", lambda: with_records(record(key=b"abc"), control=True),
+               "control batch without a readable control record"),
+    Corruption("wrong checksum", flipped, "wrong CRC-32C: the batch is not what the broker wrote", in_header=False),
+    Corruption("record longer than its batch", lambda: with_records(record()[:-2]),
+               "record 0 of the batch does not fill its declared length", in_header=False),
+    Corruption("record that ends before its length", lambda: with_records(bytes([record()[0] + 2]) + record()[1:] + b"\0"),
+               "record 0 of the batch does not fill its declared length", in_header=False),
+    Corruption("bytes after the last record", lambda: with_records(record() + b"\0"),
+               "bytes left over behind the last record of the batch", in_header=False),
+    Corruption("two records at one offset", lambda: with_records(record() + record(), count=2),
+               "record 1 of the batch has an offset out of order", in_header=False),
+    Corruption("record outside its batch", lambda: with_records(record(offset=4)),
+               "record 0 of the batch has an offset out of order", in_header=False),
+    Corruption("compressed batch with too few records", lambda: with_records(compress("gzip", record()), count=2, codec="gzip"),
+               IMPOSSIBLE, in_header=False),
 ]  # fmt: skip
 EACH = pytest.mark.parametrize("wrong", CORRUPTIONS, ids=[c.name for c in CORRUPTIONS])
 
 
 def compacted(root: Path, out: Path | None, path: str = "whole") -> None:
-    policy = kafka_rules(Policy(now_ms=10**6))
-    request = CompactionRequest(paths=(str(root),), out=out, policy=policy, path=path, progress=False)
-    compact(request, InProcess(), lambda text: None)
+    compact_here(root, out=out, policy=kafka_rules(Policy(now_ms=10**6)), path=path)
 
 
 def spoiled_partition(root: Path, data: bytes) -> Path:
     """The broken file is the first segment; a sound one is active behind it."""
-    history = History()
-    history.append("+100 N[a] | N[z]")
-    directory = history.write_partition(root, "t-0")
-    file = directory / "00000000000000000000.log"
+    file = write_log(root, "+100 N[a] | N[z]") / "t-0" / f"{0:020d}.log"
     file.write_bytes(data)
     return file
 
@@ -250,8 +155,8 @@ def is_absent_or_empty(directory: Path) -> bool:
     return not directory.exists() or not any(directory.iterdir())
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+def facts(error: CorruptLog) -> tuple[str, int, int, str]:
+    return error.file, error.position, error.offset, error.problem
 
 
 @pytest.mark.parametrize(
@@ -264,13 +169,7 @@ def test_a_walk_reports_the_first_batch_that_is_wrong(wrong: Corruption, tmp_pat
     tables = walk_segment(str(file), base=0)
     with pytest.raises(CorruptLog) as caught:
         seen.extend(position for table in tables for position in table["position"].tolist())
-    error = caught.value
-    assert (error.file, error.position, error.offset, error.problem) == (
-        str(file),
-        wrong.position,
-        wrong.offset,
-        wrong.problem,
-    )
+    assert facts(caught.value) == (str(file), wrong.position, wrong.offset, wrong.problem)
     assert seen == list(range(0, wrong.position, BATCH_BYTES))
 
 
@@ -278,38 +177,32 @@ def test_a_walk_reports_the_first_batch_that_is_wrong(wrong: Corruption, tmp_pat
 @pytest.mark.parametrize("path", ["whole", "shuffle"])
 def test_compaction_of_a_broken_log_writes_nothing(wrong: Corruption, path: str, tmp_path: Path) -> None:
     file = spoiled_partition(tmp_path / "in", wrong.data())
-    before = contents(tmp_path)
+    before = files_of(tmp_path)
     with pytest.raises(CorruptLog) as caught:
         compacted(tmp_path / "in", tmp_path / "out", path)
-    error = caught.value
-    assert (error.file, error.position, error.offset, error.problem) == (
-        str(file),
-        wrong.position,
-        wrong.offset,
-        wrong.problem,
-    )
-    assert contents(tmp_path) == before
+    assert facts(caught.value) == (str(file), wrong.position, wrong.offset, wrong.problem)
+    assert files_of(tmp_path) == before
     assert is_absent_or_empty(tmp_path / "out")
 
 
 @pytest.mark.parametrize("wrong", CORRUPTIONS[-7:], ids=[c.name for c in CORRUPTIONS[-7:]])
 def test_compaction_in_place_of_a_broken_log_leaves_it_as_it_was(wrong: Corruption, tmp_path: Path) -> None:
     spoiled_partition(tmp_path, wrong.data())
-    before = contents(tmp_path)
+    before = files_of(tmp_path)
     with pytest.raises(CorruptLog):
         compacted(tmp_path, None)
-    assert contents(tmp_path) == before
+    assert files_of(tmp_path) == before
     assert [path.name for path in (tmp_path / "t-0").iterdir() if path.is_dir()] == []
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_compressed_data_that_does_not_decompress_is_reported_with_its_batch(codec: str, tmp_path: Path) -> None:
     file = spoiled_partition(tmp_path / "in", with_records(compress(codec, record())[:-3], codec=codec))
-    before = contents(tmp_path)
+    before = files_of(tmp_path)
     with pytest.raises(CorruptLog, match=rf"{codec} data that does not decompress") as caught:
         compacted(tmp_path / "in", tmp_path / "out")
     assert (caught.value.file, caught.value.position, caught.value.offset) == (str(file), THIRD_AT, 2)
-    assert contents(tmp_path) == before
+    assert files_of(tmp_path) == before
 
 
 def test_a_second_segment_may_not_begin_below_the_end_of_the_first(tmp_path: Path) -> None:
@@ -362,9 +255,7 @@ def test_a_walk_with_checksums_finds_the_batch_that_a_walk_without_passes_over(t
 
 
 def test_a_file_that_became_shorter_meanwhile_is_not_read_as_zeros(tmp_path: Path) -> None:
-    history = History()
-    history.append("N[a] N[b]")
-    path = history.write_partition(tmp_path, "t-0") / f"{0:020d}.log"
+    path = write_log(tmp_path, "N[a] N[b]") / "t-0" / f"{0:020d}.log"
     size = path.stat().st_size
     with open_ranges(str(path)) as ranges:
         os.truncate(path, size // 2)
@@ -375,10 +266,8 @@ def test_a_file_that_became_shorter_meanwhile_is_not_read_as_zeros(tmp_path: Pat
 
 def test_a_segment_spans_as_many_offsets_as_an_index_can_tell_and_ends_behind_the_last(tmp_path: Path) -> None:
     def written(gap: int) -> str:
-        history = History()
-        history.append(f"N[a] +{gap} N[b]")
         path = tmp_path / f"{gap}.log"
-        path.write_bytes(b"".join(to_bytes(batch) for batch in history.segments[0].batches))
+        path.write_bytes(b"".join(map(to_bytes, history_of(f"N[a] +{gap} N[b]").segments[0].batches)))
         return str(path)
 
     assert next_offset(written(2**31 - 2), 0) == 2**31

@@ -17,7 +17,7 @@ from headstone.log.reading import walk_segment
 from headstone.storage import ranges
 from headstone.storage.access import FROM_ENVIRONMENT
 from headstone.storage.stores import store_of
-from tests.oracle.notation import History
+from tests.logs import write_log
 
 BUCKET = "memory://walks"
 OBJECT = f"{BUCKET}/0.log"
@@ -35,10 +35,8 @@ def walked(path: str, *, with_crc: bool) -> tuple[list[Any], str | None]:
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    history = History()
-    history.append("N[a] N[b,c,d] P1[a] P1[b] C1 N[e,f,g,h] T[a] P2[x] A2 N[z] " * 20)
-    partition = history.write_partition(tmp_path_factory.mktemp("walks"), "t-0")
-    return (partition / f"{0:020d}.log").read_bytes()
+    terms = "N[a] N[b,c,d] P1[a] P1[b] C1 N[e,f,g,h] T[a] P2[x] A2 N[z] " * 20
+    return (write_log(tmp_path_factory.mktemp("walks"), terms) / "t-0" / f"{0:020d}.log").read_bytes()
 
 
 @pytest.mark.parametrize("window", [100, 199, 1_000, 1 << 20])

@@ -11,9 +11,9 @@ from headstone.errors import CorruptLog
 from headstone.log.directory import as_partition
 from headstone.log.snapshots import ProducerEntry, read_snapshot, snapshot_bytes, write_snapshot
 from headstone.pipeline.planning import survey_directory
+from tests.logs import write_log
 from tests.oracle import files
 from tests.oracle.batches import crc32c
-from tests.oracle.notation import History
 
 ENTRIES = [
     ProducerEntry(producer_id=2**40, epoch=32767, last_sequence=2**31 - 1, last_offset=2**50, offset_delta=4,
@@ -76,9 +76,7 @@ def test_a_snapshot_that_cannot_be_right_is_an_error(content: bytes, found: str,
 
 def test_an_unreadable_snapshot_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
     """Replay from the older one gives the same state; the reader is told."""
-    history = History()
-    history.append("P1[a] | P1[b] C1 | P2[c] | N[z]")
-    path = history.write_partition(tmp_path, "t-0", snapshots=True)
+    path = write_log(tmp_path, "P1[a] | P1[b] C1 | P2[c] | N[z]", snapshots=True) / "t-0"
     directory = as_partition(path)
     assert directory is not None
     whole, notes = survey_directory(directory)

@@ -34,8 +34,8 @@ from tests.log.swaps import (
     read_log,
     run_compaction,
 )
+from tests.logs import history_of
 from tests.oracle.files import read_checkpoint, write_segment
-from tests.oracle.notation import History
 from tests.oracle.segments import make_segment
 
 CHILDREN = 3
@@ -146,8 +146,7 @@ SUFFIXES = ("log", "index", "timeindex", "txnindex")
 @pytest.fixture
 def halves(tmp_path: Path) -> tuple[Path, Path]:
     """An old log of three segments, and the new one into which its first two were merged."""
-    history = History()
-    history.append(OLD)
+    history = history_of(OLD)
     old = history.write_partition(tmp_path / "old", NAME)
     first, second, active = history.segments
     new = tmp_path / "new" / NAME

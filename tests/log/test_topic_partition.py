@@ -7,13 +7,11 @@ from pathlib import Path
 from headstone.log.checkpoints import read_offsets, write_offsets
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
-from tests.oracle.notation import History
+from tests.logs import write_log
 
 
 def test_a_partition_is_named_as_its_directory_is(tmp_path: Path) -> None:
-    history = History()
-    history.append("N[a]")
-    history.write_partition(tmp_path, "a-b.c_d-12")
+    write_log(tmp_path, "N[a]", "a-b.c_d-12")
     (directory,) = find_partitions([tmp_path])
     assert directory.topic_partition == TopicPartition("a-b.c_d", 12)
     assert str(directory.topic_partition) == directory.name

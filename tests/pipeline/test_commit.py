@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,12 @@ from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, read_o
 from headstone.log.directory import UNFINISHED, as_partition
 from headstone.pipeline import commit
 from headstone.pipeline.commit import copy_untouched
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy
+from tests.logs import compact_here, files_of, offsets_of, write_log
 from tests.oracle.files import read_partition
-from tests.oracle.notation import History
 
 NAME = ("t", 0)
+DELETING = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=1_000)
 REMOTE = "N[x,y,z] | "
 """A first segment that is in remote storage only."""
 
@@ -47,17 +47,13 @@ def test_records_that_were_deleted_stay_deleted(
     in_place: bool,
     tmp_path: Path,
 ) -> None:
-    source = tmp_path / "in"
-    history = History()
-    history.append(log)
-    partition = history.write_partition(source, "t-0")
-    for moved in partition.glob("0" * 20 + ".*") if log.startswith(REMOTE) else ():
+    source = write_log(tmp_path / "in", log)
+    for moved in (source / "t-0").glob("0" * 20 + ".*") if log.startswith(REMOTE) else ():
         moved.unlink()
     write_offsets(source / HIGH_WATERMARK, {NAME: high_watermark})
     write_offsets(source / LOG_START, {("other", 1): 9} if log_start is None else {("other", 1): 9, NAME: log_start})
     out = None if in_place else tmp_path / "out"
-    request = CompactionRequest(paths=(str(source),), out=out, policy=Policy(now_ms=9000), progress=False)
-    report = compact(request, InProcess(), lambda text: None).partitions[0]
+    report = compact_here(source, out=out).partitions[0]
     made = source if out is None else out
     assert [segment.base for segment in read_partition(made / "t-0")] == bases
     others = {("other", 1): 9} if in_place else {}
@@ -81,18 +77,12 @@ def test_records_that_were_deleted_stay_deleted(
 def test_without_a_high_watermark_nothing_above_log_start_was_replicated(
     files: dict[str, str], left: list[int], notes: list[int], tmp_path: Path
 ) -> None:
-    history = History()
-    history.append("N[a] | N[a] N[a] | N[b] N[c]")
-    history.write_partition(tmp_path, "t-0")
+    write_log(tmp_path, "N[a] | N[a] N[a] | N[b] N[c]")
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    request = CompactionRequest(
-        paths=(str(tmp_path),), out=None, policy=Policy(now_ms=9000), progress=False, force_offline=True, topics=("t",)
-    )
     told: list[str] = []
-    compact(request, InProcess(), told.append)
-    segments = read_partition(tmp_path / "t-0")
-    assert [record.offset for segment in segments for batch in segment.batches for record in batch.records] == left
+    compact_here(tmp_path, tell=told.append, force_offline=True, topics=("t",))
+    assert offsets_of(tmp_path / "t-0") == left
     assert [line for line in told if "no high watermark" in line] == [
         f"t-0: no high watermark in {HIGH_WATERMARK}: it begins at log start {start}, as in a broker" for start in notes
     ]
@@ -116,22 +106,24 @@ def test_the_checkpoint_rises_only_over_what_was_cleaned(
     checkpoint: int | None, dirty_from: int | None, written: int, in_place: bool, tmp_path: Path
 ) -> None:
     """It is the replica's MCCO: a record below it that is superseded would outlive its tombstone elsewhere."""
-    source = tmp_path / "in"
-    history = History()
-    history.append("N[a] N[b] | N[a] N[b] | N[c] N[d] | N[e]")
-    history.write_partition(source, "t-0")
+    source = write_log(tmp_path / "in", "N[a] N[b] | N[a] N[b] | N[c] N[d] | N[e]")
     if checkpoint is not None:
         # Copied by --out too, which compacts what the checkpoint beside the input says.
         write_offsets(source / CLEANER, {NAME: checkpoint})
     out = None if in_place else tmp_path / "out"
     notes: list[str] = []
-    request = CompactionRequest(
-        paths=(str(source),), out=out, policy=Policy(now_ms=9000), progress=False, dirty_from=dirty_from
-    )
-    compact(request, InProcess(), notes.append)
+    compact_here(source, out=out, tell=notes.append, dirty_from=dirty_from)
     assert read_offsets((out or source) / CLEANER) == {NAME: written}
     says = [note for note in notes if f"the checkpoint stays at {written}" in note]
     assert len(says) == (dirty_from is not None and dirty_from > written)
+
+
+def without_timestamps(root: Path, written: list[int]) -> Path:
+    """A segment of each age."""
+    write_log(root, "N[a]@-1 | N[b]@-1 | N[c]@-1 | N[d]@-1")
+    for file, written_ms in zip(sorted((root / "t-0").glob("*.log")), written, strict=True):
+        os.utime(file, ns=(written_ms * 1_000_000, written_ms * 1_000_000))
+    return root
 
 
 WRITTEN_LONG_AGO, WRITTEN_JUST_NOW = 1_000, 8_900
@@ -151,17 +143,9 @@ def test_records_without_timestamps_are_as_old_as_their_file(
     written: list[int], bases: list[int], in_place: bool, tmp_path: Path
 ) -> None:
     """Producers before Kafka 0.10 have written such. By their timestamps, -1, retention would take all of them at once."""
-    source = tmp_path / "in"
-    history = History()
-    history.append("N[a]@-1 | N[b]@-1 | N[c]@-1 | N[d]@-1")
-    partition = history.write_partition(source, "t-0")
-    for file, written_ms in zip(sorted(partition.glob("*.log")), written, strict=True):
-        os.utime(file, ns=(written_ms * 1_000_000, written_ms * 1_000_000))
+    source = without_timestamps(tmp_path / "in", written)
     out = None if in_place else tmp_path / "out"
-    policy = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=1_000, segment_bytes=1)
-    compact(
-        CompactionRequest(paths=(str(source),), out=out, policy=policy, progress=False), InProcess(), lambda text: None
-    )
+    compact_here(source, out=out, policy=replace(DELETING, segment_bytes=1))
     left = read_partition((out or source) / "t-0")
     assert [segment.base for segment in left] == bases
     assert [segment.mtime_ms for segment in left if segment.batches] == written[4 - len(bases) :] * (bases != [4])
@@ -169,16 +153,9 @@ def test_records_without_timestamps_are_as_old_as_their_file(
 
 
 def test_segments_that_become_one_are_as_old_as_the_last_of_their_files(tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    history = History()
-    history.append("N[a]@-1 | N[b]@-1 | N[c]@-1 | N[d]@-1")
-    partition = history.write_partition(source, "t-0")
-    for file, written_ms in zip(sorted(partition.glob("*.log")), (2_000, 3_000, 8_500, 8_600), strict=True):
-        os.utime(file, ns=(written_ms * 1_000_000, written_ms * 1_000_000))
-    policy = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=1_000)
-    request = CompactionRequest(paths=(str(source),), out=None, policy=policy, progress=False)
-    compact(request, InProcess(), lambda text: None)
-    left = read_partition(partition)
+    source = without_timestamps(tmp_path / "in", [2_000, 3_000, 8_500, 8_600])
+    compact_here(source, policy=DELETING)
+    left = read_partition(source / "t-0")
     assert [(segment.base, segment.mtime_ms) for segment in left] == [(0, 8_500), (3, 8_600)]
 
 
@@ -186,13 +163,10 @@ def test_segments_that_become_one_are_as_old_as_the_last_of_their_files(tmp_path
 def test_retention_takes_from_a_log_that_is_not_dirty_enough_to_be_compacted(
     tmp_path: Path, retention_ms: int, bases: list[int]
 ) -> None:
-    history = History()
-    history.append("N[a]@1000 | N[a]@1000 | N[b]@8900 | N[b]@8900")
-    partition = history.write_partition(tmp_path, "t-0")
-    policy = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=retention_ms, min_cleanable_dirty_ratio=1.0)
-    request = CompactionRequest(paths=(str(tmp_path),), out=None, policy=policy, progress=False, eligible_only=True)
-    compact(request, InProcess(), lambda text: None)
-    left = read_partition(partition)
+    write_log(tmp_path, "N[a]@1000 | N[a]@1000 | N[b]@8900 | N[b]@8900")
+    policy = replace(DELETING, retention_ms=retention_ms, min_cleanable_dirty_ratio=1.0)
+    compact_here(tmp_path, policy=policy, eligible_only=True)
+    left = read_partition(tmp_path / "t-0")
     assert [(segment.base, len(segment.batches)) for segment in left] == [(base, 1) for base in bases]
 
 
@@ -200,9 +174,7 @@ def test_a_partition_that_is_only_copied_appears_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
-    history = History()
-    history.append("N[a] | N[b]")
-    partition = history.write_partition(source, "__cluster_metadata-0")
+    partition = write_log(source, "N[a] | N[b]", "__cluster_metadata-0") / "__cluster_metadata-0"
     out.mkdir()
     directory = as_partition(partition)
     assert directory is not None
@@ -217,8 +189,5 @@ def test_a_partition_that_is_only_copied_appears_whole_or_not_at_all(
     assert list(out.iterdir()) == []
     copy_untouched(directory, out)
     assert [child.name for child in out.iterdir()] == [partition.name]
-    names = sorted(child.name for child in partition.iterdir())
-    assert {name: (out / partition.name / name).read_bytes() for name in names} == {
-        name: (partition / name).read_bytes() for name in names
-    }
-    assert (out / partition.name / UNFINISHED).exists()  # until the checkpoints tell of it
+    # The sign stays until the checkpoints tell of it.
+    assert files_of(out / partition.name) == {**files_of(partition), UNFINISHED: b""}

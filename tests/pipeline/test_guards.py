@@ -9,26 +9,16 @@ import pytest
 from headstone.errors import CorruptLog, UsageError
 from headstone.log.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, read_offsets, write_offsets
 from headstone.log.directory import find_partitions
-from headstone.pipeline.compaction import CompactionRequest, CompactionResult, compact
+from headstone.pipeline.compaction import CompactionResult
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
 from headstone.retention.policy import Policy
+from tests.logs import compact_here, files_of, nobody, offsets_of, write_log
 from tests.oracle.files import read_partition
-from tests.oracle.notation import History
-
-
-def write(root: Path, notation: str, name: str = "t-0") -> Path:
-    history = History()
-    history.append(notation)
-    history.write_partition(root, name)
-    return root
 
 
 def run(*roots: Path, told: list[str] | None = None, **settings: object) -> CompactionResult:
-    paths = tuple(map(str, roots))
-    given = {"out": None, "policy": Policy(now_ms=9000), "progress": False, **settings}
-    request = CompactionRequest(paths=paths, **given)  # type: ignore[arg-type]
-    return compact(request, InProcess(), lambda text: None if told is None else told.append(text))
+    return compact_here(*roots, tell=nobody if told is None else told.append, **settings)
 
 
 def as_broker(root: Path, **checkpoints: dict[tuple[str, int], int]) -> Path:
@@ -43,11 +33,11 @@ def as_broker(root: Path, **checkpoints: dict[tuple[str, int], int]) -> Path:
 
 
 def offsets(root: Path, name: str = "t-0") -> list[int]:
-    return [r.offset for s in read_partition(root / name) for b in s.batches for r in b.records]
+    return offsets_of(root / name)
 
 
 def test_keyless_records_in_a_brokers_directory_stop_the_run(tmp_path: Path) -> None:
-    as_broker(write(tmp_path, "U N[a] N[a] |"))
+    as_broker(write_log(tmp_path, "U N[a] N[a] |"))
     with pytest.raises(UsageError, match="--drop-keyless"):
         run(tmp_path, topics=("t",))
     assert offsets(tmp_path) == [0, 1, 2]
@@ -56,26 +46,18 @@ def test_keyless_records_in_a_brokers_directory_stop_the_run(tmp_path: Path) -> 
 
 
 def test_the_metadata_log_is_never_compacted_but_copied(tmp_path: Path) -> None:
-    source = write(tmp_path / "in", "N[a] N[a] |")
-    write(source, "N[m] N[m] |", "__cluster_metadata-0")
+    source = write_log(tmp_path / "in", "N[a] N[a] |")
+    write_log(source, "N[m] N[m] |", "__cluster_metadata-0")
     (source / "__cluster_metadata-0" / "quorum-state").write_text("{}")
     run(source, out=tmp_path / "out")
     assert (offsets(tmp_path / "out"), offsets(tmp_path / "out", "__cluster_metadata-0")) == ([1], [0, 1])
     assert (tmp_path / "out" / "__cluster_metadata-0" / "quorum-state").exists()
 
 
-def test_only_the_topics_named(tmp_path: Path) -> None:
-    write(write(tmp_path, "N[a] N[a] |"), "N[b] N[b] |", "u-0")
-    run(tmp_path, topics=("u",))
-    assert (offsets(tmp_path), offsets(tmp_path, "u-0")) == ([0, 1], [1])
-    with pytest.raises(UsageError, match="no partition of topic x"):
-        run(tmp_path, topics=("x",))
-
-
 def events_and_tables(root: Path) -> Path:
     """A topic that the cleaner knows, and one that it has never seen."""
     for name in ("events-0", "events-1", "table-0", "table-1"):
-        write(root, "N[a] N[a] | N[b]", name)
+        write_log(root, "N[a] N[a] | N[b]", name)
     return as_broker(root, cleaner_offset={("table", 1): 0})
 
 
@@ -123,8 +105,7 @@ def test_what_is_left_is_copied_to_a_new_log_directory_with_its_offsets(tmp_path
         "events-0", "events-1", "table-0", "table-1",
     ]  # fmt: skip
     for name in ("events-0", "events-1"):
-        copied = {path.name: path.read_bytes() for path in (tmp_path / "out" / name).iterdir()}
-        assert copied == {path.name: path.read_bytes() for path in (source / name).iterdir() if path.is_file()}
+        assert files_of(tmp_path / "out" / name) == files_of(source / name)
     assert read_offsets(tmp_path / "out" / LOG_START) == {("events", 1): 1}
     assert read_offsets(tmp_path / "out" / HIGH_WATERMARK) == read_offsets(source / HIGH_WATERMARK)
     ends = {("events", 0): 2, ("table", 0): 3, ("table", 1): 3}
@@ -136,9 +117,9 @@ def test_a_partition_with_a_copy_on_its_way_to_another_disk_is_left(
     settings: dict[str, object], tmp_path: Path
 ) -> None:
     for name in ("t-0", "t-1"):
-        write(tmp_path / "1", "N[a] N[a] | N[b]", name)
+        write_log(tmp_path / "1", "N[a] N[a] | N[b]", name)
     copy = "t-1." + "0" * 32 + "-future"
-    write(tmp_path / "2", "N[a]", copy)
+    write_log(tmp_path / "2", "N[a]", copy)
     told: list[str] = []
     run(tmp_path / "1", tmp_path / "2", told=told, **settings)
     assert (offsets(tmp_path / "1", "t-0"), offsets(tmp_path / "1", "t-1")) == ([1, 2], [0, 1, 2])
@@ -153,14 +134,14 @@ def transactional(root: Path) -> list[int]:
 
 
 def test_data_of_a_transaction_in_which_a_peer_stopped_stays_transactional(tmp_path: Path) -> None:
-    mine = write(tmp_path / "1", "P2[y] C2 P1[a] P1[b] P1[c] C1 N[z] |")
-    behind = write(tmp_path / "2", "P2[y] C2 P1[a] P1[b]")
+    mine = write_log(tmp_path / "1", "P2[y] C2 P1[a] P1[b] P1[c] C1 N[z] |")
+    behind = write_log(tmp_path / "2", "P2[y] C2 P1[a] P1[b]")
     run(mine, peers=(behind,))
     assert transactional(mine) == [2, 3, 4]
 
 
 def test_without_peers_nothing_becomes_plain(tmp_path: Path) -> None:
-    mine = write(tmp_path, "P1[a] C1 N[z] |")
+    mine = write_log(tmp_path, "P1[a] C1 N[z] |")
     run(mine)
     assert transactional(mine) == [0]
 
@@ -177,8 +158,8 @@ def clean_stop(source: Path, *, clean: bool) -> Path:
 def test_a_new_log_directory_is_clean_only_if_all_its_sources_were(
     first: bool, second: bool, at_once: bool, tmp_path: Path
 ) -> None:
-    one = clean_stop(write(tmp_path / "1", "N[a] N[a] | N[b]", "t-0"), clean=first)
-    two = clean_stop(write(tmp_path / "2", "N[a] N[a] | N[b]", "t-1"), clean=second)
+    one = clean_stop(write_log(tmp_path / "1", "N[a] N[a] | N[b]", "t-0"), clean=first)
+    two = clean_stop(write_log(tmp_path / "2", "N[a] N[a] | N[b]", "t-1"), clean=second)
     for sources in [(one, two)] if at_once else [(one,), (two,)]:
         run(*sources, out=tmp_path / "out")
     assert (tmp_path / "out" / "meta.properties").exists()
@@ -186,7 +167,7 @@ def test_a_new_log_directory_is_clean_only_if_all_its_sources_were(
 
 
 def test_a_tear_inside_the_log_tells_what_recovery_would_cost(tmp_path: Path) -> None:
-    write(tmp_path, "N[a] N[b] | N[c] N[d] | N[e] | N[f]")
+    write_log(tmp_path, "N[a] N[b] | N[c] N[d] | N[e] | N[f]")
     victim = tmp_path / "t-0" / f"{2:020d}.log"
     victim.write_bytes(victim.read_bytes()[:-1])
     with pytest.raises(CorruptLog) as raised:
@@ -199,7 +180,7 @@ def test_a_tear_inside_the_log_tells_what_recovery_would_cost(tmp_path: Path) ->
 
 
 def test_a_tear_at_the_end_of_the_log_is_what_recovery_is_for(tmp_path: Path) -> None:
-    write(tmp_path, "N[a] N[b] | N[c] N[d]")
+    write_log(tmp_path, "N[a] N[b] | N[c] N[d]")
     victim = tmp_path / "t-0" / f"{2:020d}.log"
     size = victim.stat().st_size // 2
     victim.write_bytes(victim.read_bytes()[:-1])
@@ -225,7 +206,7 @@ def test_a_tear_at_the_end_of_the_log_is_what_recovery_is_for(tmp_path: Path) ->
 def test_offsets_missing_between_segments_where_nothing_was_cleaned_are_told(
     log: str, checkpoint: int | None, told: str | None, tmp_path: Path
 ) -> None:
-    write(tmp_path, log)
+    write_log(tmp_path, log)
     if checkpoint is not None:
         write_offsets(tmp_path / "cleaner-offset-checkpoint", {("t", 0): checkpoint})
     facts = inspect(find_partitions([tmp_path]), Policy(now_ms=0), InProcess(), None)[0].as_json()["notes"]
@@ -253,7 +234,7 @@ WRITTEN_MS = 1_700_000_000_000
     ],
 )
 def test_a_clock_in_another_unit_is_refused(now_ms: int, refused: str | None, tmp_path: Path) -> None:
-    write(tmp_path, f"N[a]@{WRITTEN_MS} N[a]@{WRITTEN_MS - 5} | N[z]@{WRITTEN_MS - 9}")
+    write_log(tmp_path, f"N[a]@{WRITTEN_MS} N[a]@{WRITTEN_MS - 5} | N[z]@{WRITTEN_MS - 9}")
     policy = Policy(now_ms=now_ms)
     if refused is None:
         run(tmp_path, policy=policy, clock_given=True)
@@ -266,5 +247,5 @@ def test_a_clock_in_another_unit_is_refused(now_ms: int, refused: str | None, tm
 
 
 def test_records_without_timestamps_say_nothing_about_a_clock(tmp_path: Path) -> None:
-    run(write(tmp_path, "N[a]@-1 N[a]@-1 | N[z]@-1"), clock_given=True)
+    run(write_log(tmp_path, "N[a]@-1 N[a]@-1 | N[z]@-1"), clock_given=True)
     assert offsets(tmp_path) == [1, 2]

@@ -55,7 +55,8 @@ class Counted:
         return len(blobs)
 
 
-def test_the_number_of_buckets_grows_with_the_records() -> None:
+def test_the_number_of_buckets_grows_with_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Spark: a bucket's entries are what a thread has in memory."""
+    monkeypatch.setattr(splitting, "BUCKET_BYTES", 100 * splitting.ENTRY_BYTES)
     many = 10 * splitting.BUCKET_BYTES // splitting.ENTRY_BYTES
     assert list(InProcess(2).split([Counted(1), Counted(many)])) == [(0, inprocess.BUCKETS), (1, 10)]

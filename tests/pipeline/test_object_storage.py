@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from headstone.log.directory import UNFINISHED, find_partitions
 from headstone.pipeline import new_objects
 from headstone.pipeline.auditing import audit, replicas_of
 from headstone.pipeline.commit import WORK_PREFIX
-from headstone.pipeline.compaction import CompactionRequest, CompactionResult, compact
+from headstone.pipeline.compaction import CompactionResult
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.inspection import inspect
 from headstone.pipeline.output_record import OUTPUT_RECORD
@@ -26,16 +27,10 @@ from headstone.storage import ranges
 from headstone.storage.access import Access
 from headstone.storage.places import ObjectPlace, Place, object_place
 from headstone.storage.stores import Store, store_of
-from testbed.s3 import BUCKET, s3
-from tests.oracle.notation import History
+from testbed.s3 import BUCKET
+from tests.logs import compact_here, files_of, flip_a_byte, write_log
 
 POLICY = kafka_rules(Policy(now_ms=1_800_000_000_000))
-
-
-@pytest.fixture(scope="module")
-def access() -> Iterator[Access]:
-    with s3() as settings:
-        yield Access.of(settings)
 
 
 @pytest.fixture
@@ -63,18 +58,13 @@ def put(root: Path, target: ObjectPlace) -> ObjectPlace:
 
 def contents(place: Place) -> dict[str, bytes]:
     if isinstance(place, Path):
-        return {str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+        return files_of(place)
     store = store_of(place.bucket, place.access)
     return {e.path.removeprefix(place.key + "/"): store.read(e.path, 0, e.size) for e in store.entries(place.key)}
 
 
-def run(
-    source: Place, out: Place, access: Access, *, path: str = "auto", clean: bool = False, policy: Policy = POLICY
-) -> CompactionResult:
-    request = CompactionRequest(
-        paths=(str(source),), out=out, access=access, policy=policy, progress=False, path=path, clean=clean
-    )
-    return compact(request, InProcess(2), lambda text: None)
+def run(source: Place, out: Place | None, access: Access, **settings: Any) -> CompactionResult:
+    return compact_here(source, engine=InProcess(2), **{"out": out, "access": access, "policy": POLICY, **settings})
 
 
 @pytest.mark.parametrize("path", ["whole", "shuffle"])
@@ -105,9 +95,7 @@ def test_from_and_to_object_storage_the_bytes_are_those_of_a_disk(
 def test_what_has_expired_does_not_come_into_object_storage_either(
     terms: str, prefix: ObjectPlace, access: Access, tmp_path: Path
 ) -> None:
-    history = History()
-    history.append(terms)
-    history.write_partition(tmp_path / "in", "t-0")
+    write_log(tmp_path / "in", terms)
     policy = Policy(now_ms=9_000, cleanup_delete=True, retention_ms=1_000, segment_bytes=1)
     run(tmp_path / "in", tmp_path / "out", access, policy=policy)
     expected = contents(tmp_path / "out")
@@ -271,10 +259,9 @@ def test_a_bad_object_is_told_by_its_name_and_the_others_are_compacted(
     logs: Path, prefix: ObjectPlace, access: Access
 ) -> None:
     source, out = put(logs, prefix / "in"), prefix / "out"
-    victim = sorted((logs / "t-1").glob("*.log"))[0]
-    content = bytearray(victim.read_bytes())
-    content[100] ^= 1
-    store_of(source.bucket, access).put((source / "t-1" / victim.name).key, bytes(content))
+    victim, content = flip_a_byte(logs / "t-1")
+    store_of(source.bucket, access).put((source / "t-1" / victim.name).key, victim.read_bytes())
+    victim.write_bytes(content)
     result = run(source, out, access)
     assert [report.partition for report in result.partitions] == ["t-0"]
     (failed,) = result.failed
@@ -288,11 +275,7 @@ def test_a_bad_object_is_told_by_its_name_and_the_others_are_compacted(
 def test_in_place_needs_a_disk(logs: Path, prefix: ObjectPlace, access: Access) -> None:
     source = put(logs, prefix / "in")
     with pytest.raises(UsageError, match="needs a local directory"):
-        compact(
-            CompactionRequest(paths=(str(source),), out=None, access=access, policy=POLICY, progress=False),
-            InProcess(),
-            lambda text: None,
-        )
+        run(source, None, access)
 
 
 def test_inspection_and_audit_say_the_same_as_on_a_disk(logs: Path, prefix: ObjectPlace, access: Access) -> None:

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from headstone.errors import CorruptLog, UsageError
 from headstone.log import checkpoints, failpoint
 from headstone.log.directory import UNFINISHED, as_partition
 from headstone.pipeline import compaction
-from headstone.pipeline.compaction import CompactionRequest, CompactionResult, compact
-from headstone.pipeline.inprocess import InProcess
+from headstone.pipeline.compaction import CompactionResult
 from headstone.pipeline.output_record import OUTPUT_RECORD
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.samples import SampleSettings
@@ -26,8 +24,8 @@ from headstone.storage.access import FROM_ENVIRONMENT, Access
 from headstone.storage.places import ObjectPlace, Place, children, object_place, place
 from headstone.storage.stores import store_of
 from headstone.storage.uploads import write_whole
-from testbed.s3 import BUCKET, s3
-from tests.oracle.notation import History
+from testbed.s3 import BUCKET
+from tests.logs import compact_here, flip_a_byte, write_log
 
 POLICY = kafka_rules(Policy(now_ms=1_800_000_000_000))
 NAMES = ["t-0", "t-1", "t-2"]
@@ -42,10 +40,7 @@ def logs(tmp_path: Path) -> Path:
     root = write_sample(tmp_path / "logs", settings)[0]
     (root / checkpoints.META_PROPERTIES).write_text("version=1\nnode.id=1\n")
     (root / checkpoints.CLEAN_SHUTDOWN).write_text("{}")
-    history = History()
-    history.append("N[a] | N[b]")
-    history.write_partition(root, LEFT)
-    return root
+    return write_log(root, "N[a] | N[b]", LEFT)
 
 
 @pytest.fixture(autouse=True)
@@ -53,13 +48,8 @@ def each_partition_is_a_wave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "WAVE_PARTITIONS", 1)
 
 
-def request(logs: Path, out: Place, **changes: Any) -> CompactionRequest:
-    settings: dict[str, Any] = {"policy": POLICY, "progress": False, "all_topics": True, **changes}
-    return CompactionRequest(paths=(str(logs),), out=out, **settings)
-
-
-def run(logs: Path, out: Place, **changes: Any) -> CompactionResult:
-    return compact(request(logs, out, **changes), InProcess(), lambda text: None)
+def run(logs: Path, out: Place | None, **changes: Any) -> CompactionResult:
+    return compact_here(logs, **{"out": out, "policy": POLICY, "all_topics": True, **changes})
 
 
 def tree(root: Place, prefix: str = "") -> dict[str, bytes]:
@@ -71,13 +61,6 @@ def tree(root: Place, prefix: str = "") -> dict[str, bytes]:
     return files
 
 
-def spoil(partition: Path) -> tuple[Path, bytes]:
-    victim = sorted(partition.glob("*.log"))[0]
-    content = victim.read_bytes()
-    victim.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
-    return victim, content
-
-
 def reported(result: CompactionResult) -> tuple[list[str], list[str], list[str]]:
     return [r.partition for r in result.partitions], [f.partition for f in result.failed], result.done_before
 
@@ -85,7 +68,7 @@ def reported(result: CompactionResult) -> tuple[list[str], list[str], list[str]]
 @pytest.fixture
 def half_done(logs: Path, tmp_path: Path) -> Path:
     """An output that lacks t-1, whose log is as it should be again."""
-    victim, content = spoil(logs / "t-1")
+    victim, content = flip_a_byte(logs / "t-1")
     assert reported(run(logs, tmp_path / "out")) == (["t-0", "t-2"], ["t-1"], [])
     victim.write_bytes(content)
     return tmp_path / "out"
@@ -104,14 +87,14 @@ def test_after_a_bad_partition_the_same_command_goes_on(logs: Path, half_done: P
 
 
 def test_as_long_as_it_is_bad_it_is_told_and_nothing_else_is_done(logs: Path, tmp_path: Path) -> None:
-    spoil(logs / "t-1")
+    flip_a_byte(logs / "t-1")
     run(logs, tmp_path / "out")
     assert reported(run(logs, tmp_path / "out")) == ([], ["t-1"], ["t-0", "t-2"])
 
 
 def test_where_nothing_could_be_done_nothing_is_left(logs: Path, tmp_path: Path) -> None:
     for name in NAMES:
-        spoil(logs / name)
+        flip_a_byte(logs / name)
     with pytest.raises(CorruptLog):
         run(logs, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -125,11 +108,7 @@ def test_an_input_that_has_changed_since_is_compacted_again(logs: Path, half_don
     shutil.copytree(newer / "t-2", logs / "t-2")
     shutil.copy(newer / checkpoints.HIGH_WATERMARK, logs)
     run(logs, tmp_path / "whole")
-    assert reported(run(logs, half_done)) == (
-        ["t-0", "t-1", "t-2"],
-        [],
-        [],
-    )  # of all of them the high watermark is another
+    assert reported(run(logs, half_done)) == (NAMES, [], [])  # of all of them the high watermark is another
     assert tree(half_done) == tree(tmp_path / "whole")
 
 
@@ -222,11 +201,8 @@ def test_a_segment_that_grew_while_it_was_to_be_replaced_is_left_as_it_is(
     """Whoever appends to it does without the lock; what came would be lost."""
     grown = min((logs / "t-1").glob("*.log"))
     appending(monkeypatch, grown)
-    settings = CompactionRequest(paths=(str(logs),), out=None, policy=POLICY, progress=False, all_topics=True)
-    result = compact(settings, InProcess(), lambda text: None)
-    assert [(failure.partition, "changed while it was read" in str(failure.error)) for failure in result.failed] == [
-        ("t-1", True)
-    ]
+    (failure,) = run(logs, None).failed
+    assert (failure.partition, "changed while it was read" in str(failure.error)) == ("t-1", True)
     assert grown.read_bytes().endswith(b"half a batch")
 
 
@@ -264,19 +240,13 @@ def test_killed_before_any_step_the_same_command_gives_what_an_undisturbed_one_g
     assert done == {0, 1, 2, 3, 4}
 
 
-@pytest.fixture(scope="module")
-def access() -> Iterator[Access]:
-    with s3() as settings:
-        yield Access.of(settings)
-
-
 def test_in_an_object_store_too(logs: Path, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def there(out: ObjectPlace) -> dict[str, bytes]:
         return tree(place(out))
 
     whole, out = (object_place(f"s3://{BUCKET}/{tmp_path.name}/{name}", access) for name in ("whole", "out"))
     run(logs, whole, access=access)
-    victim, content = spoil(logs / "t-1")
+    victim, content = flip_a_byte(logs / "t-1")
     assert reported(run(logs, out, access=access)) == (["t-0", "t-2"], ["t-1"], [])
     assert checkpoints.META_PROPERTIES not in there(out)
     victim.write_bytes(content)

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from headstone.pipeline import outputs
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT, Policy
+from tests.logs import compact_here, write_log
 from tests.oracle.batches import Batch, to_bytes
 from tests.oracle.files import read_partition
-from tests.oracle.notation import History
 from tests.oracle.segments import AbortedTxn, Segment, make_segment
 
 NAME = "t-0"
@@ -26,14 +24,10 @@ BATCH_BYTES_MAX = 110
 
 
 def made(root: Path, *, path: str, in_place: bool) -> list[Segment]:
-    logs = root / "in"
-    history = History()
-    history.append(LOG)
-    history.write_partition(logs, NAME)
+    logs = write_log(root / "in", LOG, NAME)
     out = None if in_place else root / "out"
     policy = Policy(now_ms=9000, producer_id_expiration_ms=NO_LIMIT, plain_below=NO_LIMIT, index_interval_bytes=4096)
-    request = CompactionRequest(paths=(str(logs),), out=out, policy=policy, path=path, progress=False)
-    report = compact(request, InProcess(), lambda text: None).partitions[0]
+    report = compact_here(logs, out=out, policy=policy, path=path).partitions[0]
     segments = read_partition((out or logs) / NAME)
     assert report.segments_after == len(segments)
     assert report.bytes_after == sum(segment.size for segment in segments)

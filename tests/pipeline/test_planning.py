@@ -18,8 +18,8 @@ from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.planning import Candidate, Remembered, as_candidate, survey_directory, survey_peers
 from headstone.retention.policy import Policy
 from headstone.retention.survey import walk_file
+from tests.logs import write_log
 from tests.oracle.files import write_checkpoint
-from tests.oracle.notation import History
 
 POLICY = Policy(now_ms=9000)
 CLEAN = "cleaner-offset-checkpoint"
@@ -28,9 +28,7 @@ HIGH = "replication-offset-checkpoint"
 
 def replica(root: Path, log: str, **checkpoints: int) -> Path:
     """A log directory with one partition; `clean` and `high` are its checkpoints."""
-    history = History()
-    history.append(log)
-    history.write_partition(root, "t-0")
+    write_log(root, log)
     for name, offset in checkpoints.items():
         (root / {"clean": CLEAN, "high": HIGH}[name]).write_text(write_checkpoint({("t", 0): offset}))
     return root

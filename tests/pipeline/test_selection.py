@@ -14,12 +14,11 @@ from headstone.errors import UsageError
 from headstone.log.checkpoints import write_offsets, write_topic_id
 from headstone.log.cluster_metadata import read_cluster_metadata
 from headstone.log.directory import as_partition
-from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.compaction import CompactionResult, compact
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.settings import FIELDS
-from tests.cli.test_in_use import HOLD, owner
+from tests.logs import HOLD, compact_here, nobody, offsets_of, owner, write_log
 from tests.oracle.files import read_partition
-from tests.oracle.notation import History
 
 CAPTURED = Path(__file__).resolve().parent.parent / "captured" / "metadata-4.3.1" / "__cluster_metadata-0"
 LOG = "N[a] T[a] | N[b] | N[z]"
@@ -34,10 +33,8 @@ def brokers_directory(root: Path) -> Path:
     assert directory is not None
     topic_ids = read_cluster_metadata(directory).topic_ids
     for topic in TOPICS:
-        history = History()
-        history.append(LOG)
-        path = history.write_partition(root, f"{topic}-0")
-        write_topic_id(path / "partition.metadata", topic_ids.get(topic, "AAAAAAAAAAAAAAAAAAAAAA"))
+        write_log(root, LOG, f"{topic}-0")
+        write_topic_id(root / f"{topic}-0" / "partition.metadata", topic_ids.get(topic, "AAAAAAAAAAAAAAAAAAAAAA"))
     write_offsets(root / "replication-offset-checkpoint", {(topic, 0): 4 for topic in TOPICS})
     (root / "meta.properties").write_text("version=1\nnode.id=1\n")
     (root / ".kafka_cleanshutdown").write_text("{}")
@@ -54,9 +51,13 @@ def run(*arguments: str | Path) -> tuple[dict[str, list[int]], list[str]]:
     given = parser().parse_args(["compact", *map(str, arguments), "--in-place", "--now-ms", "5000"])
     told: list[str] = []
     compact(request(given, Output()), InProcess(), told.append)
-    logs = {topic: read_partition(Path(arguments[0]) / f"{topic}-0") for topic in TOPICS}
-    left = {topic: [r.offset for s in log for b in s.batches for r in b.records] for topic, log in logs.items()}
+    left = {topic: offsets_of(Path(arguments[0]) / f"{topic}-0") for topic in TOPICS}
     return left, [line for line in told if "left as it is" in line and "__cluster_metadata" not in line]
+
+
+def run_out(root: Path, out: Path) -> CompactionResult:
+    given = parser().parse_args(["compact", str(root), "--out", str(out), "--now-ms", "5000"])
+    return compact(request(given, Output()), InProcess(), nobody)
 
 
 WHOLE, COMPACTED = [0, 1, 2, 3], [1, 2, 3]
@@ -104,8 +105,7 @@ def test_the_folder_of_a_topic_that_was_created_anew_is_left(tmp_path: Path) -> 
 def test_a_partition_of_nobody_knows_which_topic_keeps_no_other_out(tmp_path: Path) -> None:
     root = with_metadata(brokers_directory(tmp_path / "logs"))
     (root / "both-0" / "partition.metadata").write_text("version: 0")
-    given = parser().parse_args(["compact", str(root), "--out", str(tmp_path / "out"), "--now-ms", "5000"])
-    result = compact(request(given, Output()), InProcess(), lambda text: None)
+    result = run_out(root, tmp_path / "out")
     assert [report.partition for report in result.partitions] == ["table-0"]
     assert [(failed.partition, "no topic_id" in str(failed.error)) for failed in result.failed] == [("both-0", True)]
     assert not (tmp_path / "out" / "both-0").exists()
@@ -118,9 +118,8 @@ def test_a_metadata_log_that_is_being_written_tells_what_is_whole(tmp_path: Path
     root = with_metadata(brokers_directory(tmp_path / "logs"))
     log = max((root / CAPTURED.name).glob("*.log"))
     log.write_bytes(log.read_bytes() + log.read_bytes()[:30])
-    given = parser().parse_args(["compact", str(root), "--out", str(tmp_path / "out"), "--now-ms", "5000"])
     with owner(HOLD, root / ".lock"):
-        result = compact(request(given, Output()), InProcess(), lambda text: None)
+        result = run_out(root, tmp_path / "out")
     assert ([report.partition for report in result.partitions], result.failed) == (["both-0", "table-0"], [])
 
 
@@ -163,6 +162,5 @@ def test_a_call_that_asks_for_no_settings_gets_none(tmp_path: Path) -> None:
     root = with_metadata(brokers_directory(tmp_path))
     given = request(parser().parse_args(["compact", str(root), "--in-place", "--now-ms", "5000"]), Output())
     assert given.settings_from_cluster == FIELDS
-    alone = CompactionRequest(paths=given.paths, out=None, policy=given.policy, progress=False)
-    compact(alone, InProcess(), lambda text: None)
+    compact_here(root, policy=given.policy)
     assert horizons(root / "table-0") == [5000 + given.policy.delete_retention_ms]

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT, Policy, kafka_rules
+from tests.logs import compact_here
 from tests.oracle.files import SnapshotEntry, read_partition, read_snapshot, segment_path, write_snapshot
 from tests.oracle.notation import History
 from tests.oracle.producers import ProducerTable
@@ -41,8 +40,7 @@ def compacted(root: Path, out: Path | None, policy: Policy, passes: int = 3) -> 
     """Markers take three passes. Returns the log directory that is left."""
     for number in range(passes):
         place = None if out is None else out / str(number)
-        request = CompactionRequest(paths=(str(root),), out=place, policy=policy, dirty_from=0, progress=False)
-        compact(request, InProcess(), lambda text: None)
+        compact_here(root, out=place, policy=policy, dirty_from=0)
         root = place or root
     return root
 

@@ -16,12 +16,13 @@ from headstone.errors import CorruptLog
 from headstone.log import checkpoints
 from headstone.log.checkpoints import CLEANER, HIGH_WATERMARK, read_offsets
 from headstone.pipeline import commit, compaction, splitting
-from headstone.pipeline.compaction import CompactionRequest, compact
+from headstone.pipeline.compaction import CompactionResult
 from headstone.pipeline.inprocess import NEAR_THREADS, InProcess
 from headstone.pipeline.progress import Board, Meter
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
+from tests.logs import compact_here, files_of, flip_a_byte
 
 POLICY = kafka_rules(Policy(now_ms=1_800_000_000_000))
 PARTITIONS = 5
@@ -36,20 +37,8 @@ def logs(tmp_path: Path) -> Path:
     return write_sample(tmp_path / "logs", settings)[0]
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
-def request(logs: Path, out: Path | None = None, **changes: Any) -> CompactionRequest:
-    return CompactionRequest(paths=(str(logs),), out=out, policy=POLICY, progress=False, **changes)
-
-
-def spoil(partition: Path, segment: int) -> Path:
-    victim = sorted(partition.glob("*.log"))[segment]
-    content = bytearray(victim.read_bytes())
-    content[100] ^= 1
-    victim.write_bytes(content)
-    return victim
+def run(logs: Path, out: Path | None = None, **settings: Any) -> CompactionResult:
+    return compact_here(logs, out=out, policy=POLICY, **settings)
 
 
 @pytest.fixture(
@@ -80,7 +69,7 @@ def test_a_partition_is_split_where_it_would_hold_up_the_engines_other_tasks(
     """Each is a fifth of the log: that is more than its share where eight tasks run at a time."""
     monkeypatch.setattr(splitting, "SPLIT_BYTES_MIN", 0)
     engine = Counting(threads)
-    compact(request(logs, tmp_path / "out"), engine, lambda text: None)
+    run(logs, tmp_path / "out", engine=engine)
     assert engine.split_works == split
 
 
@@ -93,7 +82,7 @@ def test_a_wave_takes_as_much_as_the_engine_has_room_for(
     waves: list[int] = []
     run_wave = compaction._run_wave
     monkeypatch.setattr(compaction, "_run_wave", lambda wave, *rest: waves.append(len(wave)) or run_wave(wave, *rest))
-    compact(request(logs, tmp_path / "out"), InProcess(threads), lambda text: None)
+    run(logs, tmp_path / "out", engine=InProcess(threads))
     assert (waves[0], sum(waves)) == (together, PARTITIONS)
 
 
@@ -103,10 +92,10 @@ def test_waves_change_nothing_but_the_moment(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(logs, copy)
-    made = compact(request(logs, None if in_place else tmp_path / "out"), InProcess(64), lambda text: None)
+    made = run(logs, None if in_place else tmp_path / "out", engine=InProcess(64))
     monkeypatch.undo()
-    expected = compact(request(copy, None if in_place else tmp_path / "expected"), InProcess(), lambda text: None)
-    assert files(logs if in_place else tmp_path / "out") == files(copy if in_place else tmp_path / "expected")
+    expected = run(copy, None if in_place else tmp_path / "expected")
+    assert files_of(logs if in_place else tmp_path / "out") == files_of(copy if in_place else tmp_path / "expected")
     assert [report.partition for report in made.partitions] == NAMES
     assert [report.dirty_end for report in made.partitions] == [report.dirty_end for report in expected.partitions]
 
@@ -116,16 +105,16 @@ def test_waves_change_nothing_but_the_moment(
 def test_a_bad_partition_stays_as_it_was_and_the_others_are_compacted(
     replicated: bool, path: str, sizes: dict[str, int], logs: Path
 ) -> None:
-    victim = spoil(logs / "t-1", 1)
+    victim, _ = flip_a_byte(logs / "t-1", 1)
     highs = dict(read_offsets(logs / HIGH_WATERMARK))
     checkpoints.write_offsets(logs / HIGH_WATERMARK, {**highs, ("t", 1): highs["t", 1] if replicated else 1})
-    before = files(logs / "t-1")
-    result = compact(request(logs, path=path), InProcess(), lambda text: None)
+    before = files_of(logs / "t-1")
+    result = run(logs, path=path)
     assert [(one.partition, type(one.error), victim.name in str(one.error)) for one in result.failed] == [
         ("t-1", CorruptLog, True)
     ]
     assert [report.partition for report in result.partitions] == ["t-0", "t-2", "t-3", "t-4"]
-    assert files(logs / "t-1") == before
+    assert files_of(logs / "t-1") == before
     assert sorted(read_offsets(logs / CLEANER)) == [("t", 0), ("t", 2), ("t", 3), ("t", 4)]
     assert all(report.records_after < report.records_before for report in result.partitions)
 
@@ -133,7 +122,7 @@ def test_a_bad_partition_stays_as_it_was_and_the_others_are_compacted(
 def test_a_bad_header_is_found_by_the_survey_and_stops_only_its_partition(logs: Path) -> None:
     victim = sorted((logs / "t-3").glob("*.log"))[1]
     victim.write_bytes(b"\xff" * 200)
-    result = compact(request(logs), InProcess(), lambda text: None)
+    result = run(logs)
     assert [one.partition for one in result.failed] == ["t-3"]
     assert [report.partition for report in result.partitions] == ["t-0", "t-1", "t-2", "t-4"]
 
@@ -141,17 +130,17 @@ def test_a_bad_header_is_found_by_the_survey_and_stops_only_its_partition(logs: 
 def test_an_output_that_lacks_a_partition_is_no_brokers_directory(logs: Path, tmp_path: Path) -> None:
     (logs / checkpoints.META_PROPERTIES).write_text("broker.id=1\n")
     (logs / checkpoints.CLEAN_SHUTDOWN).write_text("{}")
-    spoil(logs / "t-0", 0)
-    result = compact(request(logs, tmp_path / "out", topics=("t",)), InProcess(), lambda text: None)
+    flip_a_byte(logs / "t-0")
+    result = run(logs, tmp_path / "out", topics=("t",))
     assert [one.partition for one in result.failed] == ["t-0"]
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names & {"t-0", checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN} == set()
 
 
 def test_nothing_but_bad_partitions_is_the_first_ones_error(logs: Path) -> None:
-    victims = [spoil(logs / name, 0) for name in NAMES]
+    victims = [flip_a_byte(logs / name)[0] for name in NAMES]
     with pytest.raises(CorruptLog) as raised:
-        compact(request(logs), InProcess(), lambda text: None)
+        run(logs)
     assert raised.value.file == str(victims[0])
 
 
@@ -176,14 +165,14 @@ def test_a_full_disk_ends_the_run_and_what_was_done_stays_done(
     shutil.copytree(logs, copy)
     told: list[str] = []
     with pytest.raises(OSError, match="No space left"):
-        compact(request(logs), FullDisk(), told.append)
+        run(logs, engine=FullDisk(), tell=told.append)
     assert "done: 2 of 5 partitions; the others are as they were" in told
     assert sorted(read_offsets(logs / CLEANER)) == [("t", 0), ("t", 1)]
     for name in ("t-2", "t-3", "t-4"):
-        assert files(logs / name) == files(copy / name)
-    compact(request(logs), InProcess(), lambda text: None)
-    compact(request(copy), InProcess(), lambda text: None)
-    assert files(logs) == files(copy)
+        assert files_of(logs / name) == files_of(copy / name)
+    run(logs)
+    run(copy)
+    assert files_of(logs) == files_of(copy)
 
 
 def test_checkpoint_files_are_parsed_and_written_once_a_wave(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,14 +184,14 @@ def test_checkpoint_files_are_parsed_and_written_once_a_wave(logs: Path, monkeyp
     )
     monkeypatch.setattr(checkpoints, "_rows", lambda path: (parsed.append(path), rows(path))[1])
     monkeypatch.setattr(compaction, "WAVE_PARTITIONS", 3)
-    compact(request(logs), InProcess(), lambda text: None)
+    run(logs)
     assert written == [CLEANER, CLEANER]
     assert max(Counter(parsed).values()) <= NEAR_THREADS  # threads that begin together may each parse it
 
 
 def test_ctrl_c_right_after_a_work_directory_was_made_leaves_none(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of a wave's it is."""
-    mkdir, before = Path.mkdir, files(logs)
+    mkdir, before = Path.mkdir, files_of(logs)
     for last in range(1, len(NAMES) + 1):
         made = []
 
@@ -215,9 +204,9 @@ def test_ctrl_c_right_after_a_work_directory_was_made_leaves_none(logs: Path, mo
         with monkeypatch.context() as patched:
             patched.setattr(Path, "mkdir", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                compact(request(logs), InProcess(), print)
+                run(logs)
         assert made[-1].name.startswith(commit.WORK_PREFIX)
-        assert files(logs) == before
+        assert files_of(logs) == before
         assert not list(logs.rglob(commit.WORK_PREFIX + "*"))
 
 

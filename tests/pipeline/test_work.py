@@ -17,17 +17,15 @@ from headstone.pipeline.work import PartitionWork, mark_all, write_group
 from headstone.retention.keys import HashKey
 from headstone.retention.passes import PieceReader, PieceRewriter
 from headstone.retention.policy import NO_LIMIT, Policy
+from tests.logs import write_log
 from tests.oracle.batches import changed, parse_log, to_bytes
-from tests.oracle.notation import History
 
 LOG = "N[a,b] P1[c] C1 N[a] N[d]/zstd |"
 """The first batch is rebuilt, the second copied without its transactional bit, the others are copied."""
 
 
 def planned(root: Path) -> PartitionWork:
-    history = History()
-    history.append(LOG)
-    directory = as_partition(history.write_partition(root, "t-0"))
+    directory = as_partition(write_log(root, LOG) / "t-0")
     assert directory is not None
     policy = Policy(now_ms=9000, plain_below=NO_LIMIT)
     found = as_candidate(directory, survey_directory(directory), policy, dirty_from=None, peers=())

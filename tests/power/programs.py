@@ -23,11 +23,10 @@ from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Change, KeptAlarm
 from headstone.lake.transfer.offset_map import OffsetMap
 from headstone.lake.transfer.offset_runs import packed_runs
-from headstone.retention.policy import kafka_rules
-from tests.log.swaps import BROKER, COMMON, KAFKA, NOW_MS, PLAIN, SMALL, TRANSACTIONS, Scenario, run_compaction
+from tests.log.swaps import BROKER, KAFKA, NOW_MS, PLAIN, SCENARIOS, SMALL, TRANSACTIONS, Scenario, run_compaction
+from tests.logs import compact_here
 from tests.oracle.notation import History
 
-VANISHING = "N[a] | N[b] | U P1[b] A1 | U U | N[z] | N[a,b]"
 PLAIN_LOG = "N[a,b] | N[a] | N[c]/gzip N[b] | N[a]"
 CHECKPOINTS = (
     ("log-start-offset-checkpoint", "0\n1\nu 0 5\n"),
@@ -42,14 +41,10 @@ IN_PLACE = {
         log=TRANSACTIONS, policy=replace(KAFKA, cleanup_delete=True, retention_ms=NOW_MS - 1_012), more=(("u-0", SMALL),),
         files=(*BROKER, *CHECKPOINTS),
     ),
-    "everything expires": Scenario(
-        log=SMALL, policy=replace(PLAIN, cleanup_delete=True, retention_ms=1), files=BROKER
-    ),
-    "one output": Scenario(log=TRANSACTIONS, policy=kafka_rules(replace(COMMON, segment_bytes=1 << 30))),
-    "more segments than before": Scenario(
-        log=SMALL, policy=replace(KAFKA, segment_bytes=1 << 30), segment_bytes_max=100
-    ),
-    "bounded": Scenario(log=VANISHING, policy=replace(PLAIN, index_keys_max=2)),
+    "everything expires": SCENARIOS["everything expires"],
+    "one output": Scenario(log=TRANSACTIONS, policy=replace(KAFKA, segment_bytes=1 << 30)),
+    "more segments than before": SCENARIOS["more segments than before"],
+    "bounded": SCENARIOS["trailing batches vanish"],
 }  # fmt: skip
 OUT = {
     "two topics": Scenario(
@@ -95,9 +90,6 @@ def write_given(name: str, given: Path) -> None:
 
 def compact_out(name: str, root: Path) -> Iterator[str]:
     """Of logs that grow while they are copied."""
-    from headstone.pipeline.compaction import CompactionRequest, compact
-    from headstone.pipeline.inprocess import InProcess
-
     copied = shutil.copy2
 
     def grown(source: Path, target: Path) -> None:
@@ -108,13 +100,10 @@ def compact_out(name: str, root: Path) -> Iterator[str]:
                 file.write(b"half a batch")
                 os.fsync(file.fileno())
 
-    request = CompactionRequest(
-        drop_keyless=True, topics=(OUT_TOPIC,), paths=(str(root.parent / GIVEN / "logs"),), out=root / "made" / "out",
-        policy=OUT[name].policy, progress=False,
-    )  # fmt: skip
+    logs, out, policy = root.parent / GIVEN / "logs", root / "made" / "out", OUT[name].policy
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shutil, "copy2", grown)
-        compact(request, InProcess(), lambda text: None)
+        compact_here(logs, out=out, policy=policy, drop_keyless=True, topics=(OUT_TOPIC,))
     yield "compacted"
 
 

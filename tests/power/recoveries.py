@@ -60,7 +60,9 @@ CLEAN_STOP, SIGN = ".kafka_cleanshutdown", "meta.properties"
 class Judge(Protocol):
     program: str
 
-    def prepare(self, root: Path) -> None: ...
+    def prepare(self, root: Path) -> None:
+        """Who does not say otherwise begins with nothing."""
+        return
 
     def judge(self, crash: Crash, root: Path) -> str: ...
 
@@ -272,7 +274,7 @@ def _contents(directory: Path, but: str = "") -> dict[str, bytes | None]:
     }
 
 
-class GuardsJournal:
+class GuardsJournal(Judge):
     """What a method of the journal has returned from is on the disk, and nothing is there in halves."""
 
     program = "journal"
@@ -283,9 +285,6 @@ class GuardsJournal:
         place.mkdir(parents=True)
         for _ in programs.write_journal(place):
             self.steps.append(_dump(place))
-
-    def prepare(self, root: Path) -> None:
-        """It begins with nothing."""
 
     def judge(self, crash: Crash, root: Path) -> str:
         done = len(crash.said)
@@ -310,13 +309,10 @@ def _dump(root: Path) -> str:
         return repr((journal.lease(), journal.changes(), journal.topics(), journal.alarms()))
 
 
-class Objects:
+class Objects(Judge):
     """Each object is there whole or not at all, from when its step was over; and gone from then, too."""
 
     program = "objects"
-
-    def prepare(self, root: Path) -> None:
-        """It begins with nothing."""
 
     def judge(self, crash: Crash, root: Path) -> str:
         done = len(crash.said)
@@ -333,13 +329,10 @@ class Objects:
         return f"after {crash.said[-1:]} {wrong} are not as they were, nor as they should be" if wrong else ""
 
 
-class OffsetMaps:
+class OffsetMaps(Judge):
     """Whoever goes on with a restore finds the map of before or the new one, and the new one from when it was written."""
 
     program = "offset map"
-
-    def prepare(self, root: Path) -> None:
-        """It begins with nothing."""
 
     def judge(self, crash: Crash, root: Path) -> str:
         done = len(crash.said)
@@ -351,13 +344,10 @@ class OffsetMaps:
         return "" if found in maps[done : done + 2] else f"after {crash.said[-1:]} the map is another one"
 
 
-class Views:
+class Views(Judge):
     """Whoever reads the file finds the one of before or the new one, and the new one from when it was written."""
 
     program = "view"
-
-    def prepare(self, root: Path) -> None:
-        """It begins with nothing."""
 
     def judge(self, crash: Crash, root: Path) -> str:
         done, file = len(crash.said), root / programs.VIEW

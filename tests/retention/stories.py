@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.report import PartitionReport
+from tests.logs import batch_of, compact_here
 from tests.oracle.batches import Batch, Record
 from tests.oracle.cleaner import Pass
 from tests.oracle.compression import CODECS
@@ -196,6 +195,14 @@ class Teller:
             self.history.append_batch(self._data_batch(step))
         self.clock_ms += 100
 
+    def cleanings(self, made: Story) -> Iterator[Cleaning]:
+        """Stops at each; whatever else happens is appended."""
+        for step in made.steps:
+            if isinstance(step, Cleaning):
+                yield step
+            else:
+                self.append(step)
+
     def settings(self, step: Cleaning) -> Pass:
         """The pass of this moment. The clock moves on; the high watermark never goes back."""
         self.clock_ms += step.passes_ms
@@ -221,11 +228,8 @@ class Teller:
             Record(offset=base + i, timestamp=seen[i], key=key, value=value, headers=headers)
             for i, (key, value, _, headers) in enumerate(step.records)
         )
-        batch = Batch(
-            base_offset=base,
-            last_offset_delta=len(records) - 1,
-            records=records,
-            count=len(records),
+        batch = batch_of(
+            *records,
             base_timestamp=stamps[0],
             max_timestamp=latest,
             leader_epoch=self.history.leader_epoch,
@@ -254,13 +258,8 @@ class Teller:
             self.sequences[pid] = 0
         key = struct.pack(">hh", 0, MARKERS[step.decision])
         record = Record(offset=base, timestamp=self.clock_ms, key=key, value=struct.pack(">hi", 0, 3))
-        return Batch(
-            base_offset=base,
-            last_offset_delta=0,
-            records=(record,),
-            count=1,
-            base_timestamp=self.clock_ms,
-            max_timestamp=self.clock_ms,
+        return batch_of(
+            record,
             leader_epoch=self.history.leader_epoch,
             transactional=True,
             control=True,
@@ -296,15 +295,9 @@ class Files:
         (self.logs / "replication-offset-checkpoint").write_text(high)
         source = self.logs
         self.generation += 0 if self.in_place else 1
-        request = CompactionRequest(
-            paths=(str(source),),
-            out=None if self.in_place else self.logs,
-            policy=policy_of(settings),
-            path=self.path,
-            progress=False,
-            dirty_from=settings.dirty_start,
-        )
-        return compact(request, InProcess(), lambda text: None).partitions[0]
+        out = None if self.in_place else self.logs
+        policy, dirty_from = policy_of(settings), settings.dirty_start
+        return compact_here(source, out=out, policy=policy, path=self.path, dirty_from=dirty_from).partitions[0]
 
     def take_over(self, history: History) -> None:
         """The story goes on from what is on disk."""
@@ -316,3 +309,12 @@ def quick_directory() -> Iterator[Path]:
     """In memory where the machine has such a disk: a compaction of nothing much is all fsync."""
     with TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as name:
         yield Path(name)
+
+
+@contextmanager
+def written(history: History, path: str = "whole") -> Iterator[Files]:
+    """To be compacted in place."""
+    with quick_directory() as root:
+        files = Files(root, path, in_place=True)
+        files.write(history)
+        yield files

@@ -157,15 +157,12 @@ def check_pass(teller: Teller, files: Files, settings: Pass) -> list[str]:
 
 def tell(told: Story, root: Path, path: str, in_place: bool) -> list[str]:
     teller, files = Teller(), Files(root, path, in_place, told.snapshots)
-    for number, step in enumerate(told.steps):
-        if not isinstance(step, Cleaning):
-            teller.append(step)
-            continue
+    for number, step in enumerate(teller.cleanings(told)):
         files.write(teller.history)
         settings = teller.settings(step)
         problems = check_pass(teller, files, settings)
         if problems:
-            return [f"step {number}, {settings}", *problems]
+            return [f"cleaning {number}, {settings}", *problems]
     return []
 
 

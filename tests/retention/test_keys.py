@@ -10,9 +10,9 @@ import pytest
 from headstone.errors import Unfinished
 from headstone.retention import keys
 from headstone.retention.keys import NEWEST, HashKey
+from tests.logs import history_of
 from tests.oracle.cleaner import Pass, build_map
-from tests.oracle.notation import History
-from tests.retention.stories import Files, quick_directory
+from tests.retention.stories import written
 
 REFERENCE_KEY = bytes(range(16))
 
@@ -116,13 +116,10 @@ def test_an_index_that_memory_cannot_hold_is_refused_by_name(monkeypatch: pytest
 
 def bounded(text: str, *, keys_max: int, dirty_from: int) -> tuple[int, int]:
     """The first dirty offset after a pass with a bounded map: ours and the oracle's."""
-    history = History()
-    history.append(text)
+    history = history_of(text)
     settings = Pass(now_ms=10**6, dirty_start=dirty_from, high_watermark=history.next_offset, keys_max=keys_max)
     latest = build_map(history.segments, settings, dirty_from, history.segments[-1].base).latest
-    with quick_directory() as root:
-        files = Files(root, "whole", in_place=True)
-        files.write(history)
+    with written(history) as files:
         return files.compact(settings).dirty_end, latest + 1
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headstone.pipeline.report import PartitionReport
+from tests.logs import history_of
 from tests.oracle.batches import Batch, to_bytes
 from tests.oracle.cleaner import Pass
 from tests.oracle.compression import CODECS
@@ -19,15 +20,8 @@ from tests.retention.stories import DAY_MS, NAME, TIME_START, Cleaning, Files, S
 
 SEEDS = range(25)
 DROPPED = ("superseded", "aborted", "expired tombstone", "expired marker", "keyless")
-KEPT = (
-    "newest",
-    "unmapped",
-    "tombstone: horizon not passed",
-    "tombstone: above MTRO",
-    "marker: data not gone",
-    "marker: horizon not passed",
-    "marker: above MXRO",
-)
+WAITING = ("tombstone: horizon not passed", "tombstone: above MTRO", "marker: horizon not passed", "marker: above MXRO")
+KEPT = ("newest", "unmapped", "marker: data not gone", *WAITING)
 
 
 def batches(directory: Path) -> list[Batch]:
@@ -41,10 +35,7 @@ def log_bytes(directory: Path) -> dict[str, bytes]:
 def told_until(made: Story, files: Files) -> tuple[Teller, Pass]:
     """Everything but the last cleaning has happened; its settings, from the start of the log and without a bound."""
     teller, cleanings = Teller(), [step for step in made.steps if isinstance(step, Cleaning)]
-    for step in made.steps:
-        if not isinstance(step, Cleaning):
-            teller.append(step)
-            continue
+    for step in teller.cleanings(made):
         files.write(teller.history)
         settings = teller.settings(step)
         if step is cleanings[-1]:
@@ -145,8 +136,7 @@ def test_a_data_key_equal_to_the_key_of_a_commit_marker_is_data() -> None:
     commit_key = "\0\0\0\1"
     with quick_directory() as root:
         files = Files(root, "whole", in_place=True)
-        history = History()
-        history.append(f"N[{commit_key}] P1[{commit_key},a] C1 N[{commit_key}] C1 | N[z]")
+        history = history_of(f"N[{commit_key}] P1[{commit_key},a] C1 N[{commit_key}] C1 | N[z]")
         files.write(history)
         files.compact(Pass(now_ms=10_000, dirty_start=0, high_watermark=history.next_offset))
         left = [(b.base_offset, b.control, [r.offset for r in b.records]) for b in batches(files.partition)]

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from headstone.log.reading import SegmentFile
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import NO_LIMIT, Policy, horizon_after, kafka_rules
 from headstone.retention.producers import ProducerState
 from headstone.retention.ranges import (
@@ -25,8 +23,8 @@ from headstone.retention.ranges import (
     group_segments,
 )
 from headstone.retention.survey import CUT, PartitionSurvey, SegmentSurvey
+from tests.logs import compact_here, write_log
 from tests.oracle.files import read_checkpoint, read_partition, write_checkpoint
-from tests.oracle.notation import History
 from tests.retention.stories import quick_directory
 
 HOUR_MS = 3_600_000
@@ -149,13 +147,8 @@ def test_the_whole_of_a_pause_by_lag_cleans_nothing() -> None:
 def test_undecided_data_is_not_cleaned() -> None:
     """M14: open at 0; then decided but the marker is in a later segment; then all of it."""
     survey = partition(bases(0, 3, 4), end=5)
-    assert [bounds(replace(survey, lso=lso), NOW, None) for lso in (0, 2, 3, 4, 5)] == [
-        (0, 0),
-        (0, 0),
-        (0, 3),
-        (0, 4),
-        (0, 4),
-    ]
+    ends = {lso: bounds(replace(survey, lso=lso), NOW, None) for lso in (0, 2, 3, 4, 5)}
+    assert ends == {0: (0, 0), 2: (0, 0), 3: (0, 3), 4: (0, 4), 5: (0, 4)}
 
 
 def test_the_range_never_ends_below_the_first_dirty_offset() -> None:
@@ -166,14 +159,8 @@ def test_the_range_never_ends_below_the_first_dirty_offset() -> None:
 
 def test_the_segment_that_holds_the_first_dirty_offset_is_dirty() -> None:
     survey = partition(bases(0, 10, 20, 30), end=40)
-    assert [[s.base for s in dirty_segments(survey, start)] for start in (0, 9, 10, 29, 30, 40)] == [
-        [0, 10, 20],
-        [0, 10, 20],
-        [10, 20],
-        [20],
-        [],
-        [],
-    ]
+    dirty = {start: [s.base for s in dirty_segments(survey, start)] for start in (0, 9, 10, 29, 30, 40)}
+    assert dirty == {0: [0, 10, 20], 9: [0, 10, 20], 10: [10, 20], 29: [20], 30: [], 40: []}
 
 
 def six(checkpoint: int, lso: int) -> Eligibility:
@@ -223,16 +210,11 @@ def test_the_filthiest_log_is_taken_first() -> None:
     """M1, M8: by ratio, and the invalid checkpoint of the other is reset."""
     with quick_directory() as root:
         for number, tail in enumerate(("", "N[x] ", "N[x] N[x] ")):
-            history = History()
-            history.append("N[a] N[b] N[c] | " + tail + "| N[z]")
-            history.write_partition(root, f"t-{number}")
+            write_log(root, "N[a] N[b] N[c] | " + tail + "| N[z]", f"t-{number}")
         (root / "cleaner-offset-checkpoint").write_text(write_checkpoint({("t", 0): 99, ("t", 1): 3, ("t", 2): 3}))
         told: list[str] = []
         policy = kafka_rules(Policy(now_ms=10**6, min_cleanable_dirty_ratio=0.05))
-        request = CompactionRequest(
-            paths=(str(root),), out=None, policy=policy, progress=False, eligible_only=True, dry_run=True
-        )
-        ranked = compact(request, InProcess(), told.append).partitions
+        ranked = compact_here(root, tell=told.append, policy=policy, eligible_only=True, dry_run=True).partitions
     assert [report.partition for report in ranked] == ["t-0", "t-2", "t-1"]
     assert [report.dirty_start for report in ranked] == [0, 3, 3]
     assert "t-0: checkpoint 99 is above log end 4" in told
@@ -279,25 +261,14 @@ def gone(policy: Policy, *, log_start: int = 0, log_end: int = 40, high_watermar
 
 
 def test_segments_wholly_below_the_log_start_go_under_any_policy() -> None:
-    assert [gone(NOW, log_start=start) for start in (0, 9, 10, 29, 30, 40)] == [
-        [],
-        [],
-        [0],
-        [0, 10],
-        [0, 10, 20],
-        [0, 10, 20],
-    ]
+    starts = {0: [], 9: [], 10: [0], 29: [0, 10], 30: [0, 10, 20], 40: [0, 10, 20]}
+    assert {start: gone(NOW, log_start=start) for start in starts} == starts
 
 
 def test_retention_by_time_takes_the_oldest_segments_whole() -> None:
     """Strictly older than the limit; the first one that is young enough stops it."""
-    assert [gone(replace(DELETE, retention_ms=1000, now_ms=T0 + 1000 + late)) for late in (0, 1, 2, 3, 4)] == [
-        [],
-        [0],
-        [0, 10],
-        [0, 10, 20],
-        [0, 10, 20, 30],
-    ]
+    late = {0: [], 1: [0], 2: [0, 10], 3: [0, 10, 20], 4: [0, 10, 20, 30]}
+    assert {ms: gone(replace(DELETE, retention_ms=1000, now_ms=T0 + 1000 + ms)) for ms in late} == late
     mixed = retained((0, 1, T0), (10, 1, T0 + 9), (20, 1, T0), (30, 1, T0))
     policy = replace(DELETE, retention_ms=0, now_ms=T0 + 5)
     assert deletable(mixed, policy, log_start=0, log_end=40, high_watermark=40) == [0]
@@ -315,13 +286,8 @@ def test_retention_without_delete_in_the_policy_is_off() -> None:
 
 def test_nothing_at_or_above_the_high_watermark_is_deleted() -> None:
     aged = replace(DELETE, retention_ms=0, now_ms=T0 + HOUR_MS)
-    assert [gone(aged, high_watermark=high) for high in (9, 10, 25, 39, 40)] == [
-        [],
-        [0],
-        [0, 10],
-        [0, 10, 20],
-        [0, 10, 20, 30],
-    ]
+    highs = {9: [], 10: [0], 25: [0, 10], 39: [0, 10, 20], 40: [0, 10, 20, 30]}
+    assert {high: gone(aged, high_watermark=high) for high in highs} == highs
 
 
 def test_a_horizon_that_overflows_is_none() -> None:
@@ -333,13 +299,10 @@ def test_a_horizon_that_overflows_is_none() -> None:
 def kept_by_retention(
     root: Path, policy: Policy, log_start: int | None
 ) -> tuple[list[int], int, dict[str, dict[tuple[str, int], int]]]:
-    history = History()
-    history.append(f"N[a]@{T0} | N[b]@{T0 + 10} | N[a]@{T0 + 20} | N[c]@{T0 + 30}")
-    history.write_partition(root, "t-0")
+    write_log(root, f"N[a]@{T0} | N[b]@{T0 + 10} | N[a]@{T0 + 20} | N[c]@{T0 + 30}")
     if log_start is not None:
         (root / "log-start-offset-checkpoint").write_text(write_checkpoint({("t", 0): log_start}))
-    request = CompactionRequest(paths=(str(root),), out=None, policy=policy, progress=False)
-    report = compact(request, InProcess(), lambda text: None).partitions[0]
+    report = compact_here(root, policy=policy).partitions[0]
     names = ("cleaner-offset-checkpoint", "log-start-offset-checkpoint")
     files = {name: read_checkpoint((root / name).read_text()) for name in names if (root / name).exists()}
     return [s.base for s in read_partition(root / "t-0")], report.log_start, files
@@ -373,11 +336,8 @@ def test_the_log_start_takes_whole_segments_and_stays_where_it_is() -> None:
 
 def test_a_log_start_inside_a_segment_stays_in_its_checkpoint() -> None:
     with quick_directory() as root:
-        history = History()
-        history.append("N[a,b,c] N[d] | N[z]")
-        history.write_partition(root, "t-0")
+        write_log(root, "N[a,b,c] N[d] | N[z]")
         (root / "log-start-offset-checkpoint").write_text(write_checkpoint({("t", 0): 2}))
-        request = CompactionRequest(paths=(str(root),), out=None, policy=kafka_rules(NOW), progress=False)
-        report = compact(request, InProcess(), lambda text: None).partitions[0]
+        report = compact_here(root, policy=kafka_rules(NOW)).partitions[0]
         starts = read_checkpoint((root / "log-start-offset-checkpoint").read_text())
     assert (report.dirty_start, report.log_start, starts) == (2, 2, {("t", 0): 2})

@@ -6,7 +6,7 @@ A rule that drops tombstones too early still gives a fresh reader the right tabl
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,9 +70,10 @@ class Twins:
     def at(cls, root: Path, path: str) -> Twins:
         return cls(Teller(), Teller(), Files(root, path, in_place=True))
 
-    def append(self, step: Step) -> None:
-        self.plain.append(step)
-        self.teller.append(step)
+    def cleanings(self, made: Story) -> Iterator[Cleaning]:
+        """Of both, step by step."""
+        for step, _ in zip(self.plain.cleanings(made), self.teller.cleanings(made), strict=True):
+            yield step
 
     def clean(self, step: Cleaning, *, watermark: int | None = None) -> Pass:
         self.plain.settings(step)
@@ -102,31 +103,23 @@ def newest(records: list[Record]) -> dict[bytes, Record]:
     return table
 
 
+def check_fresh_readers(made: Story, path: str, read: Callable[[LogView], tuple[list[Record], object]]) -> None:
+    with quick_directory() as root:
+        twins = Twins.at(root, path)
+        for step in twins.cleanings(made):
+            twins.clean(step)
+            assert newest(read(twins.compacted())[0]) == newest(read(twins.full())[0])
+
+
 @pytest.mark.parametrize("path", ["whole", "shuffle"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_fresh_reader_finds_the_newest_committed_record_of_every_key(seed: int, path: str) -> None:
-    with quick_directory() as root:
-        twins = Twins.at(root, path)
-        for step in told(seed).steps:
-            if not isinstance(step, Cleaning):
-                twins.append(step)
-                continue
-            twins.clean(step)
-            full, compacted = read_committed(twins.full())[0], read_committed(twins.compacted())[0]
-            assert newest(compacted) == newest(full)
+    check_fresh_readers(told(seed), path, read_committed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_fresh_reader_of_uncommitted_data_finds_the_newest_record_of_every_key(seed: int) -> None:
-    with quick_directory() as root:
-        twins = Twins.at(root, "whole")
-        for step in committed_only(told(seed)).steps:
-            if not isinstance(step, Cleaning):
-                twins.append(step)
-                continue
-            twins.clean(step)
-            full, compacted = read_uncommitted(twins.full())[0], read_uncommitted(twins.compacted())[0]
-            assert newest(compacted) == newest(full)
+    check_fresh_readers(committed_only(told(seed)), "whole", read_uncommitted)
 
 
 def tables_after_crossing(
@@ -137,10 +130,7 @@ def tables_after_crossing(
     reader, untouched = CrossingReader(committed=committed), CrossingReader(committed=committed)
     with quick_directory() as root:
         twins = Twins.at(root, "whole")
-        for step in made.steps:
-            if not isinstance(step, Cleaning):
-                twins.append(step)
-                continue
+        for step in twins.cleanings(made):
             reader.read(twins.compacted(), chance.choice((0, 0, chance.randrange(BATCHES_MAX))))
             twins.clean(step, watermark=watermark(reader))
         reader.read(twins.compacted())

@@ -17,13 +17,14 @@ from headstone.retention.transactions import (
     Tracker,
     merged_aborted,
 )
+from tests.logs import batch_of
 from tests.oracle.batches import Batch, Record
 from tests.oracle.cleaner import Pass, header_only
 from tests.oracle.files import read_partition
 from tests.oracle.notation import History
 from tests.oracle.producers import ProducerTable
 from tests.oracle.tracker import TransactionTracker
-from tests.retention.stories import Files, quick_directory
+from tests.retention.stories import written
 from tests.retention.walked import batches_of, random_batches, walked
 
 NAMES = {
@@ -35,6 +36,15 @@ NAMES = {
     CONTROL_IDLE: "idle",
 }
 END = 2**63 - 1
+
+
+def aborted(first_offset: int, last_offset: int, producer_id: int = 1) -> AbortedTxn:
+    """Nothing else is open when it ends."""
+    return AbortedTxn(producer_id=producer_id, first_offset=first_offset, last_offset=last_offset, lso=last_offset + 1)
+
+
+def named(tracker: Tracker, batches: list[Batch]) -> list[str]:
+    return [NAMES[role] for role in tracker.roles(walked(batches)).tolist()]
 
 
 def roles(batches: list[Batch]) -> tuple[list[str], list[AbortedTxn]]:
@@ -115,10 +125,8 @@ def test_role(text: str, expected: list[str]) -> None:
 
 def test_a_marker_whose_data_is_gone_is_idle_and_its_abort_entry_goes() -> None:
     batches = batches_of("P1[a] A1 P2[b] C2")
-    entry = AbortedTxn(producer_id=1, first_offset=0, last_offset=1, lso=2)
-    table = walked([batches[1], batches[3]])
-    tracker = Tracker([entry], (), {1, 2})
-    assert [NAMES[role] for role in tracker.roles(table).tolist()] == ["idle", "idle"]
+    tracker = Tracker([aborted(0, 1)], (), {1, 2})
+    assert named(tracker, [batches[1], batches[3]]) == ["idle", "idle"]
     assert tracker.seen_aborted() == []
 
 
@@ -129,42 +137,34 @@ def test_a_header_only_batch_still_needs_its_marker() -> None:
 
 def test_an_emptied_marker_decides_nothing() -> None:
     data, marker = batches_of("P1[a] A1")
-    entry = AbortedTxn(producer_id=1, first_offset=0, last_offset=1, lso=2)
-    tracker = Tracker([entry], (), {1})
-    assert [NAMES[role] for role in tracker.roles(walked([data, header_only(marker)])).tolist()] == ["aborted", "idle"]
+    assert named(Tracker([aborted(0, 1)], (), {1}), [data, header_only(marker)]) == ["aborted", "idle"]
 
 
 def test_an_emptied_marker_inside_an_aborted_transaction_does_not_end_it() -> None:
     data, stray, more, abort = batches_of("P1[a] C1 P1[b] A1")
-    entry = AbortedTxn(producer_id=1, first_offset=0, last_offset=3, lso=4)
-    tracker = Tracker([entry], (), {1})
-    found = tracker.roles(walked([data, header_only(stray), more, abort])).tolist()
-    assert [NAMES[role] for role in found] == ["aborted", "idle", "aborted", "needed"]
+    found = named(Tracker([aborted(0, 3)], (), {1}), [data, header_only(stray), more, abort])
+    assert found == ["aborted", "idle", "aborted", "needed"]
 
 
 def test_data_after_an_abort_whose_marker_was_emptied_is_not_aborted() -> None:
     """The entry ends at its marker's offset, even where the marker can no longer say so."""
     data, marker, later, commit = batches_of("P1[a] A1e1 P1e1[b] C1e2")
-    entry = AbortedTxn(producer_id=1, first_offset=0, last_offset=1, lso=2)
-    table = walked([data, header_only(marker), later, commit])
-    tracker = Tracker([entry], (), {1})
-    assert [NAMES[role] for role in tracker.roles(table).tolist()] == ["aborted", "idle", "committed", "needed"]
+    found = named(Tracker([aborted(0, 1)], (), {1}), [data, header_only(marker), later, commit])
+    assert found == ["aborted", "idle", "committed", "needed"]
 
 
 def test_an_aborted_transaction_that_runs_is_not_replaced_by_another_of_its_producer() -> None:
     """As Kafka's cleaner has it: the entry that came first counts until its own marker, or data would count as committed."""
-    running = AbortedTxn(producer_id=1, first_offset=0, last_offset=3, lso=4)
-    within = AbortedTxn(producer_id=1, first_offset=1, last_offset=2, lso=3)
-    tracker = Tracker([running, within], (), {1})
-    table = walked(batches_of("P1[a] N[x] P1[b] A1"))
-    assert [NAMES[role] for role in tracker.roles(table).tolist()] == ["aborted", "data", "aborted", "needed"]
+    running = aborted(0, 3)
+    tracker = Tracker([running, aborted(1, 2)], (), {1})
+    assert named(tracker, batches_of("P1[a] N[x] P1[b] A1")) == ["aborted", "data", "aborted", "needed"]
     assert tracker.seen_aborted() == [running]
 
 
 def test_entries_that_only_the_log_tells_of_are_added_to_those_of_the_index() -> None:
-    indexed = AbortedTxn(producer_id=1, first_offset=0, last_offset=5, lso=6)
-    same_marker = AbortedTxn(producer_id=1, first_offset=3, last_offset=5, lso=6)
-    lost = AbortedTxn(producer_id=2, first_offset=1, last_offset=4, lso=5)
+    indexed = aborted(0, 5)
+    same_marker = aborted(3, 5)
+    lost = aborted(1, 4, producer_id=2)
     assert merged_aborted([indexed], [same_marker, lost]) == ([lost, indexed], 1)
     assert merged_aborted([indexed], [same_marker]) == ([indexed], 0)
 
@@ -172,15 +172,7 @@ def test_entries_that_only_the_log_tells_of_are_added_to_those_of_the_index() ->
 def leader_change(offset: int) -> Batch:
     """As in the metadata log of KRaft: control, but of no producer."""
     record = Record(offset=offset, timestamp=5, key=bytes.fromhex("00000002"), value=b"x")
-    return Batch(
-        base_offset=offset,
-        last_offset_delta=0,
-        records=(record,),
-        count=1,
-        base_timestamp=5,
-        max_timestamp=5,
-        control=True,
-    )
+    return batch_of(record, control=True)
 
 
 @pytest.mark.parametrize("others", ["N[a]", "I1[a]", "P1[a] C1"])
@@ -191,9 +183,7 @@ def test_control_records_of_no_producer_are_not_data(others: str) -> None:
         history.append(others)
     history.append("| N[z]")
     controls = [(b.base_offset, 1) for b in history.segments[0].batches if b.control and b.producer_id < 0]
-    with quick_directory() as root:
-        files = Files(root, "whole", in_place=True)
-        files.write(history)
+    with written(history) as files:
         for now_ms in (10_000, 10**10, 10**11):
             files.compact(Pass(now_ms=now_ms, dirty_start=0, high_watermark=history.next_offset))
         left = [batch for segment in read_partition(files.partition) for batch in segment.batches]

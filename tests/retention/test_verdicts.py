@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.logs import history_of
 from tests.oracle.cleaner import Pass
 from tests.oracle.files import read_partition
-from tests.oracle.notation import History
-from tests.retention.stories import FOREVER, Files, quick_directory
+from tests.retention.stories import FOREVER, written
 
 START = 10_000
 RETENTION = 50
@@ -18,11 +18,8 @@ BOTH = pytest.mark.parametrize("path", ["whole", "shuffle"])
 
 def records_after(text: str, path: str, *passes: Pass) -> list[int]:
     """Offsets of the records left, control records included, active segment excluded."""
-    history = History()
-    history.append(text)
-    with quick_directory() as root:
-        files = Files(root, path, in_place=True)
-        files.write(history)
+    history = history_of(text)
+    with written(history, path) as files:
         for settings in passes:
             files.compact(replace(settings, high_watermark=history.next_offset))
         segments = read_partition(files.partition)[:-1]
@@ -52,14 +49,11 @@ def test_a_batch_of_one_tombstone_goes_at_its_horizon_and_not_before(path: str) 
 
 
 def test_a_marker_whose_data_is_there_stays_whatever_its_horizon_says() -> None:
-    history = History()
-    history.append("P1[a] C1 N[b] | N[z]")
+    history = history_of("P1[a] C1 N[b] | N[z]")
     data, marker, plain = history.segments[0].batches
     stamped = replace(marker, horizon_ms=START - 1, base_timestamp=START - 1, raw=None)
     history.segments[0] = replace(history.segments[0], batches=(data, stamped, plain))
-    with quick_directory() as root:
-        files = Files(root, "whole", in_place=True)
-        files.write(history)
+    with written(history) as files:
         files.compact(replace(at(START), high_watermark=history.next_offset))
         left = [record.offset for batch in read_partition(files.partition)[0].batches for record in batch.records]
     assert left == [0, 1, 2]
@@ -100,14 +94,11 @@ def test_a_retention_without_end_stamps_nothing_and_keeps_every_tombstone(path: 
 
 @BOTH
 def test_an_empty_value_is_no_tombstone(path: str) -> None:
-    history = History()
-    history.append("N[a] N[b] | N[z]")
+    history = history_of("N[a] N[b] | N[z]")
     batch = history.segments[0].batches[0]
     empty = replace(batch, records=(replace(batch.records[0], value=b""),))
     history.segments[0] = replace(history.segments[0], batches=(empty, *history.segments[0].batches[1:]))
-    with quick_directory() as root:
-        files = Files(root, path, in_place=True)
-        files.write(history)
+    with written(history, path) as files:
         for now_ms in (START, START + RETENTION, START + 9 * RETENTION):
             files.compact(replace(at(now_ms), high_watermark=3))
         values = [r.value for s in read_partition(files.partition) for b in s.batches for r in b.records]

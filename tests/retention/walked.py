@@ -9,9 +9,9 @@ import numpy as np
 from headstone.log import kernels
 from headstone.log.layout import BATCH
 from headstone.log.reading import PAYLOAD_BYTES_MAX, Batches
+from tests.logs import history_of
 from tests.oracle.batches import Batch, to_bytes
-from tests.oracle.notation import History
-from tests.retention.stories import Cleaning, Teller, story
+from tests.retention.stories import Teller, story
 
 
 def walked(batches: Iterable[Batch]) -> Batches:
@@ -23,14 +23,11 @@ def walked(batches: Iterable[Batch]) -> Batches:
 
 
 def batches_of(text: str) -> list[Batch]:
-    history = History()
-    history.append(text)
-    return [batch for segment in history.segments for batch in segment.batches]
+    return [batch for segment in history_of(text).segments for batch in segment.batches]
 
 
 def random_batches(seed: int) -> list[Batch]:
     teller = Teller()
-    for step in story(seed).steps:
-        if not isinstance(step, Cleaning):
-            teller.append(step)
+    for _ in teller.cleanings(story(seed)):
+        pass
     return [batch for segment in teller.history.segments for batch in segment.batches]

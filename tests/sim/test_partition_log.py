@@ -18,21 +18,15 @@ def plain(log: PartitionLog, *keys: bytes, epoch: int = 0) -> None:
     log.append(data_batch(records, base=log.log_end, leader_epoch=epoch, timestamp=1))
 
 
-def txn(log: PartitionLog, key: bytes, *, producer: int = 7, transactional: bool = True) -> None:
-    log.append(
-        data_batch(
-            [(key, b"t")], base=log.log_end, leader_epoch=0, timestamp=1, producer_id=producer, producer_epoch=0,
-            sequence=0, transactional=transactional,
-        )
-    )  # fmt: skip
+PRODUCER = {"leader_epoch": 0, "timestamp": 1, "producer_id": 7, "producer_epoch": 0}
 
 
-def mark(log: PartitionLog, *, commit: bool, producer: int = 7) -> None:
-    log.append(
-        marker_batch(
-            commit=commit, base=log.log_end, leader_epoch=0, timestamp=1, producer_id=producer, producer_epoch=0
-        )
-    )
+def txn(log: PartitionLog, key: bytes, *, transactional: bool = True) -> None:
+    log.append(data_batch([(key, b"t")], base=log.log_end, sequence=0, transactional=transactional, **PRODUCER))
+
+
+def mark(log: PartitionLog, *, commit: bool) -> None:
+    log.append(marker_batch(commit=commit, base=log.log_end, **PRODUCER))
 
 
 def test_batches_are_what_an_independent_parser_reads() -> None:
@@ -65,20 +59,14 @@ def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker_is_re
     assert [record.key for record in read(log, 0, committed=False)[0]] == [b"a", b"b"]
 
 
-def test_truncation_reopens_what_the_cut_off_marker_had_closed() -> None:
+@pytest.mark.parametrize("rolled", [True, False])
+def test_truncation_reopens_what_the_cut_off_marker_had_closed_and_takes_its_abort_entry_along(rolled: bool) -> None:
     log = PartitionLog()
     txn(log, b"a")
-    log.roll()
+    if rolled:
+        log.roll()
     mark(log, commit=False)
     assert (log.open, len(log.aborted(0, 9))) == ({}, 1)
-    log.truncate(1)
-    assert (log.open, log.aborted(0, 9), log.log_end) == ({7: 0}, [], 1)
-
-
-def test_truncation_inside_a_segment_takes_its_abort_entries_along() -> None:
-    log = PartitionLog()
-    txn(log, b"a")
-    mark(log, commit=False)
     log.truncate(1)
     assert (log.open, log.aborted(0, 9), log.log_end) == ({7: 0}, [], 1)
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from headstone.lake.lake import create_lake, metastore_url
 from headstone.log import codecs
 from headstone.sim.samples import SampleSettings
 from headstone.sim.synth import write_sample
 from headstone.spark.session import spark_session
+from tests.lake.scene import Scene
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +34,12 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
         write_sample(root, settings)
     return root
+
+
+@pytest.fixture
+def new_lake(tmp_path: Path) -> Iterator[Scene]:
+    """At `lake`, with nothing in it; what is written to it stands as a log, too, at `log`."""
+    where = tmp_path / "lake"
+    lake = create_lake(metastore_url(str(where), make=True), f"file://{where}/objects", now_ms=0)
+    yield Scene(lake, tmp_path)
+    lake.close()

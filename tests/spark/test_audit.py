@@ -10,19 +10,14 @@ from headstone.log.directory import find_partitions
 from headstone.pipeline.auditing import audit, replicas_of
 from headstone.spark.engine import OnSpark
 from tests.divergence.replicas import findings
-from tests.oracle.notation import History
+from tests.logs import flip_a_byte, write_log
 
 
 def test_findings_travel_and_damage_does_not_end_the_others(spark: SparkSession, tmp_path: Path) -> None:
     for name, text in (("one", "N[k] N[b] T[k] | N[z]"), ("two", "N[k] N[b] +1 | N[z]")):
         for partition in ("t-0", "u-0"):
-            history = History()
-            history.append(text)
-            history.write_partition(tmp_path / name, partition)
-    broken = tmp_path / "two" / "u-0" / "00000000000000000000.log"
-    content = bytearray(broken.read_bytes())
-    content[-1] ^= 1
-    broken.write_bytes(content)
+            write_log(tmp_path / name, text, partition)
+    broken, _ = flip_a_byte(tmp_path / "two" / "u-0")
     found = [(name, find_partitions([tmp_path / name])) for name in ("one", "two")]
     first, second = audit(replicas_of(found), OnSpark(lambda: spark, parallelism=2))
     assert (findings(first), first.problems) == ([("deleted-reappears", "two", b"k")], ())

@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 
 from headstone.errors import CorruptLog
 from headstone.pipeline import work
-from headstone.pipeline.compaction import CompactionRequest, CompactionResult, Engine, compact
+from headstone.pipeline.compaction import CompactionResult, Engine
 from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
 from headstone.spark.engine import OnSpark
+from tests.logs import compact_here, files_of, flip_a_byte
 
 NOW_MS = 1_800_000_000_000
 POLICIES = {
@@ -27,16 +28,7 @@ POLICIES = {
 
 
 def run(source: Path, out: Path, engine: Engine, path: str, policy: Policy) -> CompactionResult:
-    request = CompactionRequest(paths=(str(source),), out=out, policy=policy, path=path, progress=False, dirty_from=0)
-    return compact(request, engine, lambda text: None)
-
-
-def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
-def comparable(result: CompactionResult) -> list[object]:
-    return [replace(report, seconds=0.0) for report in result.partitions]
+    return compact_here(source, engine=engine, out=out, policy=policy, path=path, dirty_from=0)
 
 
 @pytest.mark.parametrize("path", ["whole", "shuffle"])
@@ -47,7 +39,7 @@ def test_spark_writes_what_one_process_writes(
     monkeypatch.setattr(work, "UNIT_BYTES", 200_000)
     here = run(sample, tmp_path / "here", InProcess(), "whole", POLICIES[rules])
     there = run(sample, tmp_path / "there", OnSpark(lambda: spark, parallelism=2), path, POLICIES[rules])
-    assert files(tmp_path / "there") == files(tmp_path / "here")
+    assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
     tombstones = [(r.as_json()["tombstones_kept"], r.as_json()["tombstones_removed"]) for r in there.partitions]
     assert tombstones == [(r.as_json()["tombstones_kept"], r.as_json()["tombstones_removed"]) for r in here.partitions]
     assert [(r.keys, r.records_after, r.dirty_end) for r in there.partitions] == [
@@ -62,19 +54,14 @@ def test_a_second_pass_continues_from_the_first(sample: Path, tmp_path: Path, sp
     here = run(tmp_path / "1", tmp_path / "2", engine, "shuffle", later)
     assert sum(r.reasons["expired tombstone"] for r in here.partitions) > 0
     again = run(tmp_path / "1", tmp_path / "3", InProcess(), "whole", later)
-    assert files(tmp_path / "3") == files(tmp_path / "2")
+    assert files_of(tmp_path / "3") == files_of(tmp_path / "2")
     assert [r.records_after for r in again.partitions] == [r.records_after for r in here.partitions]
 
 
 def damaged(sample: Path, target: Path, names: list[str]) -> dict[str, Path]:
     """A copy of the sample with one wrong byte in each of these partitions; the files that have it."""
     shutil.copytree(sample, target)
-    victims = {name: sorted((target / name).glob("*.log"))[1] for name in names}
-    for victim in victims.values():
-        content = bytearray(victim.read_bytes())
-        content[100] ^= 1
-        victim.write_bytes(content)
-    return victims
+    return {name: flip_a_byte(target / name, 1)[0] for name in names}
 
 
 @pytest.mark.parametrize("path", ["whole", "shuffle"])
@@ -97,8 +84,8 @@ def test_the_other_partitions_go_on(path: str, sample: Path, tmp_path: Path, spa
     result = run(tmp_path / "damaged", tmp_path / "out", engine, path, POLICIES["kafka"])
     assert [(one.partition, str(victim) in str(one.error)) for one in result.failed] == [("t0-0", True)]
     whole = run(sample, tmp_path / "whole", engine, path, POLICIES["kafka"])
-    of_partitions = {name: content for name, content in files(tmp_path / "whole").items() if "/" in name}
+    of_partitions = {name: content for name, content in files_of(tmp_path / "whole").items() if "/" in name}
     others = {name: content for name, content in of_partitions.items() if not name.startswith("t0-0/")}
-    assert {name: content for name, content in files(tmp_path / "out").items() if "/" in name} == others
+    assert {name: content for name, content in files_of(tmp_path / "out").items() if "/" in name} == others
     assert [report.partition for report in result.partitions] == ["t1-0", "t2-0"]
     assert [report.partition for report in whole.partitions] == ["t0-0", "t1-0", "t2-0"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,17 @@ from pyspark.sql.types import StructType
 
 from headstone.errors import UsageError
 from headstone.lake.jobs.collection import collect, garbage
-from headstone.lake.lake import create_lake, metastore_url
 from headstone.lake.metastore.pins import Pins
 from headstone.spark.lake_source import HeadstoneSource
 from tests.lake.scene import AT, Scene
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    where = tmp_path / "lake"
-    lake = create_lake(metastore_url(str(where), make=True), f"file://{where}/objects", now_ms=0)
-    made = Scene(lake, tmp_path)
-    made.write("N[a,b]", now_ms=100)
-    made.write("N[a,c]", now_ms=200)
-    lake.metastore.give_clock(200)
-    yield made
-    lake.close()
+def scene(new_lake: Scene) -> Scene:
+    new_lake.write("N[a,b]", now_ms=100)
+    new_lake.write("N[a,c]", now_ms=200)
+    new_lake.lake.metastore.give_clock(200)
+    return new_lake
 
 
 def follow(tmp_path: Path, **options: str) -> Any:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
 
 from headstone.lake.jobs import key_search
 from headstone.lake.jobs.key_search import KeySearch, digest_of
-from headstone.lake.lake import create_lake, metastore_url
 from headstone.lake.transfer.reading import snapshots
 from headstone.lake.transfer.table_view import TASK_KEYS_MAX, decided
 from headstone.pipeline.inprocess import InProcess
@@ -20,18 +16,15 @@ from tests.lake.scene import AT, Scene
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(new_lake: Scene) -> Scene:
     """With a dead record."""
-    where = tmp_path / "lake"
-    lake = create_lake(metastore_url(str(where), make=True), f"file://{where}/objects", now_ms=0)
-    made = Scene(lake, tmp_path)
+    made = new_lake
     made.write(*(f"N[k{i}]" for i in range(10)))
     made.compact(now_ms=100)
     made.write("N[k1]", "T[k2]", "N[e]/lz4", now_ms=200)
     assert made.compact(now_ms=300).extents_marked == 1
     made.write("N[d]", "T[e]", "N[f]", now_ms=400)
-    yield made
-    lake.close()
+    return made
 
 
 @pytest.mark.parametrize("keys_max", [1, TASK_KEYS_MAX])

@@ -9,7 +9,7 @@ import pytest
 
 from headstone.errors import UsageError
 from headstone.spark.log_selection import LogSelection
-from tests.oracle.notation import History
+from tests.logs import write_log
 
 
 @pytest.fixture
@@ -17,9 +17,7 @@ def root(tmp_path: Path) -> Path:
     """Two log directories; one has a partition that a broker is about to delete."""
     for name in ("b1/orders-0", "b1/orders-1", "b1/payments-0", "b2/orders-2", f"b1/orders-3.{'0' * 32}-delete"):
         folder, partition = name.split("/")
-        history = History()
-        history.append("N[a]")
-        history.write_partition(tmp_path / folder, partition)
+        write_log(tmp_path / folder, "N[a]", partition)
     (tmp_path / "b1" / "orders-notes.txt").write_text("not a directory")
     (tmp_path / "empty").mkdir()
     return tmp_path

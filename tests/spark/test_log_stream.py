@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.types import StructType
 
 from headstone.errors import UsageError
-from headstone.pipeline.compaction import CompactionRequest, compact
-from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy
 from headstone.spark import log_stream
 from headstone.spark.log_stream import KafkaLogStream, StreamPart
-from headstone.spark.source import KafkaLogSource
 from headstone.spark.stream_limits import limited
+from tests.logs import compact_here
 from tests.oracle.files import read_partition
 from tests.oracle.notation import History
+from tests.spark.kafka_log import rows_of, source
 
 
 class Log:
@@ -36,10 +34,7 @@ class Log:
 
     def compact(self) -> None:
         """In place; what was rolled before is rewritten, and the history goes on from it."""
-        request = CompactionRequest(
-            paths=(str(self.root / self.name),), out=None, policy=Policy(now_ms=10**6), progress=False
-        )
-        compact(request, InProcess(), lambda _: None)
+        compact_here(self.root / self.name, policy=Policy(now_ms=10**6))
         self._history.install(read_partition(self.root / self.name))
 
 
@@ -49,17 +44,13 @@ def log(tmp_path: Path) -> Log:
 
 
 def stream(root: Path, **options: str) -> KafkaLogStream:
-    reader = KafkaLogSource(CaseInsensitiveDict({"path": str(root), **options})).streamReader(StructType())
+    reader = source(root, **options).streamReader(StructType())
     assert isinstance(reader, KafkaLogStream)
     return reader
 
 
-def read(reader: KafkaLogStream, parts: Iterator[InputPartition] | list[InputPartition]) -> list[int]:
-    return [offset for part in parts for batch in reader.read(part) for offset in batch.column("offset").to_pylist()]
-
-
 def between(reader: KafkaLogStream, start: Mapping[str, int], end: Mapping[str, int]) -> list[int]:
-    return read(reader, list(reader.partitions(start, end)))
+    return [row["offset"] for row in rows_of(reader, reader.partitions(start, end))]
 
 
 def test_what_is_added_is_read_once(log: Log) -> None:
@@ -81,14 +72,10 @@ def test_an_open_transaction_is_waited_for_unless_the_high_watermark_is_asked_fo
     assert stream(log.root, upTo="high-watermark").latestOffset() == {"t-0": 3}
     log.append("A1")
     reader = stream(log.root)
-    rows = [row for part in reader.partitions({"t-0": 1}, reader.latestOffset()) for row in table(reader, part)]
+    rows = rows_of(reader, reader.partitions({"t-0": 1}, reader.latestOffset()))
     assert [(row["offset"], row["visibility"]) for row in rows] == [(1, "aborted"), (2, "committed"), (3, None)]
     (log.root / "replication-offset-checkpoint").write_text("0\n1\nt 0 3\n")
     assert stream(log.root, upTo="high-watermark").latestOffset() == {"t-0": 3}
-
-
-def table(reader: KafkaLogStream, part: InputPartition) -> list[dict[str, object]]:
-    return [row for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 def test_a_compaction_between_two_batches_loses_and_repeats_nothing(log: Log) -> None:
@@ -244,10 +231,7 @@ def test_a_limit_is_shared_by_what_each_partition_has() -> None:
         ({"failOnDataLoss": "no"}, "failOnDataLoss 'no': there are true and false"),
         ({"upTo": "end"}, "upTo 'end': there are lso and high-watermark"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger '0': expected a number above 0"),
-        (
-            {"startingOffsets": "latest"},
-            "unknown option startingoffsets; there are failOnDataLoss, maxOffsetsPerTrigger,",
-        ),
+        ({"startingOffsets": "latest"}, "unknown option startingoffsets; there are failOnDataLoss, maxOffsetsPer"),
     ],
 )
 def test_what_is_wrong_is_said(log: Log, options: dict[str, str], why: str) -> None:

@@ -9,27 +9,29 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceReader, EqualTo, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from headstone.errors import CorruptLog, UsageError
 from headstone.retention import survey
 from headstone.spark.log_rows import HEADER_COLUMNS
 from headstone.spark.record_columns import SCHEMA
-from headstone.spark.source import KafkaLogSource, QueryPart
+from headstone.spark.source import QueryPart
+from tests.logs import history_of, write_log
 from tests.oracle.files import read_partition
-from tests.oracle.notation import History
-
-LOG = "N[a,b,~c] P1[a,b]/zstd P2[x]/lz4 A1 | I3[k]@5000 P1[c]/gzip C2 N[_]/snappy C1 | P2[q] N[z]/lat"
+from tests.spark.kafka_log import (
+    LOG,
+    check_that_filters_change_no_other_query,
+    rows,
+    rows_of,
+    schema_of,
+    source,
+)
 
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    history = History()
-    history.append(LOG)
-    history.write_partition(tmp_path / "logs", "t-0")
-    history.write_partition(tmp_path / "logs", "t-0")
-    return tmp_path / "logs"
+    return write_log(tmp_path / "logs", LOG)
 
 
 def expected(log_dir: Path) -> list[tuple[object, ...]]:
@@ -73,8 +75,8 @@ def test_visibility_is_what_a_read_committed_consumer_would_make_of_it(spark: Sp
 
 
 def test_options_read_only_what_they_name(spark: SparkSession, log_dir: Path) -> None:
-    source = spark.read.format("kafka-log")
-    frame = source.option("offsets", "4:8").load(str(log_dir))
+    reader = spark.read.format("kafka-log")
+    frame = reader.option("offsets", "4:8").load(str(log_dir))
     assert sorted(row.offset for row in frame.collect()) == [4, 5, 6, 7]
     assert {row.segment for row in frame.collect()} == {"0" * 20 + ".log", "00000000000000000007.log"}
     assert spark.read.format("kafka-log").option("partitions", "0").option("offsets", "4:").load(
@@ -83,12 +85,10 @@ def test_options_read_only_what_they_name(spark: SparkSession, log_dir: Path) ->
 
 
 def test_several_paths_are_read_as_one(spark: SparkSession, log_dir: Path) -> None:
-    history = History()
-    history.append("N[other]")
-    history.write_partition(log_dir.parent / "more", "u-3")
-    frame = spark.read.format("kafka-log").load([str(log_dir), str(log_dir.parent / "more")])
+    both = [str(log_dir), str(write_log(log_dir.parent / "more", "N[other]", "u-3"))]
+    frame = spark.read.format("kafka-log").load(both)
     assert {(row.topic, row.partition) for row in frame.collect()} == {("t", 0), ("u", 3)}
-    chosen = spark.read.format("kafka-log").option("partitions", "3").load([str(log_dir), str(log_dir.parent / "more")])
+    chosen = spark.read.format("kafka-log").option("partitions", "3").load(both)
     assert [(row.topic, row.partition, bytes(row.key)) for row in chosen.collect()] == [("u", 3, b"other")]
 
 
@@ -110,9 +110,8 @@ def test_several_paths_are_read_as_one(spark: SparkSession, log_dir: Path) -> No
     ],
 )
 def test_options_that_cannot_be_meant_are_refused_by_name(log_dir: Path, options: dict[str, str], why: str) -> None:
-    source = KafkaLogSource(CaseInsensitiveDict({"path": str(log_dir), **options}))
     with pytest.raises(UsageError, match=re.escape(why)):
-        source.reader(StructType()).partitions()
+        source(log_dir, **options).reader(StructType()).partitions()
 
 
 def test_a_refusal_reaches_the_one_who_asks_spark(spark: SparkSession, log_dir: Path) -> None:
@@ -121,20 +120,8 @@ def test_a_refusal_reaches_the_one_who_asks_spark(spark: SparkSession, log_dir: 
 
 
 def test_filters_of_one_query_change_no_other_of_the_same_frame(spark: SparkSession, log_dir: Path) -> None:
-    """Spark keeps one plan for a DataFrame: with push-down it is that of the query that came first."""
-    offsets = [row[0] for row in expected(log_dir)]
     frame = spark.read.format("kafka-log").load(str(log_dir)).select("offset", "partition")
-    assert frame.filter("offset = 1").count() == 1
-    assert frame.count() == len(offsets)
-    both = frame.filter("offset < 2").union(frame.filter("offset >= 9"))
-    assert sorted(row.offset for row in both.collect()) == [offset for offset in offsets if not 2 <= offset < 9]  # type: ignore[operator]
-    early, late = frame.filter("offset < 6").alias("early"), frame.filter("offset > 3").alias("late")
-    joined = early.join(late, on="offset").collect()
-    assert sorted(row.offset for row in joined) == [4, 5]
-    kept = frame.filter("offset = 3").cache()
-    assert [row.offset for row in kept.collect()] == [3]
-    assert sorted(row.offset for row in frame.filter("partition = 0").collect()) == offsets
-    kept.unpersist()
+    check_that_filters_change_no_other_query(frame, [row["offset"] for row in rows(log_dir)])
 
 
 def test_this_spark_gives_a_query_what_filters_of_another_left(spark: SparkSession) -> None:
@@ -172,20 +159,11 @@ def test_this_spark_gives_a_query_what_filters_of_another_left(spark: SparkSessi
     assert frame.count() == 1
 
 
-def rows(log_dir: Path, *columns: str, **options: str) -> list[dict[str, object]]:
-    reader = KafkaLogSource(CaseInsensitiveDict({"path": str(log_dir), **options})).reader(schema_of(*columns))
-    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-
-
-def schema_of(*columns: str) -> StructType:
-    return StructType([field for name in columns for field in SCHEMA.fields if field.name == name])
-
-
 def test_a_schema_chooses_columns_and_a_count_of_them_is_that_of_the_records(
     spark: SparkSession, log_dir: Path
 ) -> None:
-    source = spark.read.format("kafka-log").schema("visibility string, topic string")
-    counts = source.load(str(log_dir)).groupBy("topic", "visibility").count().collect()
+    reader = spark.read.format("kafka-log").schema("visibility string, topic string")
+    counts = reader.load(str(log_dir)).groupBy("topic", "visibility").count().collect()
     seen = [row["visibility"] for row in rows(log_dir)]
     assert {(row.topic, row.visibility): row["count"] for row in counts} == {
         ("t", kind): seen.count(kind) for kind in ("committed", "aborted", "open", None)
@@ -222,9 +200,8 @@ def test_headers_at_the_edge_of_a_range_are_counted_by_their_records(log_dir: Pa
     ],
 )
 def test_a_column_that_is_not_there_is_refused_by_name(log_dir: Path, field: StructField, why: str) -> None:
-    source = KafkaLogSource(CaseInsensitiveDict({"path": str(log_dir)}))
     with pytest.raises(UsageError, match=re.escape(why)):
-        source.reader(StructType([field]))
+        source(log_dir).reader(StructType([field]))
 
 
 def test_offsets_choose_chunks_before_anything_is_read(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,8 +209,7 @@ def test_offsets_choose_chunks_before_anything_is_read(log_dir: Path, monkeypatc
     batches = [batch for segment in read_partition(log_dir / "t-0") for batch in segment.batches]
     for start in range(batches[-1].next_offset):
         for end in range(start + 1, batches[-1].next_offset + 1):
-            options = CaseInsensitiveDict({"path": str(log_dir), "offsets": f"{start}:{end}"})
-            planned = KafkaLogSource(options).reader(StructType()).partitions()
+            planned = source(log_dir, offsets=f"{start}:{end}").reader(StructType()).partitions()
             cuts = [part.part.segment.cuts for part in planned if isinstance(part, QueryPart)]
             bases = [int(base) for chosen in cuts for base in chosen["offset"][:-1]]
             assert bases == [
@@ -242,18 +218,14 @@ def test_offsets_choose_chunks_before_anything_is_read(log_dir: Path, monkeypatc
 
 
 def test_a_log_that_grows_after_it_was_planned_is_read_as_it_was(tmp_path: Path) -> None:
-    history = History()
-    history.append("N[a]/zstd N[b] P1[c]")
+    history = history_of("N[a]/zstd N[b] P1[c]")
     history.write_partition(tmp_path, "t-0")
     frames = [schema_of("offset"), schema_of("visibility")]
-    readers = [KafkaLogSource(CaseInsensitiveDict({"path": str(tmp_path)})).reader(schema) for schema in frames]
+    readers = [source(tmp_path).reader(schema) for schema in frames]
     planned = [reader.partitions() for reader in readers]
     history.append("C1 N[d]")
     history.write_partition(tmp_path, "t-0")
-    assert [
-        [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
-        for reader, parts in zip(readers, planned, strict=True)
-    ] == [
+    assert [rows_of(reader, parts) for reader, parts in zip(readers, planned, strict=True)] == [
         [{"offset": 0}, {"offset": 1}, {"offset": 2}],
         [{"visibility": "committed"}, {"visibility": "committed"}, {"visibility": "open"}],
     ]
@@ -261,13 +233,8 @@ def test_a_log_that_grows_after_it_was_planned_is_read_as_it_was(tmp_path: Path)
 
 @pytest.mark.parametrize("columns", [("offset",), ("partition",)])
 def test_a_segment_that_is_another_than_planned_is_told(tmp_path: Path, columns: tuple[str, ...]) -> None:
-    history = History()
-    history.append("N[a] N[b] N[c]")
-    history.write_partition(tmp_path, "t-0")
-    reader = KafkaLogSource(CaseInsensitiveDict({"path": str(tmp_path)})).reader(schema_of(*columns))
+    reader = source(write_log(tmp_path, "N[a] N[b] N[c]")).reader(schema_of(*columns))
     parts = reader.partitions()
-    other = History()
-    other.append("N[x] N[b] N[c] N[d]")
-    other.write_partition(tmp_path, "t-0")
+    write_log(tmp_path, "N[x] N[b] N[c] N[d]")
     with pytest.raises(CorruptLog, match="the file changed"):
         list(reader.read(parts[0]))

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from headstone.spark.log_stream import KafkaLogStream
-from headstone.spark.record_columns import SCHEMA
-from headstone.spark.source import FarPart, KafkaLogSource
+from headstone.spark.source import FarPart
 from headstone.storage.access import FROM_ENVIRONMENT
 from headstone.storage.stores import Store, store_of
 from testbed.s3 import BUCKET as BUCKET_ON_S3
-from testbed.s3 import s3
+from tests.logs import files_of, history_of, write_log
 from tests.oracle.notation import History
+from tests.spark.kafka_log import LOG, rows, rows_of, schema_of, source
 
 BUCKET = "memory://kafka-log"
-LOG = "N[a,b,~c] P1[a,b]/zstd P2[x]/lz4 A1 | I3[k]@5000 P1[c]/gzip C2 N[_]/snappy C1 | P2[q] N[z]/lat"
 
 
 def copy(root: Path, prefix: str) -> str:
@@ -37,31 +36,17 @@ def copy(root: Path, prefix: str) -> str:
 
 @pytest.fixture
 def history() -> History:
-    history = History()
-    history.append(LOG)
-    return history
+    return history_of(LOG)
 
 
 @pytest.fixture
 def url(history: History, tmp_path: Path) -> Iterator[str]:
     history.write_partition(tmp_path / "logs", "t-0")
-    other = History()
-    other.append("N[a] P1[b] C1")
-    other.write_partition(tmp_path / "logs", "t-1")
+    write_log(tmp_path / "logs", "N[a] P1[b] C1", "t-1")
     prefix = uuid.uuid4().hex
     yield copy(tmp_path / "logs", prefix)
     store = store_of(BUCKET, FROM_ENVIRONMENT)
     store.delete(store.list(prefix))
-
-
-def source(path: str | Path, **options: str) -> KafkaLogSource:
-    return KafkaLogSource(CaseInsensitiveDict({"path": str(path), **options}))
-
-
-def rows(path: str | Path, *columns: str, **options: str) -> list[dict[str, object]]:
-    schema = StructType([field for name in columns for field in SCHEMA.fields if field.name == name])
-    reader = source(path, **options).reader(schema)
-    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +75,7 @@ def test_rows_are_those_of_the_copied_directory(
 
 def test_the_driver_lists_and_tasks_get_segments_unless_visibility_is_asked_for(url: str) -> None:
     def files(*columns: str, **options: str) -> list[str | None]:
-        schema = StructType([field for field in SCHEMA.fields if field.name in columns])
-        parts = source(f"{url}/t-0", **options).reader(schema).partitions()
+        parts = source(f"{url}/t-0", **options).reader(schema_of(*columns)).partitions()
         found = [part.file for part in parts if isinstance(part, FarPart)]
         return [None if file is None else file.path.rpartition("/")[2] for file in found]
 
@@ -110,19 +94,16 @@ def test_a_stream_follows_objects_that_are_copied_again(url: str, history: Histo
     copy(tmp_path / "logs", url.removeprefix(f"{BUCKET}/"))
     second = reader.latestOffset(first)
 
-    def offsets(parts: list[object]) -> list[int]:
-        return [
-            offset for part in parts for batch in reader.read(part) for offset in batch.column("offset").to_pylist()
-        ]  # type: ignore[arg-type]
+    def offsets(parts: Iterable[InputPartition]) -> list[int]:
+        return [row["offset"] for row in rows_of(reader, parts)]
 
     assert (first, second) == ({"t-0": 12}, {"t-0": 17})
-    assert offsets(list(planned)) == list(range(12)), "of segments that have grown since they were planned"
-    assert offsets(list(reader.partitions(first, second))) == list(range(12, 17))
+    assert offsets(planned) == list(range(12)), "of segments that have grown since they were planned"
+    assert offsets(reader.partitions(first, second)) == list(range(12, 17))
 
 
 def test_a_stream_reads_headers_of_what_is_new_and_a_count_reads_once(tmp_path: Path) -> None:
-    history = History()
-    history.append("N[a,b,c] " * 50 + "| N[d]")
+    history = history_of("N[a,b,c] " * 50 + "| N[d]")
     prefix = uuid.uuid4().hex
     store = store_of(BUCKET, FROM_ENVIRONMENT)
 
@@ -148,21 +129,21 @@ def test_a_stream_reads_headers_of_what_is_new_and_a_count_reads_once(tmp_path: 
         assert read_by(lambda columns=columns: rows(f"{BUCKET}/{prefix}", *columns)) == sum(copied())  # type: ignore[misc]
 
 
-def test_spark_reads_and_streams_a_bucket(spark: SparkSession, history: History, tmp_path: Path) -> None:
+def test_spark_reads_and_streams_a_bucket(
+    spark: SparkSession, history: History, moto_settings: Mapping[str, str], tmp_path: Path
+) -> None:
     """Settings of the store travel as options: no task has them in its environment."""
     history.write_partition(tmp_path / "logs" / "broker-1", "t-0")
-    with s3() as settings:
-        url = f"s3://{BUCKET_ON_S3}/{uuid.uuid4().hex}"
-        store = Store.open(url, settings)
-        for path in (path for path in (tmp_path / "logs").rglob("*") if path.is_file()):
-            store.put(str(path.relative_to(tmp_path / "logs")), path.read_bytes())
-        options = {f"store.{name}": value for name, value in settings.items()}
-        frame = spark.read.format("kafka-log").options(**options).load(f"{url}/*/t-*")
-        here = spark.read.format("kafka-log").load(str(tmp_path / "logs" / "broker-1"))
-        assert frame.orderBy("offset").collect() == here.orderBy("offset").collect()
-        stream = spark.readStream.format("kafka-log").options(**options).load(f"{url}/broker-1")
-        query = stream.writeStream.format("memory").queryName("bucket").trigger(availableNow=True).start()
-        query.awaitTermination()
-        assert sorted(row.offset for row in spark.table("bucket").collect()) == list(range(12)), (
-            "up to the open transaction"
-        )
+    url = f"s3://{BUCKET_ON_S3}/{uuid.uuid4().hex}"
+    store = Store.open(url, moto_settings)
+    for name, content in files_of(tmp_path / "logs").items():
+        store.put(name, content)
+    options = {f"store.{name}": value for name, value in moto_settings.items()}
+    frame = spark.read.format("kafka-log").options(**options).load(f"{url}/*/t-*")
+    here = spark.read.format("kafka-log").load(str(tmp_path / "logs" / "broker-1"))
+    assert frame.orderBy("offset").collect() == here.orderBy("offset").collect()
+    stream = spark.readStream.format("kafka-log").options(**options).load(f"{url}/broker-1")
+    query = stream.writeStream.format("memory").queryName("bucket").trigger(availableNow=True).start()
+    query.awaitTermination()
+    seen = sorted(row.offset for row in spark.table("bucket").collect())
+    assert seen == list(range(12)), "up to the open transaction"

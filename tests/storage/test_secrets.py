@@ -17,11 +17,8 @@ def test_a_reference_stands_for_what_is_there(tmp_path: Path, monkeypatch: pytes
     file.chmod(0o600)
     monkeypatch.setenv("HUSH", "hush-env")
     assert (resolved(f"file:{file}"), resolved("env:HUSH"), resolved("plain")) == ("hush-file", "hush-env", "plain")
-    assert [is_reference(text) for text in ("env:A", "file:/a", "file:///a", "a", "sqlite:///a")] == [
-        True,
-        True,
-        *[False] * 3,
-    ]
+    texts = ("env:A", "file:/a", "file:///a", "a", "sqlite:///a")
+    assert [text for text in texts if is_reference(text)] == ["env:A", "file:/a"]
     assert without_secrets("told: hush-file and hush-env") == "told: *** and ***"
 
 
