@@ -32,8 +32,7 @@ def batch(
     rows[-1] = replace(rows[-1], value=value)
     return encode(Batch(
         base_offset=offset, last_offset_delta=records - 1, records=tuple(rows), count=records, base_timestamp=first_ms,
-        horizon_ms=horizon_ms, max_timestamp=first_ms, leader_epoch=0, codec=codec, transactional=False, producer_id=-1,
-        producer_epoch=-1, base_sequence=-1,
+        horizon_ms=horizon_ms, max_timestamp=first_ms, codec=codec,
     ))  # fmt: skip
 
 
