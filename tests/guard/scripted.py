@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from headstone.cluster.admin import Admin
+from headstone.cluster.connection import Connection
 from headstone.cluster.encoding import Reader, Writer
 from tests.cluster.fake_brokers import FETCH, LIST_OFFSETS, METADATA, SAY_NOTHING, Request, listening
 
@@ -72,6 +74,12 @@ def running(model: Model) -> Iterator[str]:
     """The address of broker 1."""
     with listening(BROKERS, partial(answered, model)) as model.ports:
         yield f"127.0.0.1:{model.ports[1]}"
+
+
+@contextmanager
+def asking(model: Model, *, seconds_max: float = 60, client: type[Admin] = Admin) -> Iterator[Admin]:
+    with running(model) as bootstrap, client(Connection.parse(bootstrap, {}), seconds_max=seconds_max) as admin:
+        yield admin
 
 
 def answered(model: Model, asked: Request) -> Writer | bytes:

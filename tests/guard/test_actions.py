@@ -28,7 +28,7 @@ from headstone.guard.acting.actions import Actions
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.memory import Recollection
 from headstone.guard.loop.watcher import Watcher
-from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, states, watcher
+from tests.guard.watching import ACTS, after, goes_away, holding, kinds, states, watcher
 from tests.guard.world import DAY_MS, MARGINS, ClusterTwin, Topic
 
 BACKOFF = "log.cleaner.backoff.ms"
@@ -64,9 +64,7 @@ class SlowTwin(ClusterTwin):
 def test_a_round_that_outlasts_the_lease_is_finished_as_long_as_nobody_else_leads(journal: Journal) -> None:
     twin = SlowTwin(**{topic: Topic() for topic in THREE})
     guard = watcher(twin, journal)
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     result = after(twin, guard, DAY_MS // 2)
     assert (result.leads, [what for what, _ in twin.changes]) == (True, [f"topic {topic}" for topic in THREE])
 
@@ -74,9 +72,7 @@ def test_a_round_that_outlasts_the_lease_is_finished_as_long_as_nobody_else_lead
 def about_to_end_passes(twin: ClusterTwin, journal: Journal) -> Watcher:
     """All topics are held a minute before the moment of danger, and each broker has said so."""
     guard = watcher(twin, journal, verdict=None)
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     after(twin, guard, DAY_MS - 60_000)
     after(twin, guard, 1_000)
     return guard
@@ -117,13 +113,10 @@ def test_topics_that_wait_for_the_cluster_default_cost_no_reading_of_the_journal
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twin = ClusterTwin(**{topic: Topic() for topic in THREE})
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     for topic in twin.topics.values():
         topic.overrides.clear()
-    for _ in range(3):
-        after(twin, guard, MARGINS.metadata_age_ms + 1)
+    after(twin, guard, MARGINS.metadata_age_ms + 1, times=3)
     assert twin.default == dict(DEFAULT_HOLD)
     twin.start(3)
     twin.topics["users"].isr = (1, 2)
@@ -136,8 +129,7 @@ def test_topics_that_wait_for_the_cluster_default_cost_no_reading_of_the_journal
     ]  # fmt: skip
     assert twin.default == dict(DEFAULT_HOLD)
     twin.topics["users"].isr = (1, 2, 3)
-    for _ in range(4):
-        after(twin, guard, MARGINS.effect_ms)
+    after(twin, guard, MARGINS.effect_ms, times=4)
     assert twin.default == {}
     assert [change.resource for change in journal.changes()].count("cluster default") == 2
 

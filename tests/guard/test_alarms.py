@@ -34,7 +34,7 @@ from headstone.guard.monitoring.log_lines import alarm_words, news
 from headstone.guard.monitoring.status import status_document
 from headstone.guard.verification.background import Readings
 from headstone.guard.verification.verdicts import Judged
-from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, states, watcher
+from tests.guard.watching import ACTS, after, held_at_half_a_day, holding, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, MARGINS, ClusterTwin, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -67,9 +67,7 @@ def undone(journal: Journal, allowed: Allowed, **topic: object) -> tuple[Cluster
     """What `status` advises once something has put the overrides back."""
     twin = ClusterTwin(orders=Topic(**topic))  # type: ignore[arg-type]
     found = dict(twin.topics["orders"].overrides)
-    guard = watcher(twin, journal, replace(ACTS, allowed=allowed))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=allowed))
     twin.topics["orders"].overrides = found
     after(twin, guard, MARGINS.metadata_age_ms + 1)
     result = after(twin, guard, 1_000)
@@ -156,8 +154,7 @@ def test_a_cluster_default_that_a_person_changed_is_told_for_as_long_as_it_is_mi
     guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     after(twin, guard, 1_000)
     twin.default = {}
-    for _ in range(3):
-        result = after(twin, guard, MARGINS.metadata_age_ms + 1)
+    result = after(twin, guard, MARGINS.metadata_age_ms + 1, times=3)
     assert [(alarm.kind, alarm.detail) for alarm in result.alarms] == [(AlarmKind.CHANGED_BY_PERSON, DEFAULT_CHANGED)]
 
 
@@ -183,8 +180,7 @@ def test_who_is_away_too_long_is_readmitted_by_the_guard_itself_only_where_that_
     guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(readmission=allowed)))
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    for _ in range(12):
-        result = after(twin, guard, 3_600_000)
+    result = after(twin, guard, 3_600_000, times=12)
     (words,) = [alarm_words(alarm) for alarm in result.alarms if alarm.kind == AlarmKind.TOO_LATE]
     assert ("headstone guard readmit" in words, "keep it running" in words) == (not allowed, allowed)
 

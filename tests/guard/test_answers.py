@@ -10,7 +10,7 @@ from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.lock import present
 from headstone.guard.loop.rounds import Round
 from tests.guard.reporting import Beside, Clock, looked, replica_report
-from tests.guard.test_watching import watcher
+from tests.guard.watching import watcher
 from tests.guard.world import MARGINS, ClusterTwin, Topic
 
 HOUR_MS = 3_600_000

@@ -21,7 +21,7 @@ from headstone.guard.loop.watcher import Watcher
 from headstone.guard.monitoring.current_status import by_hand
 from headstone.guard.readmission.automatic import BY_GUARD, WHY
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.test_watching import ACTS, LIMITS, after, held_at_half_a_day, kinds, states, watcher
+from tests.guard.watching import ACTS, LIMITS, after, held_at_half_a_day, kinds, states, watcher
 from tests.guard.world import DAY_MS, ClusterTwin, Topic
 
 READMITS = replace(ACTS, allowed=Allowed(readmission=True))
@@ -32,12 +32,10 @@ def away_too_long(twin: ClusterTwin, guard: Watcher) -> Round:
     """Holds are refused until broker 3 may have missed something; then they are not."""
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    for _ in range(12):
-        result = after(twin, guard, DAY_MS // 24)
+    result = after(twin, guard, DAY_MS // 24, times=12)
     assert (states(result), kinds(result)) == ([State.TOO_LATE], [REFUSED, AlarmKind.TOO_LATE])
     twin.refuses = None
-    for _ in range(5):
-        result = after(twin, guard, 1_000)
+    result = after(twin, guard, 1_000, times=5)
     return result
 
 
@@ -114,8 +112,7 @@ def topics_away_too_long(twin: ClusterTwin, guard: Watcher, names: Sequence[str]
     """Broker 3 may have missed something in each of them; it is back, and was taken out of all."""
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    for _ in range(12):
-        after(twin, guard, DAY_MS // 24)
+    after(twin, guard, DAY_MS // 24, times=12)
     twin.refuses = None
     looks(twin, guard, 5)
     assert sorted((partition.topic, replicas) for partition, replicas in twin.reassigned) == [
@@ -348,15 +345,13 @@ def test_one_that_need_not_leave_any_more_keeps_no_other_replica_from_leaving(
     twin.start(3)
     looks(twin, guard)
     journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.RIGHT, read_ms=twin.now_ms))
-    for _ in range(12):
-        result = after(twin, guard, 30_000)
+    result = after(twin, guard, 30_000, times=12)
     assert (states(result), open_readmissions(journal), by_hand(journal)) == ([State.FINE], [], {})
     twin.silent = False
     twin.refuses = "not now"
     twin.stop(2)
     guard = watcher(twin, journal, READMITS)
-    for _ in range(30):
-        after(twin, guard, DAY_MS // 24)
+    after(twin, guard, DAY_MS // 24, times=30)
     assert twin.reassigned == []  # nobody is taken out on suspicion where nothing holds the topic
     twin.refuses = None
     looks(twin, guard)

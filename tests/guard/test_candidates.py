@@ -12,7 +12,7 @@ from headstone.guard.monitoring.status import Waiting
 from headstone.guard.readmission.candidates import suspects
 from headstone.guard.readmission.plan import Limits, Wanted, plan
 from headstone.guard.verification.verdicts import Judged
-from tests.guard.test_watching import after, kinds, watcher
+from tests.guard.watching import after, kinds, watcher
 from tests.guard.world import DAY_MS, START_MS, ClusterTwin
 
 

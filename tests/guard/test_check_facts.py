@@ -6,23 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from headstone.cluster.admin import Admin
-from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD
 from headstone.guard.check import facts as check_facts
 from headstone.guard.check.facts import gather
 from headstone.guard.check.rules import ClusterFacts, check
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.temporary_changes import hold_for_a_while
-from tests.guard import scripted
-from tests.guard.scripted import Model
+from tests.guard.scripted import Model, asking
 from tests.guard.world import ClusterTwin
 
 COMPACTED = {"cleanup.policy": "compact"}
 
 
 def gathered(model: Model, journal: Journal | None = None) -> tuple[ClusterFacts, tuple[str, ...]]:
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
+    with asking(model) as admin:
         return gather(admin, [], outage_max_ms=None, journal=journal, clock_ms=lambda: 1_000_000)
 
 

@@ -11,7 +11,7 @@ from headstone.coordination.guard_values import HOLD, AlarmKind, Allowed, SetHol
 from headstone.guard.acting.outcomes import Done
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.monitoring.log_lines import action_words, alarm_words, in_short, news, not_looked, status_words
-from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, watcher
+from tests.guard.watching import ACTS, OWN, after, goes_away, held_at_half_a_day, watcher
 from tests.guard.world import DAY_MS, MARGINS, ClusterTwin, Topic
 
 BEHIND = "broker 3 behind since 1970-01-01 00:00:01 UTC"
@@ -66,9 +66,7 @@ def test_the_alarm_of_a_wrong_replica_says_what_is_wrong_and_how_to_see_all_of_i
     why = "deleted-reappears of key alice at offset 7 on broker 3: it lacks the tombstone at 9, which 1 has"
     settings = replace(ACTS, allowed=Allowed(readmission=allowed))
     guard = watcher(twin, journal, settings, verdict=Verdict.WRONG, why=why)
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     after(twin, guard, DAY_MS // 2)
     after(twin, guard, 1_000)
     twin.topics["my orders"].isr = (1, 2)  # nobody is taken out while the others are needed

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from headstone.cluster.admin import Admin
-from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import HOLD, DeletionsRead, PartitionSeen, ReplicaSeen, TopicSeen
 from headstone.errors import Unfinished
 from headstone.guard.looks.clock_skew import Clocks
@@ -16,7 +15,7 @@ from headstone.guard.looks.leader_reading import LeaderReading
 from headstone.guard.looks.look import Look, held_brokers, held_on, look
 from headstone.guard.looks.missed import Missed
 from tests.guard import scripted
-from tests.guard.scripted import Model
+from tests.guard.scripted import Model, asking
 from tests.guard.test_missed import batch
 
 COMPACTED = {"cleanup.policy": "compact,delete"}
@@ -28,14 +27,21 @@ SILENCE_SECONDS = 10
 """Where a broker is silent its whole deadline is waited for; those that answer have no more, also on a busy machine."""
 
 
+def compacted(*topics: str, own: Mapping[str, Mapping[str, str | None]] | None = None, **more: Any) -> Model:
+    """Topics of one partition. own: their overrides."""
+    return Model(
+        topics=dict.fromkeys(topics, 1), configs={name: {**COMPACTED, **(own or {}).get(name, {})} for name in topics}, **more
+    )  # type: ignore[dict-item]  # fmt: skip
+
+
 def looked(model: Model, topics: list[str] | None = None, *, seconds_max: float = 60) -> Look:
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=seconds_max) as admin:
+    with asking(model, seconds_max=seconds_max) as admin:
         return look(admin, topics, lambda: NOW_MS)
 
 
 def test_every_compacted_topic_is_told_whole() -> None:
-    model = Model(topics={"orders": 1, "logs": 1}, configs={"orders": {**COMPACTED, "min.insync.replicas": "2"}})
-    model.topic_ids["orders"] = 1
+    model = compacted("orders", own={"orders": {"min.insync.replicas": "2"}}, topic_ids={"orders": 1})
+    model.topics["logs"] = 1
     replicas = tuple(ReplicaSeen(broker=broker, log_end=10 * broker) for broker in (1, 2, 3))
     assert looked(model) == Look(
         cluster_id="scripted", asked_ms=NOW_MS, brokers=(1, 2, 3), problems=(),
@@ -58,8 +64,8 @@ def test_every_compacted_topic_is_told_whole() -> None:
 
 def test_a_look_is_as_old_as_its_first_question() -> None:
     """What was deleted between the question and the answer is not known to whoever was in sync when it was asked."""
-    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED})
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {})) as admin:
+    model = compacted("orders")
+    with asking(model) as admin:
         seen = look(admin, None, lambda: NOW_MS + sum(model.asked.values()))
     assert (seen.asked_ms, [topic.asked_ms for topic in seen.topics]) == (NOW_MS, [NOW_MS])
 
@@ -67,7 +73,7 @@ def test_a_look_is_as_old_as_its_first_question() -> None:
 @pytest.mark.parametrize(("error", "told"), [(REQUEST_TIMED_OUT, None), (CLUSTER_AUTHORIZATION_FAILED, ())])
 def test_a_default_that_nobody_tells_of_is_unknown_and_not_empty(error: int, told: tuple[()] | None) -> None:
     """Whoever may not ask for it may not hold by it."""
-    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, broker_configs_error=error)
+    model = compacted("orders", broker_configs_error=error)
     seen = looked(model)
     assert ([topic.default_overrides for topic in seen.topics], bool(seen.problems)) == ([told], told is None)
 
@@ -82,20 +88,33 @@ def test_ten_thousand_partitions_cost_a_handful_of_questions_per_broker() -> Non
     assert counts == {1: 8, 2: 3, 3: 3}
 
 
-def test_a_number_that_is_none_costs_its_topic_and_not_the_look() -> None:
-    names = ("orders", "payments")
-    model = Model(topics=dict.fromkeys(names, 1), configs=dict.fromkeys(names, COMPACTED))
-    model.configs["orders"] = {**COMPACTED, "delete.retention.ms": "a day"}
-    seen = looked(model)
-    assert [topic.topic for topic in seen.topics] == ["payments"]
-    assert seen.problems == ("topic orders: delete.retention.ms is 'a day', not a number",)
-
-
-def test_a_broker_whose_own_number_is_none_does_not_hold() -> None:
-    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, retention_ms={3: "long"})
-    seen = looked(model)
-    assert [topic.delete_retention_ms for topic in seen.topics] == [86_400_000]
-    assert seen.problems == ("broker 3: topic orders: delete.retention.ms is 'long', not a number",)
+@pytest.mark.parametrize(
+    ("model", "asked", "told", "problems"),
+    [
+        (
+            compacted("orders", "payments", own={"orders": {"delete.retention.ms": "a day"}}), None, {"payments": True},
+            ["topic orders: delete.retention.ms is 'a day', not a number"],
+        ),
+        (
+            compacted("orders", retention_ms={3: "long"}), None, {"orders": True},
+            ["broker 3: topic orders: delete.retention.ms is 'long', not a number"],
+        ),
+        (
+            compacted("gone", "orders", deleted={"gone"}), None, {"orders": True},
+            [": configs of gone: UNKNOWN_TOPIC_OR_PARTITION"],
+        ),
+        (Model(topics={"logs": 1}), ["logs", "nope"], {"logs": False}, [": topic nope: UNKNOWN_TOPIC_OR_PARTITION"]),
+    ],
+    ids=["a number of a topic", "a number of a broker", "a topic that goes away meanwhile", "named topics"],
+)  # fmt: skip
+def test_what_cannot_be_understood_or_is_not_there_costs_itself_and_not_the_look(
+    model: Model, asked: list[str] | None, told: dict[str, bool], problems: list[str]
+) -> None:
+    """told: topics, and whether they are compacted; of one that is not only if it is named."""
+    seen = looked(model, asked)
+    assert {topic.topic: topic.compacted for topic in seen.topics} == told
+    assert {topic.delete_retention_ms for topic in seen.topics} == {86_400_000}
+    assert [problem.endswith(end) for problem, end in zip(seen.problems, problems, strict=True)] == [True]
 
 
 def test_the_smallest_default_of_any_broker_counts_and_only_without_an_override() -> None:
@@ -118,19 +137,14 @@ def test_what_is_committed_is_less_than_what_a_leader_has() -> None:
     assert ends == [(7, [10, 20, 30]), (17, [10, 20, 30])]
 
 
-def test_who_says_nothing_costs_one_deadline_and_has_no_log_end() -> None:
-    model = Model(topics={"orders": 1}, configs={"orders": {**COMPACTED, **dict(HOLD)}}, silent={3})
+def test_who_says_nothing_costs_one_deadline_at_the_same_time_as_others_and_has_no_log_end() -> None:
+    model = compacted("orders", own={"orders": dict(HOLD)}, silent={2, 3})
     seen = looked(model, seconds_max=SILENCE_SECONDS)
     (topic,) = seen.topics
-    assert [replica.log_end for replica in topic.partitions[0].replicas] == [10, 20, None]
-    assert (topic.held_on, topic.alive) == ((1, 2), (1, 2, 3))
-    assert [problem.endswith(f"it said nothing for {SILENCE_SECONDS} s") for problem in seen.problems] == [True]
-    assert sum(n for (asked, _), n in model.asked.items() if asked == 3) == 1
-
-
-def test_brokers_that_hang_are_waited_for_at_the_same_time() -> None:
-    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, silent={2, 3})
-    assert len(looked(model, seconds_max=SILENCE_SECONDS).problems) == 2
+    assert [replica.log_end for replica in topic.partitions[0].replicas] == [10, None, None]
+    assert (topic.held_on, topic.alive) == ((1,), (1, 2, 3))
+    assert [problem.endswith(f"it said nothing for {SILENCE_SECONDS} s") for problem in seen.problems] == [True] * 2
+    assert [sum(n for (asked, _), n in model.asked.items() if asked == broker) for broker in (2, 3)] == [1, 1]
     assert abs(model.first_asked[3] - model.first_asked[2]) < SILENCE_SECONDS, (
         "nobody is asked when the one before is given up"
     )
@@ -139,8 +153,7 @@ def test_brokers_that_hang_are_waited_for_at_the_same_time() -> None:
 def test_a_broker_that_hangs_is_waited_for_once_at_a_look_whatever_is_asked_of_it() -> None:
     """Also where it is the one that any question went to, and for what is asked behind the look."""
     model = Model(topics={"orders": 3}, configs={"orders": COMPACTED})
-    connection = Connection.parse
-    with scripted.running(model) as bootstrap, Admin(connection(bootstrap, {}), seconds_max=SILENCE_SECONDS) as admin:
+    with asking(model, seconds_max=SILENCE_SECONDS) as admin:
         assert look(admin, None, lambda: NOW_MS).problems == ()
         for _ in range(2):
             model.silent = {1}
@@ -156,13 +169,6 @@ def test_a_broker_that_hangs_is_waited_for_once_at_a_look_whatever_is_asked_of_i
         assert look(admin, None, lambda: NOW_MS).problems == ()
 
 
-def test_a_topic_that_goes_away_meanwhile_is_left_out() -> None:
-    model = Model(topics={"gone": 1, "orders": 1}, configs={"orders": COMPACTED}, deleted={"gone"})
-    seen = looked(model)
-    assert [topic.topic for topic in seen.topics] == ["orders"]
-    assert [problem.split(": ", 1)[1] for problem in seen.problems] == ["configs of gone: UNKNOWN_TOPIC_OR_PARTITION"]
-
-
 @pytest.mark.parametrize(
     ("key", "error", "said", "topics"),
     [
@@ -173,18 +179,18 @@ def test_a_topic_that_goes_away_meanwhile_is_left_out() -> None:
     ],
 )
 def test_what_is_refused_is_a_problem_and_not_the_end(key: int, error: int, said: str, topics: int) -> None:
-    seen = looked(Model(topics={"orders": 1}, configs={"orders": COMPACTED}, refused={key: error}), ["orders"])
+    seen = looked(compacted("orders", refused={key: error}), ["orders"])
     assert len(seen.topics) == topics
     assert {said in problem for problem in seen.problems} == {True}
 
 
 def test_without_read_what_is_missed_is_not_known_which_is_told_apart_from_what_is_not_seen() -> None:
     """Nobody is unseen for that: it is held earlier."""
-    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, isr=(1, 2))
+    model = compacted("orders", isr=(1, 2))
     missed = Missed()
     missed.expect("orders", {(0, 3): 4})
     leaders = LeaderReading(missed)
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
+    with asking(model) as admin:
         permitted = look(admin, None, lambda: NOW_MS, leaders=leaders)
         model.unreadable.add("orders")
         refused = [look(admin, None, lambda: NOW_MS, leaders=leaders) for _ in range(2)]
@@ -196,23 +202,17 @@ def test_without_read_what_is_missed_is_not_known_which_is_told_apart_from_what_
 
 def test_a_broker_that_does_not_reach_the_controllers_is_not_believed_and_another_is_asked() -> None:
     """Its metadata may be of any age: it goes on to call everybody in sync."""
-    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, cut_off={1}, isr=(1, 2))
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
+    model = compacted("orders", cut_off={1}, isr=(1, 2))
+    with asking(model) as admin:
         seen = [look(admin, None, lambda: NOW_MS) for _ in range(2)]
     assert [(one.topics[0].partitions[0].isr, one.problems) for one in seen] == [((1, 2), ())] * 2
     assert model.asked[1, scripted.LIST_REASSIGNMENTS] == 1
 
 
 def test_where_no_broker_reaches_the_controllers_there_is_no_look() -> None:
-    model = Model(topics={"orders": 1}, configs={"orders": COMPACTED}, cut_off={1, 2, 3}, isr=(1, 2))
+    model = compacted("orders", cut_off={1, 2, 3}, isr=(1, 2))
     with pytest.raises(Unfinished, match="TIMED_OUT: no broker's answer is known to be up to date"):
         looked(model)
-
-
-def test_a_named_topic_is_told_though_it_is_not_compacted_and_one_that_is_not_there_is_a_problem() -> None:
-    seen = looked(Model(topics={"logs": 1}), ["logs", "nope"])
-    assert [(topic.topic, topic.compacted) for topic in seen.topics] == [("logs", False)]
-    assert [problem.split(": ", 1)[1] for problem in seen.problems] == ["topic nope: UNKNOWN_TOPIC_OR_PARTITION"]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_timestamp_that_a_look_at_one_topic_saw_first_is_told_to_all_others() 
     """Whoever follows one topic each second uses it up; theirs would be held too late."""
     model = Model(topics={"orders": 1, "logs": 1, "__consumer_offsets": 1}, newest_ms=1)
     model.configs = {"orders": COMPACTED, "logs": COMPACTED}
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {})) as admin:
+    with asking(model) as admin:
         clocks = Clocks()
 
         def skews(topics: list[str] | None) -> dict[str, int]:
@@ -241,18 +241,7 @@ def test_a_timestamp_that_a_look_at_one_topic_saw_first_is_told_to_all_others() 
         assert skews(None) == {"orders": 3_600_000, "logs": 3_600_000}
 
 
-def test_each_broker_is_asked_itself_whether_it_holds() -> None:
-    model = Model(topics={"orders": 1}, configs={"orders": {**COMPACTED, **dict(HOLD)}}, silent={2})
-    with (
-        scripted.running(model) as bootstrap,
-        Admin(Connection.parse(bootstrap, {}), seconds_max=SILENCE_SECONDS) as admin,
-    ):
-        assert held_brokers(admin, "orders", (1, 2, 3)) == (1, 3)
-        model.configs["orders"]["max.compaction.lag.ms"] = "5"
-        assert held_brokers(admin, "orders", (1, 3)) == ()
-
-
-def test_many_topics_are_one_question_to_each_broker() -> None:
+def test_each_broker_is_asked_itself_whether_it_holds_once_for_many_topics() -> None:
     class Counting(Admin):
         questions = 0
 
@@ -260,15 +249,13 @@ def test_many_topics_are_one_question_to_each_broker() -> None:
             self.questions += 1
             return super().try_topic_configs(topics, **more)
 
-    held = {**COMPACTED, **dict(HOLD)}
-    model = Model(topics={"a": 1, "b": 1, "c": 1}, configs={"a": held, "b": COMPACTED, "c": held}, silent={2})
+    model = compacted("a", "b", "c", own={"a": dict(HOLD), "c": dict(HOLD)}, silent={2})
     asked = {"a": (1, 2, 3), "b": (1,), "c": (2, 3)}
-    with (
-        scripted.running(model) as bootstrap,
-        Counting(Connection.parse(bootstrap, {}), seconds_max=SILENCE_SECONDS) as admin,
-    ):
+    with asking(model, seconds_max=SILENCE_SECONDS, client=Counting) as admin:
         assert held_on(admin, asked) == {"a": (1, 3), "b": (), "c": (3,)}
-        assert admin.questions == 3
+        assert admin.questions == 3  # type: ignore[attr-defined]
+        model.configs["a"]["max.compaction.lag.ms"] = "5"
+        assert held_brokers(admin, "a", (1, 3)) == ()
 
 
 def test_one_topic_that_may_not_be_read_keeps_nobody_from_the_others_of_its_leader() -> None:
@@ -282,7 +269,7 @@ def test_one_topic_that_may_not_be_read_keeps_nobody_from_the_others_of_its_lead
     for topic in topics:
         missed.expect(topic, {(0, 3): 0})
     leaders = LeaderReading(missed)
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
+    with asking(model) as admin:
         seen = look(admin, None, lambda: NOW_MS, leaders=leaders)
     assert {topic.topic: topic.partitions[0].deletions for topic in seen.topics} == {
         "__consumer_offsets": DeletionsRead(start=0, end=0), "a-secret": DeletionsRead(start=0, end=0),
@@ -301,7 +288,7 @@ def test_nothing_behind_what_a_leader_has_no_more_counts_as_read(below: int, rea
     missed = Missed()
     missed.expect("orders", {(0, 3): below})
     leaders = LeaderReading(missed)
-    with scripted.running(model) as bootstrap, Admin(Connection.parse(bootstrap, {}), seconds_max=60) as admin:
+    with asking(model) as admin:
         looks = [look(admin, None, lambda: NOW_MS, leaders=leaders) for _ in range(2)]
     assert [seen.topics[0].partitions[0].deletions for seen in looks] == [read, read]
     assert (looks[1].problems, looks[1].unread) == ((), ())

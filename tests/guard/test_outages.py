@@ -8,7 +8,7 @@ from headstone.coordination.guard_values import Away, Memory
 from headstone.guard.check.facts import learnt_outage_ms
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.outages import Outage, ended, longest_noted
-from tests.guard.test_watching import DRY, after, watcher
+from tests.guard.watching import DRY, after, watcher
 from tests.guard.world import MARGINS, START_MS, ClusterTwin, Topic
 
 HOUR_MS = 3_600_000
@@ -22,8 +22,7 @@ def outage(twin: ClusterTwin, journal: Journal, hours: int, broker: int = 3) -> 
     for _ in range(hours):
         after(twin, guard, HOUR_MS)
     twin.start(broker)
-    for _ in range(4):
-        after(twin, guard, MARGINS.effect_ms)
+    after(twin, guard, MARGINS.effect_ms, times=4)
 
 
 def test_an_outage_counts_from_the_departure_and_not_from_the_hold(journal: Journal) -> None:

@@ -10,7 +10,7 @@ from headstone.coordination.guard_values import SetHold
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.loop.alarms import CLUSTER_LOST, UNANSWERED
 from headstone.guard.monitoring.log_lines import alarm_words
-from tests.guard.test_watching import after, kinds, watcher
+from tests.guard.watching import after, goes_away, kinds, watcher
 from tests.guard.world import DAY_MS, ClusterTwin
 
 
@@ -50,9 +50,7 @@ def test_a_change_that_nobody_answers_is_no_matter_of_permissions(journal: Journ
 
     twin = Deaf()
     guard = watcher(twin, journal)
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     twin.answers = False
     first = after(twin, guard, DAY_MS // 2)
     (done,) = [done for done in first.done if isinstance(done.action, SetHold)]

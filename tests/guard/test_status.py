@@ -22,7 +22,7 @@ from headstone.guard.monitoring.current_status import ask_status, journal_status
 from headstone.guard.monitoring.log_lines import news
 from headstone.guard.monitoring.status import GuardStatus, TopicStatus, Waiting, status_document
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, kinds, states, watcher
+from tests.guard.watching import ACTS, OWN, after, goes_away, holding, kinds, states, watcher
 from tests.guard.world import DAY_MS, MARGINS, ClusterTwin, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,11 +33,8 @@ def held_twin(journal: Journal, name: str = "orders") -> ClusterTwin:
     """Held for an hour, with 300 bytes more on each of two brokers."""
     twin = ClusterTwin(**{name: Topic(overrides=dict(OWN))})
     guard = watcher(twin, journal)
-    guard.round()
-    twin.stop(3)
-    guard.round()
-    for _ in range(13):
-        after(twin, guard, DAY_MS // 24)
+    goes_away(twin, guard)
+    after(twin, guard, DAY_MS // 24, times=13)
     after(twin, guard, 1_000)
     return twin
 
@@ -75,9 +72,7 @@ def test_topics_that_no_guard_watches_are_unknown_and_not_too_late(journal: Jour
     """A look just now cannot tell what their replicas had when nobody looked."""
     twin = ClusterTwin(orders=Topic(), users=Topic(), __transaction_state=Topic())
     guard = watcher(twin, journal, replace(ACTS, topics=("orders",)))
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     if not runs:
         journal.stand_down("a")
     twin.now_ms += 1_000
@@ -168,12 +163,10 @@ def test_a_release_is_planned_exactly_carried_out_and_not_fought_by_a_guard_that
     assert twin.topics["orders"].overrides == OWN
     assert (journal.changes()[-1].reason, journal.changes()[-1].evidence) == ("released by hand", "by hand")
     guard = watcher(twin, journal)
-    for _ in range(3):
-        result = after(twin, guard, 30_000)
+    result = after(twin, guard, 30_000, times=3)
     assert (twin.topics["orders"].overrides, kinds(result)) == (OWN, [AlarmKind.CHANGED_BY_PERSON])
     twin.start(3)
-    for _ in range(3):
-        result = after(twin, guard, MARGINS.effect_ms)
+    result = after(twin, guard, MARGINS.effect_ms, times=3)
     assert (journal.memory("orders").hold, journal.released(), kinds(result)) == (None, {}, [])
 
 
@@ -245,9 +238,7 @@ def test_only_what_the_journal_holds_can_be_released(journal: Journal) -> None:
 
 def test_a_hold_by_the_cluster_default_is_released_with_the_last_topic(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     for topic in twin.topics.values():
         topic.overrides.clear()
     after(twin, guard, MARGINS.metadata_age_ms + 1)

@@ -12,7 +12,7 @@ from headstone.coordination.guard_values import HOLD, State
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.looks.look_age import LookAge
 from headstone.guard.loop.watcher import VOID, Watcher
-from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, states, watcher
+from tests.guard.watching import ACTS, after, holding, kinds, states, watcher
 from tests.guard.world import DAY_MS, MARGINS, ClusterTwin, Topic
 
 OLD_MS = MARGINS.effect_ms + MARGINS.poll_ms + 1
@@ -32,9 +32,7 @@ class SleepyTwin(ClusterTwin):
 
 def about_to_let_go(twin: ClusterTwin, journal: Journal) -> Watcher:
     """Broker 3 is back and was read: the next look lets go."""
-    guard = watcher(twin, journal)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal)
     twin.start(3)
     after(twin, guard, 1_000)
     assert twin.topics["orders"].overrides == dict(HOLD)

@@ -31,7 +31,7 @@ from headstone.log.topic_partition import TopicPartition
 from tests.guard.test_automatic_readmission import READMITS, looks
 from tests.guard.test_readmission import BEGUN, ORDER, PLAN, interrupted
 from tests.guard.test_suspended import about_to_let_go
-from tests.guard.test_watching import ACTS, after, held_at_half_a_day, watcher
+from tests.guard.watching import ACTS, after, held_at_half_a_day, holding, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
 
 
@@ -160,12 +160,9 @@ def release(twin: WaitingTwin, journal: WaitingJournal) -> Act:
 
 
 def release_of_the_default(twin: WaitingTwin, journal: WaitingJournal) -> Act:
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     twin.topics["orders"].overrides.clear()
-    for _ in range(3):
-        after(twin, guard, MARGINS.metadata_age_ms + 1)
+    after(twin, guard, MARGINS.metadata_age_ms + 1, times=3)
     assert twin.default == dict(DEFAULT_HOLD)
     twin.start(3)
     after(twin, guard, 1_000)
@@ -184,8 +181,7 @@ def too_late(twin: WaitingTwin, journal: WaitingJournal) -> Watcher:
     guard = watcher(twin, journal, READMITS, tell=lambda line: None)
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    for _ in range(12):
-        after(twin, guard, DAY_MS // 24)
+    after(twin, guard, DAY_MS // 24, times=12)
     twin.refuses = None
     looks(twin, guard, 2)
     return guard
@@ -232,9 +228,7 @@ def election_by_hand(twin: WaitingTwin, journal: WaitingJournal) -> Act:
 
 
 def release_by_hand(twin: WaitingTwin, journal: WaitingJournal) -> Act:
-    guard = watcher(twin, journal)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    holding(twin, journal)
     plan = plan_release(twin, journal, [])  # type: ignore[arg-type]
     return lambda: carry_out_release(twin, journal, plan, now_ms=twin.now_ms, evidence="", steady=twin.clock)  # type: ignore[arg-type]
 
@@ -312,9 +306,7 @@ def test_a_release_does_not_outlive_the_lease_even_if_its_look_is_young(tmp_path
         twin = WaitingTwin(Waits(sleeps_ms=settings.lease_ms + 1), orders=Topic())
         with WaitingJournal.open(tmp_path / str(number), cluster_id=CLUSTER_ID) as journal:
             assert isinstance(journal, WaitingJournal)
-            guard = watcher(twin, journal, settings)
-            held_at_half_a_day(twin, guard)
-            after(twin, guard, 1_000)
+            guard = holding(twin, journal, settings)
             twin.start(3)
             after(twin, guard, 1_000)
             twin.waits.number, twin.waits.sleeps_at, twin.by, journal.twin = 0, number, "lease", twin
@@ -327,13 +319,10 @@ def test_a_release_does_not_outlive_the_lease_even_if_its_look_is_young(tmp_path
 def test_a_release_by_hand_undoes_no_later_hold_than_the_one_that_it_showed(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal", cluster_id=CLUSTER_ID) as journal:
         twin = ClusterTwin()
-        guard = watcher(twin, journal)
-        held_at_half_a_day(twin, guard)
-        after(twin, guard, 1_000)
+        guard = holding(twin, journal)
         plan = plan_release(twin, journal, [])  # type: ignore[arg-type]
         twin.start(3)
-        for _ in range(4):
-            after(twin, guard, MARGINS.effect_ms)
+        after(twin, guard, MARGINS.effect_ms, times=4)
         assert twin.topics["orders"].overrides == {}
         held_at_half_a_day(twin, guard, 2)
         after(twin, guard, 1_000)

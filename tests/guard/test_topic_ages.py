@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headstone.cluster.admin import Admin
-from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import TopicSeen
 from headstone.guard.looks.look import look
 from headstone.guard.looks.topic_ages import NEW_MS, Sightings
 from tests.guard import scripted
-from tests.guard.scripted import Model
+from tests.guard.scripted import Model, asking
 
 TOPIC_AUTHORIZATION_FAILED = 29
 POLICY = {"cleanup.policy": "compact"}
@@ -27,7 +25,7 @@ def sighted(cluster: Model, *, topics: list[str] | None = None) -> dict[str, int
 def last_look(cluster: Model, *, topics: list[str] | None = None) -> tuple[TopicSeen, ...]:
     """Looks at 100 and 200; then payments is there, at 300 without what it takes to be told, and at 400."""
     cluster.configs = {"orders": POLICY, "logs": POLICY}
-    with scripted.running(cluster) as bootstrap, Admin(Connection.parse(bootstrap, {})) as admin:
+    with asking(cluster) as admin:
         sightings = Sightings()
         for asked_ms in (100, 200, 300, 400):
             if asked_ms == 300:
@@ -76,7 +74,7 @@ def test_of_a_new_topic_and_of_no_other_it_is_asked_when_its_very_first_record_w
 
 def test_a_topic_is_new_for_an_hour() -> None:
     cluster = model(configs={"orders": POLICY})
-    with scripted.running(cluster) as bootstrap, Admin(Connection.parse(bootstrap, {})) as admin:
+    with asking(cluster) as admin:
         sightings = Sightings()
         unseen = []
         for asked_ms in (100, 200, 100 + NEW_MS, 101 + NEW_MS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,64 +30,12 @@ from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Lease, Reading
 from headstone.guard.looks.look import Look
 from headstone.guard.loop.alarms import CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNSEEN
-from headstone.guard.loop.rounds import Round, Settings
+from headstone.guard.loop.rounds import Round
 from headstone.guard.loop.watcher import Watcher
 from headstone.guard.monitoring.current_status import ask_status, journal_status
 from headstone.guard.monitoring.log_lines import alarm_words, news
-from headstone.guard.readmission.automatic import OwnReadmissions
-from headstone.guard.readmission.driver import Means
-from headstone.guard.readmission.plan import Limits
-from headstone.guard.verification.background import Readings
-from headstone.guard.verification.verdicts import Judged
+from tests.guard.watching import ACTS, DRY, OWN, after, goes_away, held_at_half_a_day, holding, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin, Topic
-
-ACTS = Settings(name="a", margins=MARGINS, applies=True)
-DRY = replace(ACTS, applies=False)
-LIMITS = Limits(copy_bytes_per_second=7_000)
-OWN = {"min.cleanable.dirty.ratio": "0.1"}
-
-
-def watcher(
-    twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT,
-    tell: Callable[[str], None] = print, limits: Limits = LIMITS, why: str = "",
-) -> Watcher:  # fmt: skip
-    def judged(wanted: Verify) -> dict[int, Judged]:
-        others = dict.fromkeys((1, 2, 3), Judged(verdict=Verdict.RIGHT))
-        return {**others, wanted.broker: Judged(verdict=verdict or Verdict.RIGHT, why=why)}
-
-    read = Readings(judged, journal, clock=twin.clock, beside=False)
-    means = Means(
-        admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, pause=lambda seconds: None,
-        limits=limits, tell=tell, steady=twin.clock,
-    )  # type: ignore[arg-type]  # fmt: skip
-    return Watcher(
-        settings, admin=twin, look=twin.look, journal=journal, clock=twin.clock, readings=read if verdict else None,
-        readmissions=OwnReadmissions(means), steady=twin.clock,
-    )  # type: ignore[arg-type]  # fmt: skip
-
-
-def after(twin: ClusterTwin, guard: Watcher, wait_ms: int) -> Round:
-    twin.now_ms += wait_ms
-    return guard.round()
-
-
-def states(result: Round, topic: str = "orders") -> list[State]:
-    return [status.state for status in result.statuses[topic]]
-
-
-def kinds(result: Round) -> list[str]:
-    return [alarm.kind for alarm in result.alarms]
-
-
-def held_at_half_a_day(twin: ClusterTwin, guard: Watcher, broker: int = 3) -> Round:
-    """The broker stops, looks go on every hour, and half of the slack is used up."""
-    guard.round()
-    twin.stop(broker)
-    result = guard.round()
-    for _ in range(12):
-        assert states(result) == [State.WATCHED]
-        result = after(twin, guard, DAY_MS // 24)
-    return result
 
 
 def test_a_topic_is_held_in_time_confirmed_by_each_broker_read_and_released_as_it_was(journal: Journal) -> None:
@@ -160,8 +108,7 @@ def test_a_guard_that_died_in_the_middle_goes_on_from_the_journal(tmp_path: Path
         assert (result.leads, result.lease.holder) == (False, "a")
         twin.start(3)
         after(twin, second, ACTS.lease_ms)
-        for _ in range(4):
-            result = after(twin, second, 1_000)
+        result = after(twin, second, 1_000, times=4)
         assert result.leads
         assert twin.topics["orders"].overrides == OWN
 
@@ -346,8 +293,7 @@ def test_a_broker_that_does_not_take_the_hold_is_asked_until_it_does_and_told(jo
     twin.deaf = {2}
     guard = watcher(twin, journal)
     held_at_half_a_day(twin, guard)
-    for _ in range(3):
-        result = after(twin, guard, 1_000)
+    result = after(twin, guard, 1_000, times=3)
     assert (states(result), journal.memory("orders").hold.confirmed) == ([State.WATCHED], (1,))
     result = after(twin, guard, 11 * DAY_MS // 24 + 3_540_000)
     assert (AlarmKind.NOT_CONFIRMED, 2) in [(alarm.kind, alarm.broker) for alarm in result.alarms]
@@ -357,9 +303,7 @@ def test_a_broker_that_does_not_take_the_hold_is_asked_until_it_does_and_told(jo
 
 def test_a_person_who_undoes_a_hold_is_told_and_not_fought(journal: Journal) -> None:
     twin = ClusterTwin()
-    guard = watcher(twin, journal)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal)
     twin.topics["orders"].overrides[RATIO] = "0.3"
     result = after(twin, guard, 30_000)
     for _ in range(3):
@@ -367,8 +311,7 @@ def test_a_person_who_undoes_a_hold_is_told_and_not_fought(journal: Journal) -> 
         result = after(twin, guard, 30_000)
     assert twin.topics["orders"].overrides[RATIO] == "0.3"
     twin.start(3)
-    for _ in range(3):
-        result = after(twin, guard, MARGINS.effect_ms)
+    result = after(twin, guard, MARGINS.effect_ms, times=3)
     assert twin.topics["orders"].overrides == {RATIO: "0.3"}
     assert (kinds(result), journal.memory("orders").hold) == ([], None)
 
@@ -378,9 +321,7 @@ def test_where_a_robot_undoes_holds_two_topics_share_the_cluster_default_and_the
 ) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
     twin.default = {"log.cleaner.min.cleanable.ratio": "0.7"}
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     for topic in ("orders", "users"):
         twin.topics[topic].overrides.clear()
         result = after(twin, guard, MARGINS.metadata_age_ms + 1)
@@ -389,17 +330,14 @@ def test_where_a_robot_undoes_holds_two_topics_share_the_cluster_default_and_the
     after(twin, guard, 1_000)
     assert [states(after(twin, guard, 1_000), topic) for topic in ("orders", "users")] == [[State.HELD]] * 2
     twin.start(3)
-    for _ in range(4):
-        after(twin, guard, MARGINS.effect_ms)
+    after(twin, guard, MARGINS.effect_ms, times=4)
     assert twin.default == {"log.cleaner.min.cleanable.ratio": "0.7"}
     assert {topic: journal.memory(topic).hold for topic in twin.topics} == {"orders": None, "users": None}
 
 
 def test_a_replica_that_cannot_be_judged_is_read_again_after_a_while(journal: Journal) -> None:
     twin = ClusterTwin()
-    guard = watcher(twin, journal, verdict=None)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, verdict=None)
     twin.start(3)
     after(twin, guard, 1_000)
     journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.UNJUDGED, read_ms=twin.now_ms))
@@ -413,9 +351,7 @@ def test_a_topic_that_is_no_longer_compacted_is_held_until_everybody_is_back_and
     journal: Journal,
 ) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
-    guard = watcher(twin, journal)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal)
     twin.topics["orders"].policy = "delete"
     del twin.topics["users"]
     result = after(twin, guard, 1_000)
@@ -423,8 +359,7 @@ def test_a_topic_that_is_no_longer_compacted_is_held_until_everybody_is_back_and
     after(twin, guard, MARGINS.metadata_age_ms + 1)
     assert list(journal.topics()) == ["orders"]
     twin.start(3)
-    for _ in range(4):
-        result = after(twin, guard, MARGINS.effect_ms)
+    result = after(twin, guard, MARGINS.effect_ms, times=4)
     assert twin.topics["orders"].overrides == dict(Topic().overrides)
     result = after(twin, guard, PURGE_MS)
     words = "topic orders: it is not compacted any more: what was known of it is forgotten"
@@ -473,8 +408,7 @@ def test_an_override_that_came_between_the_look_and_the_hold_is_what_goes_back(
     assert twin.topics["orders"].overrides == dict(HOLD)
     twin.start(3)
     guard = watcher(twin, journal) if restarted else guard
-    for _ in range(4):
-        after(twin, guard, 1_000)
+    after(twin, guard, 1_000, times=4)
     assert twin.topics["orders"].overrides == OWN
 
 
@@ -483,9 +417,7 @@ def test_the_loop_follows_a_change_at_a_quicker_pace_and_ends_when_it_is_told(
 ) -> None:
     twin = ClusterTwin()
     guard = watcher(twin, journal)
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     twin.now_ms += DAY_MS // 2
     rounds: list[Round] = []
 
@@ -504,9 +436,7 @@ def test_the_loop_follows_a_change_at_a_quicker_pace_and_ends_when_it_is_told(
 def test_nothing_is_changed_by_a_guard_whose_lease_was_taken_while_it_looked(journal: Journal) -> None:
     twin = ClusterTwin()
     guard = watcher(twin, journal)
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     twin.now_ms += DAY_MS // 2
 
     def slow_look(topics: object) -> object:
@@ -546,8 +476,7 @@ def test_cleaner_threads_are_restarted_when_a_hold_comes_late_and_asked_again_if
     held_at_half_a_day(twin, guard)
     after(twin, guard, DAY_MS // 2 - 60_000)
     twin.refuses = None
-    for _ in range(2):
-        after(twin, guard, 1_000)
+    after(twin, guard, 1_000, times=2)
     twin.refuses = "no ALTER_CONFIGS on the cluster"
     result = after(twin, guard, 1_000)
     assert [type(done.action) for done in result.done] == [EndPasses]
@@ -577,22 +506,17 @@ def test_what_was_found_is_on_the_disk_before_the_hold_is_asked_for(journal: Jou
 
 def test_the_cluster_default_stays_held_while_one_topic_needs_it(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     for topic in twin.topics.values():
         topic.overrides.clear()
-    for _ in range(3):
-        after(twin, guard, 5_000)
+    after(twin, guard, 5_000, times=3)
     twin.start(3)
     twin.topics["users"].isr = (1, 2)
-    for _ in range(4):
-        result = after(twin, guard, MARGINS.effect_ms)
+    result = after(twin, guard, MARGINS.effect_ms, times=4)
     assert twin.default == dict(DEFAULT_HOLD)
     assert (states(result), states(result, "users")) == ([State.FINE], [State.HELD])
     twin.topics["users"].isr = (1, 2, 3)
-    for _ in range(4):
-        after(twin, guard, MARGINS.effect_ms)
+    after(twin, guard, MARGINS.effect_ms, times=4)
     assert twin.default == {}
 
 
