@@ -10,6 +10,7 @@ from headstone.coordination.guard_values import (
     LAG_MAX,
     LAG_MIN,
     RATIO,
+    Action,
     Alarm,
     AlarmKind,
     Allowed,
@@ -19,6 +20,7 @@ from headstone.coordination.guard_values import (
     PartitionSeen,
     ReplicaSeen,
     SetHold,
+    State,
     TopicSeen,
     Verdict,
     Verify,
@@ -57,6 +59,7 @@ LOOK = TopicSeen(
     partitions=(partition(),), alive=(1, 2, 3),
 )  # fmt: skip
 BEHIND = partition((1, 2), end=None)
+BACK_MS = START_MS + 5 * DAY_MS
 NEWS_MS = MARGINS.metadata_age_ms + 1
 """So much later no answer can be older than the one before."""
 
@@ -80,11 +83,21 @@ class Watch:
         self.memory = decision.memory
         return decision
 
+    def back(self) -> Watch:
+        """Days later replica 3 is in sync again, and nobody has read it yet."""
+        self.sees(partition(), at_ms=BACK_MS)
+        return self
+
     def held(self) -> Watch:
         """Replica 3 went away, and half a day later the topic is held on every broker."""
         self.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
         self.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
         return self
+
+
+def outcome(decision: Decision) -> tuple[tuple[Action, ...], State]:
+    """What is to be done, and how the first partition stands."""
+    return decision.actions, decision.statuses[0].state
 
 
 def alarm(kind: AlarmKind, *, broker: int | None = None, number: int | None = None) -> Alarm:

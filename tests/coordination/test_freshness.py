@@ -25,7 +25,7 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.coordination.guarding import decide
-from tests.coordination.guard_watch import DAY_MS, LOOK, MARGINS, NOTHING, START_MS, Watch, partition
+from tests.coordination.guard_watch import BACK_MS, DAY_MS, LOOK, MARGINS, NOTHING, START_MS, Watch, partition
 
 USUAL_MS = MARGINS.effect_ms + MARGINS.poll_ms
 RELEASE = Release(topic="orders", restore=NOTHING)
@@ -70,10 +70,8 @@ def test_what_lets_go_is_void_on_an_old_look_and_what_holds_or_asks_is_not(actio
 @pytest.mark.parametrize(("late_ms", "released"), [(USUAL_MS, True), (USUAL_MS + 1, False), (3 * DAY_MS, False)])
 def test_a_decision_on_an_old_look_lets_nothing_go(late_ms: int, released: bool) -> None:
     """Whoever was in sync then may have been away ever since, and only the hold keeps what it lacks."""
-    watch = Watch().held()
-    days = START_MS + 5 * DAY_MS
-    watch.sees(partition(), at_ms=days)
-    look = replace(watch.look, asked_ms=days + 1, partitions=(partition(verdict=Verdict.RIGHT, read_ms=days),))
-    decision = decide(watch.memory, look, days + 1 + late_ms, MARGINS, watch.allowed)
+    watch = Watch().held().back()
+    look = replace(watch.look, asked_ms=BACK_MS + 1, partitions=(partition(verdict=Verdict.RIGHT, read_ms=BACK_MS),))
+    decision = decide(watch.memory, look, BACK_MS + 1 + late_ms, MARGINS, watch.allowed)
     assert (decision.actions, decision.memory.hold is not None) == ((RELEASE,) if released else (), True)
     assert (decision.memory.hold.released_ms is not None) == released  # type: ignore[union-attr]

@@ -32,6 +32,7 @@ from tests.coordination.guard_watch import (
     UNSAFE_MS,
     Watch,
     alarm,
+    outcome,
     partition,
 )
 
@@ -61,9 +62,8 @@ def test_a_question_about_the_default_that_nobody_answered_ends_no_hold() -> Non
     watch = held_by_default()
     for look in range(1, 4):
         unknown = watch.sees(at_ms=UNDONE_MS + look * 2 * NEWS_MS, default_overrides=None)
-        assert (unknown.actions, unknown.statuses[0].state) == ((), State.HELD)
-    late = watch.sees(at_ms=UNSAFE_MS + HOUR_MS, default_overrides=DEFAULT_HOLD)
-    assert (late.actions, late.statuses[0].state) == ((), State.HELD)
+        assert outcome(unknown) == ((), State.HELD)
+    assert outcome(watch.sees(at_ms=UNSAFE_MS + HOUR_MS, default_overrides=DEFAULT_HOLD)) == ((), State.HELD)
     gone = watch.sees(at_ms=UNSAFE_MS + 2 * HOUR_MS, default_overrides=NO_DEFAULT, held_on=())
     assert gone.actions[0] == alarm(AlarmKind.CHANGED_BY_PERSON)
 
@@ -161,26 +161,23 @@ def held_by_somebodys_default() -> Watch:
     due_ms = START_MS + 13 * HOUR_MS
     assert watch.sees(BEHIND, at_ms=due_ms).actions == (SET_HOLD,)
     held = watch.sees(at_ms=due_ms + SECOND_MS, default_overrides=DEFAULT_HOLD, held_on=(1, 2, 3))
-    assert (held.actions, held.statuses[0].state) == ((SET_HOLD,), State.HELD)
+    assert outcome(held) == ((SET_HOLD,), State.HELD)
     return watch
 
 
 def test_what_brokers_hold_by_somebodys_default_is_not_the_guards_own_hold_which_is_asked_for_on() -> None:
     watch = held_by_somebodys_default()
     later_ms = START_MS + 13 * HOUR_MS + 2 * NEWS_MS
-    silent = watch.sees(at_ms=later_ms, held_on=(1, 2))
-    assert (silent.actions, silent.statuses[0].state) == ((SET_HOLD,), State.HELD)
-    past = watch.sees(at_ms=UNSAFE_MS + HOUR_MS, held_on=(1, 2, 3))
-    assert (past.actions, past.statuses[0].state) == ((SET_HOLD,), State.HELD)
-    own = watch.sees(at_ms=UNSAFE_MS + 2 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))
-    assert (own.actions, own.statuses[0].state) == ((), State.HELD)
+    assert outcome(watch.sees(at_ms=later_ms, held_on=(1, 2))) == ((SET_HOLD,), State.HELD)
+    assert outcome(watch.sees(at_ms=UNSAFE_MS + HOUR_MS, held_on=(1, 2, 3))) == ((SET_HOLD,), State.HELD)
+    assert outcome(watch.sees(at_ms=UNSAFE_MS + 2 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))) == ((), State.HELD)
 
 
 def test_what_brokers_hold_by_somebodys_default_ends_with_it() -> None:
     watch = held_by_somebodys_default()
     later_ms = START_MS + 13 * HOUR_MS + 2 * NEWS_MS
     gone = watch.sees(at_ms=later_ms, default_overrides=NO_DEFAULT, held_on=(1, 2))
-    assert (gone.actions, gone.statuses[0].state) == ((SET_HOLD,), State.WATCHED)
+    assert outcome(gone) == ((SET_HOLD,), State.WATCHED)
 
 
 def test_brokers_that_all_have_the_hold_show_that_it_was_accepted_before_an_older_answer_does() -> None:
@@ -188,7 +185,7 @@ def test_brokers_that_all_have_the_hold_show_that_it_was_accepted_before_an_olde
     due_ms = START_MS + 13 * HOUR_MS
     watch.sees(BEHIND, at_ms=due_ms)
     held = watch.sees(at_ms=due_ms + SECOND_MS, hold_accepted_ms=due_ms + 1, held_on=(1, 2, 3))
-    assert (held.actions, held.statuses[0].state) == ((), State.HELD)
+    assert outcome(held) == ((), State.HELD)
 
 
 @pytest.mark.parametrize(
