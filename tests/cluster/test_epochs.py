@@ -1,4 +1,4 @@
-"""Leader epochs as a leader tells them, one question after the other, on a broker that answers as Kafka's epoch cache does."""
+"""What brokers tell of topics: leader epochs, one question after the other, ends of logs, and whether each knows of a topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from headstone.cluster.connection import Connection, wire_settings
 from headstone.cluster.encoding import Writer
 from headstone.cluster.epochs import Epochs, leader_epochs
-from headstone.cluster.topics import leaders_end
+from headstone.cluster.topics import leaders_end, unaware_brokers
 from headstone.cluster.wire import EARLIEST, NOBODY
 from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
@@ -106,3 +106,23 @@ def test_a_leaders_log_ends_behind_what_is_committed() -> None:
         for partition, why in ((ORDERS[1], "end of orders-1: NOT_LEADER"), (ORDERS[2], "orders-2 has no leader")):
             with pytest.raises(Unfinished, match=why):
                 leaders_end(connection, settings, partition)
+
+
+UNKNOWN_TOPIC, NO_LEADER = 3, -1
+
+
+def unaware(leaders: dict[int, int | None]) -> list[int]:
+    """leaders: who leads `orders`, by each broker's own word; None: that one does not know the topic."""
+
+    def told(broker: int) -> list[tuple[int, int]] | int:
+        leader = leaders[broker]
+        return UNKNOWN_TOPIC if leader is None else [(leader, 0)]
+
+    with listening(leaders, lambda asked: metadata(ports, {"orders": told(asked.broker)})) as ports:
+        connection = Connection.parse(f"127.0.0.1:{ports[1]}", {})
+        return unaware_brokers(connection, wire_settings(connection), "orders")
+
+
+def test_a_topic_is_known_when_each_broker_says_so_and_knows_its_leader() -> None:
+    assert unaware({1: 1, 2: 1, 3: 1}) == []
+    assert unaware({1: 1, 2: None, 3: NO_LEADER}) == [2, 3]

@@ -9,11 +9,15 @@ import pytest
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
+    LAG_MAX,
+    LAG_MIN,
+    RATIO,
     AlarmKind,
     Allowed,
     AskBrokers,
     Configs,
     HoldByDefault,
+    Release,
     ReleaseDefault,
     SetHold,
     State,
@@ -22,7 +26,9 @@ from headstone.coordination.guard_values import (
 from headstone.coordination.guarding import decide
 from tests.coordination.guard_watch import (
     BEHIND,
+    DAY_MS,
     HOUR_MS,
+    LATE,
     MARGINS,
     NEWS_MS,
     NOTHING,
@@ -30,6 +36,7 @@ from tests.coordination.guard_watch import (
     SET_HOLD,
     START_MS,
     UNSAFE_MS,
+    VERIFY,
     Watch,
     alarm,
     outcome,
@@ -216,3 +223,131 @@ def test_what_was_accepted_for_another_topic_before_does_not_count() -> None:
     watch = undone_by_a_robot()
     watch.sees(at_ms=UNDONE_MS, overrides=NOTHING, default_accepted_ms=UNDONE_MS - 1)
     assert watch.sees(at_ms=UNDONE_MS + 2 * NEWS_MS).actions == (BY_DEFAULT, ASK_ALL)
+
+
+def test_a_hold_that_a_person_changed_is_told_and_not_set_again() -> None:
+    watch = Watch(Allowed(cluster_default=True)).held()
+    later = START_MS + 15 * HOUR_MS
+    first = watch.sees(at_ms=later, overrides=((RATIO, "0.1"), *NOTHING[1:]))
+    second = watch.sees(at_ms=later + HOUR_MS)
+    assert (first.actions, second.actions) == ((alarm(AlarmKind.CHANGED_BY_PERSON),), ())
+    assert watch.sees(at_ms=UNSAFE_MS).actions == (LATE,)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_hold_that_a_robot_undid_is_set_by_the_cluster_default_if_that_is_allowed(allowed: bool) -> None:
+    watch = Watch(Allowed(cluster_default=allowed)).held()
+    soon = START_MS + 13 * HOUR_MS + 60 * SECOND_MS
+    undone = watch.sees(at_ms=soon, overrides=NOTHING, held_on=())
+    default = (HoldByDefault(configs=DEFAULT_HOLD),) if allowed else ()
+    assert undone.actions == (
+        alarm(AlarmKind.UNDONE_BY_ROBOT), *default, *((AskBrokers(topic="orders", brokers=(1, 2, 3)),) * allowed),
+    )  # fmt: skip
+    held = watch.sees(at_ms=soon + 1, held_on=(1, 2, 3) if allowed else (), default_overrides=DEFAULT_HOLD)
+    assert held.statuses[0].state == (State.HELD if allowed else State.WATCHED)
+    watch.sees(partition(), at_ms=soon + 2)
+    back = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=soon + 2), at_ms=soon + 3)
+    restore = tuple((name, None) for name, _ in DEFAULT_HOLD)
+    assert back.actions == ((ReleaseDefault(restore=restore),) if allowed else ())
+
+
+def test_somebody_elses_hold_is_told_counts_while_it_stands_and_is_never_released() -> None:
+    foreign = alarm(AlarmKind.FOREIGN_HOLD)
+    watch = Watch()
+    half_ms, back_ms = START_MS + 13 * HOUR_MS, START_MS + 3 * DAY_MS
+    assert watch.sees(BEHIND, at_ms=half_ms, overrides=HOLD).actions == (foreign,)
+    assert outcome(watch.sees(at_ms=half_ms + 1, held_on=(1, 2, 3))) == ((foreign,), State.HELD)
+    assert watch.sees(partition(), at_ms=back_ms).actions == (foreign, VERIFY)
+    read = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=back_ms), at_ms=back_ms + 1)
+    assert read.actions == (foreign,)
+    assert watch.sees(partition(), at_ms=back_ms + 1 + NEWS_MS, overrides=NOTHING).memory.hold is None
+
+
+def test_somebody_elses_hold_that_is_gone_is_followed_by_the_guards_own() -> None:
+    """An older answer shows what was there before it, which is not known: nothing is staked on that."""
+    watch = Watch()
+    theirs_ms = START_MS + 13 * HOUR_MS
+    watch.sees(BEHIND, at_ms=theirs_ms, overrides=HOLD, held_on=(1, 2, 3))
+    old = watch.sees(at_ms=theirs_ms + MARGINS.metadata_age_ms, overrides=NOTHING)
+    assert (old.actions, old.memory.hold is not None and old.memory.hold.found) == ((), HOLD)
+    changed: Configs = ((RATIO, "0.3"), *NOTHING[1:])
+    assert outcome(watch.sees(at_ms=theirs_ms + NEWS_MS, overrides=changed)) == ((SET_HOLD,), State.WATCHED)
+    assert outcome(watch.sees(at_ms=START_MS + 15 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))) == ((), State.HELD)
+    back_ms = START_MS + 2 * DAY_MS
+    watch.sees(partition(), at_ms=back_ms)
+    right = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=back_ms), at_ms=back_ms + 1)
+    assert right.actions == (Release(topic="orders", restore=changed),)
+
+
+def test_who_is_back_when_somebody_elses_hold_goes_is_still_read() -> None:
+    watch = Watch()
+    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))
+    watch.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS)
+    watch.sees(partition(), at_ms=START_MS + 2 * DAY_MS)
+    gone = watch.sees(at_ms=START_MS + 2 * DAY_MS + NEWS_MS, overrides=NOTHING)
+    assert VERIFY in gone.actions
+
+
+def test_an_old_answer_from_before_the_hold_is_nobody_who_undid_it() -> None:
+    watch = Watch().held()
+    old = watch.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS + MARGINS.metadata_age_ms, overrides=NOTHING)
+    assert outcome(old) == ((), State.HELD)
+
+
+def test_a_robot_that_is_faster_than_the_looks_is_noticed_by_what_the_cluster_accepted() -> None:
+    watch = Watch(Allowed(cluster_default=True))
+    half_ms = START_MS + 13 * HOUR_MS
+    watch.sees(BEHIND, at_ms=half_ms)
+    old = watch.sees(at_ms=half_ms + MARGINS.metadata_age_ms, hold_accepted_ms=half_ms + 1)
+    assert old.actions == (SET_HOLD,)
+    noticed = watch.sees(at_ms=half_ms + MARGINS.metadata_age_ms + 2)
+    assert noticed.actions == (
+        alarm(AlarmKind.UNDONE_BY_ROBOT), HoldByDefault(configs=DEFAULT_HOLD),
+        AskBrokers(topic="orders", brokers=(1, 2, 3)),
+    )  # fmt: skip
+
+
+def test_a_default_that_did_not_arrive_is_asked_for_again_and_one_that_a_person_undid_is_not() -> None:
+    watch = Watch(Allowed(cluster_default=True)).held()
+    soon = START_MS + 13 * HOUR_MS + 60 * SECOND_MS
+    watch.sees(at_ms=soon, overrides=NOTHING, held_on=())
+    asked = AskBrokers(topic="orders", brokers=(1, 2, 3))
+    assert watch.sees(at_ms=soon + 1).actions == (HoldByDefault(configs=DEFAULT_HOLD), asked)
+    watch.sees(at_ms=soon + 2, default_overrides=DEFAULT_HOLD, held_on=(1, 2, 3))
+    assert watch.sees(at_ms=soon + 3, default_overrides=(), held_on=()).statuses[0].state == State.HELD
+    undone = watch.sees(at_ms=soon + 2 + NEWS_MS, default_overrides=(), held_on=())
+    assert outcome(undone) == ((alarm(AlarmKind.CHANGED_BY_PERSON),), State.WATCHED)
+    assert watch.sees(at_ms=soon + 3 + NEWS_MS).actions == ()
+
+
+BY_DEFAULT_MS = UNDONE_MS + 1
+
+
+ITS_OWN: Configs = ((RATIO, "0.1"), (LAG_MIN, "0"), (LAG_MAX, None))
+
+
+def test_overrides_of_its_own_take_a_topic_out_of_reach_of_the_cluster_default_until_they_are_gone() -> None:
+    watch = held_by_default()
+    own_ms = BY_DEFAULT_MS + HOUR_MS
+    out = watch.sees(at_ms=own_ms, overrides=ITS_OWN, held_on=(2, 3))
+    assert outcome(out) == ((alarm(AlarmKind.CHANGED_BY_PERSON),), State.WATCHED)
+    assert outcome(watch.sees(at_ms=own_ms + 1, held_on=(1, 2, 3))) == ((), State.WATCHED)
+    old = watch.sees(at_ms=own_ms + MARGINS.metadata_age_ms, overrides=NOTHING, held_on=(1, 2, 3))
+    assert outcome(old) == ((), State.WATCHED)
+    gone = watch.sees(at_ms=own_ms + 1 + NEWS_MS, held_on=(1, 2))
+    assert gone.actions == (AskBrokers(topic="orders", brokers=(3,)),)
+    assert watch.sees(at_ms=own_ms + 2 + NEWS_MS, held_on=(3,)).statuses[0].state == State.HELD
+
+
+def test_a_topic_that_gets_overrides_of_its_own_after_the_moment_of_danger_is_too_late() -> None:
+    watch = held_by_default()
+    assert watch.sees(at_ms=UNSAFE_MS + HOUR_MS).statuses[0].state == State.HELD
+    out = watch.sees(at_ms=UNSAFE_MS + 2 * HOUR_MS, overrides=ITS_OWN)
+    assert outcome(out) == ((alarm(AlarmKind.CHANGED_BY_PERSON), LATE), State.TOO_LATE)
+
+
+def test_overrides_that_hold_themselves_leave_the_hold_by_the_cluster_default_as_it_is() -> None:
+    watch = held_by_default()
+    for overrides in (HOLD, ((RATIO, "1.0"), *NOTHING[1:])):
+        part_of_it = watch.sees(at_ms=UNSAFE_MS + HOUR_MS, overrides=overrides)
+        assert outcome(part_of_it) == ((), State.HELD)

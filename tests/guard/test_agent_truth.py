@@ -1,16 +1,30 @@
-"""What reports prove together: only what all replicas had reached at one moment, and nothing on the word of one."""
+"""What reports prove together, and show operators: only what all replicas had reached at one moment, nothing on one's word."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from headstone.agent.authentication import CHALLENGE_AGE_MS_MAX, Refusal, Refused
 from headstone.agent.messages import Answered, Hello, Question, Receipt
+from headstone.guard.agents.exchange import attended
 from headstone.guard.agents.partition_truth import PartitionTruth
+from headstone.guard.agents.summary import (
+    agents_document,
+    agents_lines,
+    agents_metrics,
+    agents_told,
+    as_fact,
+    ask_about,
+    of_fact,
+    questions_of,
+)
 from headstone.guard.agents.truth import CLOCK_MS_MAX, NOT_A_MEMBER, NOT_WATCHED, Truth
+from headstone.guard.ledger.journal import Journal
 from headstone.guard.looks.clock_skew import Reading, largest_difference_ms
+from headstone.guard.looks.look import Look
 from headstone.log.topic_partition import TopicPartition
 from tests.agent.broker_directory import CLUSTER
 from tests.guard.reporting import (
@@ -337,3 +351,117 @@ def test_answers_that_nobody_asked_for_are_not_kept(truth: Truth, agents: dict[i
     found = truth.whereabouts(ORDERS, 7)
     assert found is not None
     assert found.unknown == BROKERS
+
+
+@pytest.fixture
+def blocked() -> Truth:
+    """Broker 3 is cleaned least, and holds a transaction."""
+    blocked = Truth(clock=Clock(now_ms=1_700_000_000_000))
+    looked(blocked)
+    for _ in range(2):
+        for broker, (mcco, mxfo) in {1: (90, 100), 2: (90, 100), 3: (20, 30)}.items():
+            Beside(blocked, broker).tells(replica_report(mcco, mxfo))
+    blocked.refused(Refusal.WRONG_TOKEN)
+    return blocked
+
+
+def test_the_journal_gives_back_what_it_was_given(blocked: Truth) -> None:
+    told = agents_told(blocked)
+    assert of_fact(as_fact(told)) == told
+
+
+def test_words_name_who_blocks_and_since_when(blocked: Truth) -> None:
+    assert list(agents_lines(agents_told(blocked))) == [
+        "agents beside brokers: 1, 2, 3 (at 2023-11-14 22:13:20 UTC)",
+        "  orders-0: clean on all replicas below 20 (MTRO), plain below 30 (MXRO)",
+        "    broker 3 holds tombstones, 70 behind since 2023-11-14 22:13:20 UTC: not cleanly compacted further",
+        "    broker 3 holds markers, 70 behind since 2023-11-14 22:13:20 UTC: holds transactional data",
+        "  1 message of agents refused: wrong token",
+    ]
+
+
+def test_many_blocked_partitions_are_counted(blocked: Truth) -> None:
+    told = agents_told(blocked)
+    lines = list(agents_lines(replace(told, partitions=told.partitions * 12)))
+    assert lines[-2] == "  and 2 partitions more; --output json has all"
+
+
+def test_the_document_has_every_replica(blocked: Truth) -> None:
+    document = agents_document(agents_told(blocked))
+    [orders] = document["partitions"]  # type: ignore[misc]
+    assert (orders["partition"], orders["mtro"], orders["mxro"]) == ("orders-0", 20, 30)
+    assert [(row["broker"], row["mcco"], row["mxfo"]) for row in orders["replicas"]] == [
+        (1, 90, 100), (2, 90, 100), (3, 20, 30),
+    ]  # fmt: skip
+    assert [(row["kind"], row["broker"], row["behind"]) for row in orders["blockers"]] == [
+        ("tombstones", 3, 70), ("markers", 3, 70),
+    ]  # fmt: skip
+    assert document["refused"] == {"wrong token": 1}
+
+
+def test_the_metrics_of_agents(blocked: Truth) -> None:
+    text = agents_metrics(agents_told(blocked))
+    assert [line.removeprefix("headstone_guard_") for line in text.splitlines() if not line.startswith("#")] == [
+        'agent_silent{broker="1"} 0',
+        'agent_silent{broker="2"} 0',
+        'agent_silent{broker="3"} 0',
+        'mtro{topic="orders",partition="0"} 20',
+        'mxro{topic="orders",partition="0"} 30',
+        'blocker_behind{topic="orders",partition="0",broker="3",kind="tombstones"} 70',
+        'blocker_behind{topic="orders",partition="0",broker="3",kind="markers"} 70',
+        'reports_refused_total{reason="wrong token"} 1',
+    ]
+
+
+def a_look(*topics: str) -> Look:
+    seen = tuple(topic_seen(partition_seen(), topic=topic) for topic in topics)
+    return Look(cluster_id=CLUSTER, asked_ms=0, brokers=BROKERS, topics=seen, problems=())
+
+
+@pytest.mark.parametrize(
+    ("watched", "asked", "left"),
+    [
+        ((), None, ["orders-0", "others-0"]),
+        ((), ["orders"], ["orders-0", "others-0"]),
+        (("orders",), ["orders"], ["orders-0"]),
+    ],
+)
+def test_a_look_at_everything_that_is_watched_forgets_what_is_gone(
+    blocked: Truth, watched: tuple[str, ...], asked: list[str] | None, left: list[str]
+) -> None:
+    looked(blocked, topic_seen(), topic_seen(topic="others"))
+    attended(lambda topics: a_look(*(topics or ("orders", "others"))), blocked, watched)(asked)
+    assert [str(found.partition) for found in blocked.partitions()] == left
+
+
+def test_clocks_that_agents_see_apart_count_in_every_look(blocked: Truth) -> None:
+    look = attended(lambda topics: a_look("orders"), blocked, ())
+    [orders] = look(None).topics
+    assert orders.skew_ms < 10
+    blocked.report(Beside(blocked, 1).made(ahead_ms=3_600_000))
+    [orders] = look(None).topics
+    assert 3_599_990 < orders.skew_ms <= 3_600_000
+
+
+def test_a_record_that_was_asked_about_is_told_of(blocked: Truth, tmp_path: Path) -> None:
+    question = Question(partition=ORDERS, offset=7)
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER) as journal:
+        for asked in (question, replace(question, offset=8), question):
+            ask_about(journal, asked)
+        assert questions_of(journal) == (replace(question, offset=8), question)
+    blocked.ask(ORDERS, 7)
+    assert list(agents_lines(agents_told(blocked)))[-2] == "  orders-0@7: not known of brokers 1, 2, 3"
+    for holds in (True, False, False):
+        for broker in BROKERS:
+            answer = Answered(question=question, holds=holds and broker == 2)
+            Beside(blocked, broker).tells(replica_report(90, 100), answers=(answer,))
+        words = list(agents_lines(agents_told(blocked)))[-2]
+        assert (words == "  orders-0@7: on brokers 2; not known of brokers 1, 3") == holds
+    assert words == "  orders-0@7: gone everywhere; if it deleted something, that is gone everywhere too"
+    told = agents_told(blocked)
+    assert of_fact(as_fact(told)) == told
+    assert agents_document(told)["records"] == [
+        {
+            "partition": "orders-0", "offset": 7, "brokers": [], "unknown": [], "gone_everywhere": True, "below_mtro": True
+        },
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A look: what it costs, whose word counts, and what becomes of it when brokers do not answer or refuse."""
+"""A look: what it costs, whose word counts, what it proves of clocks and new topics, what becomes of it when brokers fail."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ import pytest
 from headstone.cluster.admin import Admin
 from headstone.coordination.guard_values import HOLD, DeletionsRead, PartitionSeen, ReplicaSeen, TopicSeen
 from headstone.errors import Unfinished
-from headstone.guard.looks.clock_skew import Clocks
+from headstone.guard.looks.clock_skew import (
+    KEPT_MS,
+    KEPT_POLLS,
+    UNCOMMITTED_MS,
+    Clocks,
+    Reading,
+    Stamps,
+    largest_difference_ms,
+)
 from headstone.guard.looks.leader_reading import LeaderReading
 from headstone.guard.looks.look import Look, held_brokers, held_on, look
 from headstone.guard.looks.missed import Missed
+from headstone.guard.looks.topic_ages import NEW_MS, Sightings
+from headstone.log.topic_partition import TopicPartition
 from tests.guard import scripted
 from tests.guard.scripted import Model, asking
 from tests.guard.test_missed import batch
@@ -292,3 +302,142 @@ def test_nothing_behind_what_a_leader_has_no_more_counts_as_read(below: int, rea
         looks = [look(admin, None, lambda: NOW_MS, leaders=leaders) for _ in range(2)]
     assert [seen.topics[0].partitions[0].deletions for seen in looks] == [read, read]
     assert (looks[1].problems, looks[1].unread) == ((), ())
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("readings", "difference_ms"),
+    [
+        ([], 0),
+        ([(-50, 20), (None, None)], 0),
+        ([(HOUR_MS, None), (-50, 20)], HOUR_MS),
+        ([(-HOUR_MS, None)], 0),
+        ([(None, -HOUR_MS)], HOUR_MS),
+        ([(HOUR_MS, None), (-2 * HOUR_MS, -HOUR_MS)], 2 * HOUR_MS),
+    ],
+    ids=["nothing told", "right as far as told", "ahead", "an old timestamp says nothing", "behind", "both"],
+)
+def test_only_what_is_certain_counts(readings: list[tuple[int | None, int | None]], difference_ms: int) -> None:
+    bounds = [Reading(earliest_ms=earliest, latest_ms=latest) for earliest, latest in readings]
+    assert largest_difference_ms(bounds) == difference_ms
+
+
+def test_a_timestamp_that_came_since_and_is_older_than_the_last_look_proves_a_clock_behind() -> None:
+    """An old one says nothing: nobody knows when it was written."""
+    offsets, clocks = TopicPartition("__consumer_offsets", 0), Clocks()
+
+    def read(newest_ms: int, asked_ms: int) -> Reading:
+        return clocks.reading(Stamps(newest_ms={offsets: newest_ms}, asked_ms=asked_ms, answered_ms=asked_ms + 10))
+
+    assert read(5_000, 9_000_000) == Reading(earliest_ms=5_000 - 9_000_010, latest_ms=None)
+    assert read(5_000, 9_030_000).latest_ms is None
+    assert read(6_000, 9_060_000).latest_ms == 6_000 - 9_030_000 + UNCOMMITTED_MS
+    assert clocks.reading(Stamps(newest_ms={}, asked_ms=0, answered_ms=1)) == Reading(earliest_ms=None, latest_ms=None)
+
+
+def test_a_timestamp_in_the_future_counts_when_it_is_first_seen_and_not_for_as_long_as_its_record_lives() -> None:
+    offsets, clocks = TopicPartition("__consumer_offsets", 0), Clocks()
+
+    def skew_ms(newest_ms: int, hours: int) -> int:
+        now_ms = hours * HOUR_MS
+        stamps = Stamps(newest_ms={offsets: newest_ms}, asked_ms=now_ms, answered_ms=now_ms)
+        return largest_difference_ms([clocks.reading(stamps)])
+
+    assert [skew_ms(10 * HOUR_MS, 0), skew_ms(10 * HOUR_MS, 1), skew_ms(10 * HOUR_MS, 2)] == [10 * HOUR_MS, 0, 0]
+    assert skew_ms(10 * HOUR_MS + 5, 2) == 8 * HOUR_MS + 5
+
+
+@pytest.mark.parametrize(("poll_ms", "kept_ms"), [(30_000, KEPT_MS), (HOUR_MS, KEPT_POLLS * HOUR_MS)])
+def test_what_was_proved_is_told_to_every_look_for_a_while_and_not_for_ever(poll_ms: int, kept_ms: int) -> None:
+    """Also by a clock that was set back meanwhile; a year ahead counts no longer than an hour ahead."""
+    year_ms, now_ms = 365 * 24 * HOUR_MS, 100 * HOUR_MS
+    clocks = Clocks(poll_ms=poll_ms)
+    assert clocks.difference_ms([Reading(earliest_ms=year_ms, latest_ms=None)], now_ms) == year_ms
+    assert clocks.difference_ms([Reading(earliest_ms=5, latest_ms=-7)], now_ms + 1_000) == year_ms + 7
+    assert clocks.difference_ms([], now_ms - 60_000) == year_ms + 7
+    assert clocks.difference_ms([], now_ms + kept_ms) == year_ms + 7
+    assert clocks.difference_ms([], now_ms + kept_ms + 1) == 5 + 7
+    assert clocks.difference_ms([], now_ms + kept_ms + 1_001) == 0
+
+
+def test_a_difference_that_is_proved_again_counts_from_then() -> None:
+    clocks = Clocks()
+    assert [clocks.difference_ms([Reading(earliest_ms=50, latest_ms=None)], ms) for ms in (0, KEPT_MS)] == [50, 50]
+    assert [clocks.difference_ms([], ms) for ms in (2 * KEPT_MS, 2 * KEPT_MS + 1)] == [50, 0]
+
+
+TOPIC_AUTHORIZATION_FAILED = 29
+POLICY = {"cleanup.policy": "compact"}
+
+
+def model(**changes: object) -> Model:
+    return Model(topics={"orders": 1, "logs": 1}, topic_ids={"orders": 1, "logs": 2}, **changes)  # type: ignore[arg-type]
+
+
+def sighted(cluster: Model, *, topics: list[str] | None = None) -> dict[str, int | None]:
+    return {topic.topic: topic.unseen_ms for topic in last_look(cluster, topics=topics)}
+
+
+def last_look(cluster: Model, *, topics: list[str] | None = None) -> tuple[TopicSeen, ...]:
+    """Looks at 100 and 200; then payments is there, at 300 without what it takes to be told, and at 400."""
+    cluster.configs = {"orders": POLICY, "logs": POLICY}
+    with asking(cluster) as admin:
+        sightings = Sightings()
+        for asked_ms in (100, 200, 300, 400):
+            if asked_ms == 300:
+                cluster.topics["payments"] = 1
+                cluster.topic_ids["payments"] = 3
+            if asked_ms == 400:
+                cluster.configs["payments"] = POLICY
+            seen = look(admin, topics, lambda: asked_ms, sightings=sightings)  # noqa: B023
+    return seen.topics
+
+
+def test_a_topic_that_an_earlier_look_did_not_show_was_made_since() -> None:
+    """Also if it could be told of only at the look after: what counts is when its id was first shown."""
+    assert sighted(model()) == {"orders": None, "logs": None, "payments": 200}
+
+
+@pytest.mark.parametrize("topics", [["orders", "logs", "payments"], None])
+def test_who_may_not_describe_every_topic_or_looks_at_some_cannot_tell(topics: list[str] | None) -> None:
+    cluster = model(unknown_error=TOPIC_AUTHORIZATION_FAILED if topics is None else scripted.UNKNOWN_TOPIC)
+    assert set(sighted(cluster, topics=topics).values()) == {None}
+
+
+def test_a_look_that_shows_a_topic_without_its_id_proves_nothing() -> None:
+    cluster = model()
+    del cluster.topic_ids["logs"]
+    assert sighted(cluster)["payments"] is None
+
+
+def test_a_topic_that_is_not_compacted_when_it_is_first_shown_is_not_made_when_it_becomes_so() -> None:
+    cluster = model()
+    cluster.topics["payments"] = 1
+    cluster.topic_ids["payments"] = 3
+    assert sighted(cluster)["payments"] is None
+
+
+@pytest.mark.parametrize(("first", "first_ms"), [((0, 250), 250), ((7, 250), None), ((-1, -1), None)])
+def test_of_a_new_topic_and_of_no_other_it_is_asked_when_its_very_first_record_was_stamped(
+    first: tuple[int, int], first_ms: int | None
+) -> None:
+    """A cleaner may have taken that one, so that the first which is left is young."""
+    seen = last_look(model(first=first))
+    assert {topic.topic: [partition.first_ms for partition in topic.partitions] for topic in seen} == {
+        "logs": [None], "orders": [None], "payments": [first_ms],
+    }  # fmt: skip
+
+
+def test_a_topic_is_new_for_an_hour() -> None:
+    cluster = model(configs={"orders": POLICY})
+    with asking(cluster) as admin:
+        sightings = Sightings()
+        unseen = []
+        for asked_ms in (100, 200, 100 + NEW_MS, 101 + NEW_MS):
+            seen = look(admin, None, lambda: asked_ms, sightings=sightings)  # noqa: B023
+            unseen.append({topic.topic: topic.unseen_ms for topic in seen.topics})
+            cluster.topics["payments"], cluster.topic_ids["payments"] = 1, 3
+            cluster.configs["payments"] = POLICY
+    assert [look.get("payments") for look in unseen] == [None, 100, 100, None]
