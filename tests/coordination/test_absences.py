@@ -15,7 +15,6 @@ from headstone.coordination.guard_values import (
     DeletionsRead,
     Memory,
     PartitionSeen,
-    Release,
     ReplicaSeen,
     SetHold,
     State,
@@ -27,12 +26,14 @@ from headstone.coordination.guarding import decide
 from tests.coordination.guard_watch import (
     BEHIND,
     DAY_MS,
+    DUE_MS,
     HOUR_MS,
     LATE,
     LOOK,
     MARGINS,
     NEWS_MS,
     NOTHING,
+    RELEASE,
     SECOND_MS,
     START_MS,
     UNSAFE_MS,
@@ -40,6 +41,7 @@ from tests.coordination.guard_watch import (
     alarm,
     outcome,
     partition,
+    right,
 )
 
 FIRST_MS = START_MS - MARGINS.metadata_age_ms
@@ -165,13 +167,12 @@ def test_a_copy_that_may_have_begun_before_the_hold_is_read_however_late_a_look_
     before_ms: int, state: State
 ) -> None:
     watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
-    held_ms = START_MS + 13 * HOUR_MS + SECOND_MS
+    watch.sees(BEHIND, at_ms=DUE_MS)
+    held_ms = DUE_MS + SECOND_MS
     watch.sees(at_ms=held_ms, overrides=HOLD, held_on=(1, 2, 3))
     watch.sees(at_ms=held_ms + before_ms)
     copies = partition((1, 2), assigned=(1, 2, 3, 4), moving=(4,), end=None)
-    shown = watch.sees(copies, at_ms=held_ms + before_ms + HOUR_MS)
-    assert shown.statuses[0].state == state
+    assert watch.sees(copies, at_ms=held_ms + before_ms + HOUR_MS).statuses[0].state == state
 
 
 def reading(
@@ -207,7 +208,7 @@ def test_no_hold_while_whoever_is_away_misses_plain_values_only() -> None:
 ], ids=["a deletion", "the first", "not to the end", "not from the start", "nobody knows the end", "not read"])  # fmt: skip
 def test_a_reading_that_found_a_deletion_or_leaves_something_out_excuses_nobody(part: PartitionSeen) -> None:
     watch = left_after_two_looks()
-    status = watch.sees(part, at_ms=START_MS + 13 * HOUR_MS).statuses[0]
+    status = watch.sees(part, at_ms=DUE_MS).statuses[0]
     assert status.unsafe_ms == UNSAFE_MS + HOUR_MS
 
 
@@ -246,10 +247,9 @@ def test_a_hold_ends_early_once_all_that_was_missed_is_read_and_plain() -> None:
     watch.sees(BEHIND, at_ms=START_MS + 15 * HOUR_MS)
     watch.sees(at_ms=START_MS + 15 * HOUR_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
     assert outcome(watch.sees(reading(newest=110), at_ms=START_MS + 2 * DAY_MS)) == ((), State.HELD)
-    adding = watch.sees(replace(reading(), moving=(4,)), at_ms=START_MS + 2 * DAY_MS)
-    assert adding.actions == ()
+    assert watch.sees(replace(reading(), moving=(4,)), at_ms=START_MS + 2 * DAY_MS).actions == ()
     assert outcome(watch.sees(reading(), at_ms=START_MS + 2 * DAY_MS + SECOND_MS)) == (
-        (Release(topic="orders", restore=NOTHING),), State.WATCHED,
+        (RELEASE,), State.WATCHED,
     )  # fmt: skip
 
 
@@ -389,9 +389,11 @@ def shown(
 
 
 def watch_of(part: PartitionSeen) -> Watch:
+    """First seen so: nothing is to be done."""
     watch = Watch()
     watch.memory = Memory()
-    watch.sees(part)
+    first = watch.sees(part)
+    assert (first.actions, first.statuses) == ((), FINE)
     return watch
 
 
@@ -400,6 +402,7 @@ def test_a_sole_replica_is_never_away(isr: tuple[int, ...]) -> None:
     """With eligible leader replicas its partition shows nobody in sync while its broker is down."""
     watch = watch_of(shown(leader=1, epoch=5, isr=(1,), assigned=(1,)))
     down = shown(leader=None, epoch=6, isr=isr, assigned=(1,))
+    watch_of(down)  # at the first look too
     for hours in (1, 13, 23, 24, 100):
         decision = watch.sees(down, at_ms=START_MS + hours * HOUR_MS, alive=(2, 3))
         assert (decision.actions, decision.statuses) == ((), FINE)
@@ -409,22 +412,14 @@ def test_a_sole_replica_is_never_away(isr: tuple[int, ...]) -> None:
     assert (back.actions, back.statuses) == ((), FINE)
 
 
-def test_a_sole_replica_that_is_down_at_the_first_look_is_fine() -> None:
-    watch = Watch()
-    watch.memory = Memory()
-    first = watch.sees(shown(leader=None, epoch=6, isr=(), assigned=(1,)))
-    assert (first.actions, first.statuses) == ((), FINE)
-
-
 def test_a_sole_replica_that_is_gone_keeps_no_hold_of_the_topics_other_partitions() -> None:
     """Its broker may never come back; what the hold was for is over."""
     watch = Watch().held()
     gone = PartitionSeen(partition=1, leader=None, isr=(), replicas=(ReplicaSeen(broker=4, log_end=None),))
     back_ms = START_MS + 14 * HOUR_MS
-    right = partition(verdict=Verdict.RIGHT, read_ms=back_ms)
     watch.sees(at_ms=back_ms, partitions=(partition(), gone))
-    over = watch.sees(at_ms=back_ms + 1, partitions=(right, gone))
-    assert over.actions == (Release(topic="orders", restore=NOTHING),)
+    over = watch.sees(at_ms=back_ms + 1, partitions=(right(back_ms), gone))
+    assert over.actions == (RELEASE,)
 
 
 def dark() -> Watch:
@@ -455,15 +450,15 @@ def test_who_leads_first_has_missed_nothing_and_needs_nobody_to_compare_it_with(
     ms = START_MS + 4 * DAY_MS
     both = shown(leader=1, epoch=7, isr=(1, 2))
     assert [a.broker for a in watch.sees(both, at_ms=ms, alive=(1, 2, 3), held_on=(1, 2, 3)).actions] == [2]  # type: ignore[union-attr]
-    right = replace(both, replicas=tuple(replace(r, verdict=Verdict.RIGHT, read_ms=ms) for r in both.replicas))
-    assert watch.sees(right, at_ms=ms + 1).actions == (Release(topic="orders", restore=NOTHING),)
+    is_right = replace(both, replicas=tuple(replace(r, verdict=Verdict.RIGHT, read_ms=ms) for r in both.replicas))
+    assert watch.sees(is_right, at_ms=ms + 1).actions == (RELEASE,)
 
 
 def test_if_the_other_is_gone_for_good_the_hold_ends_when_it_is_taken_out_of_the_assignment() -> None:
     watch = dark_and_held()
     watch.sees(shown(leader=1, epoch=7, isr=(1,)), at_ms=START_MS + 3 * DAY_MS, alive=(1, 3), held_on=(1, 3))
     alone = watch.sees(shown(leader=1, epoch=7, isr=(1,), assigned=(1,)), at_ms=START_MS + 4 * DAY_MS)
-    assert (alone.actions, alone.statuses) == ((Release(topic="orders", restore=NOTHING),), FINE)
+    assert (alone.actions, alone.statuses) == ((RELEASE,), FINE)
 
 
 @pytest.mark.parametrize(

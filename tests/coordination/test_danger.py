@@ -21,20 +21,27 @@ from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
     HOLD,
     Action,
-    AddAgain,
     AskBrokers,
     EndPasses,
-    Expel,
     HoldByDefault,
     Memory,
-    Release,
     ReleaseDefault,
     SetHold,
-    Verdict,
-    Verify,
 )
 from headstone.coordination.guarding import decide
-from tests.coordination.guard_watch import BACK_MS, DAY_MS, LOOK, MARGINS, NOTHING, START_MS, Watch, partition
+from tests.coordination.guard_watch import (
+    ADD,
+    BACK_MS,
+    DAY_MS,
+    EXPEL,
+    LOOK,
+    MARGINS,
+    RELEASE,
+    START_MS,
+    VERIFY,
+    Watch,
+    right,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +90,13 @@ def test_of_who_left_before_anything_was_known_to_be_committed_the_first_that_is
 
 
 USUAL_MS = MARGINS.effect_ms + MARGINS.poll_ms
-RELEASE = Release(topic="orders", restore=NOTHING)
 UNDOING = (
-    RELEASE, ReleaseDefault(restore=()), Expel(topic="orders", partition=0, broker=3, remaining=(1, 2)),
-    AddAgain(topic="orders", partition=0, broker=3, order=(1, 2, 3)),
+    RELEASE, ReleaseDefault(restore=()), EXPEL,
+    ADD,
 )  # fmt: skip
 HARMLESS = (
     SetHold(topic="orders", configs=HOLD, by_ms=0, reason=""), HoldByDefault(configs=DEFAULT_HOLD), EndPasses(topic="orders"),
-    AskBrokers(topic="orders", brokers=(1,)), Verify(topic="orders", partition=0, broker=3),
+    AskBrokers(topic="orders", brokers=(1,)), VERIFY,
 )  # fmt: skip
 
 
@@ -126,7 +132,7 @@ def test_what_lets_go_is_void_on_an_old_look_and_what_holds_or_asks_is_not(actio
 def test_a_decision_on_an_old_look_lets_nothing_go(late_ms: int, released: bool) -> None:
     """Whoever was in sync then may have been away ever since, and only the hold keeps what it lacks."""
     watch = Watch().held().back()
-    look = replace(watch.look, asked_ms=BACK_MS + 1, partitions=(partition(verdict=Verdict.RIGHT, read_ms=BACK_MS),))
+    look = replace(watch.look, asked_ms=BACK_MS + 1, partitions=(right(BACK_MS),))
     decision = decide(watch.memory, look, BACK_MS + 1 + late_ms, MARGINS, watch.allowed)
     assert (decision.actions, decision.memory.hold is not None) == ((RELEASE,) if released else (), True)
     assert (decision.memory.hold.released_ms is not None) == released  # type: ignore[union-attr]

@@ -17,7 +17,6 @@ from headstone.coordination.guard_values import (
     AskBrokers,
     Configs,
     EndPasses,
-    Expel,
     Memory,
     OffsetSpan,
     Release,
@@ -30,16 +29,17 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guarding import decide
 from tests.coordination.guard_watch import (
-    BACK_MS,
     BEHIND,
     COMPLETE_MS,
     DAY_MS,
+    DUE_MS,
     HOUR_MS,
     LATE,
     LOOK,
     MARGINS,
     NEWS_MS,
     NOTHING,
+    RELEASE,
     SECOND_MS,
     SET_HOLD,
     START_MS,
@@ -49,12 +49,8 @@ from tests.coordination.guard_watch import (
     alarm,
     outcome,
     partition,
+    right,
 )
-
-
-def test_a_healthy_topic_is_fine_and_untouched() -> None:
-    decision = Watch().sees(at_ms=START_MS + 60 * SECOND_MS)
-    assert (decision.actions, decision.statuses) == ((), (Status(partition=0, state=State.FINE),))
 
 
 def test_rolling_restarts_of_minutes_touch_nothing() -> None:
@@ -84,13 +80,13 @@ def test_half_of_the_slack_used_up_holds_the_topic() -> None:
 
 def test_a_hold_that_did_not_arrive_is_asked_for_again() -> None:
     watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+    watch.sees(BEHIND, at_ms=DUE_MS)
     assert watch.sees(at_ms=START_MS + 14 * HOUR_MS).actions == (SET_HOLD,)
 
 
 def test_a_hold_is_in_effect_only_when_every_live_broker_says_so() -> None:
     watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+    watch.sees(BEHIND, at_ms=DUE_MS)
     assert outcome(watch.sees(at_ms=START_MS + 14 * HOUR_MS, overrides=HOLD, held_on=(1,))) == (
         (AskBrokers(topic="orders", brokers=(2, 3)),), State.WATCHED,
     )  # fmt: skip
@@ -99,7 +95,7 @@ def test_a_hold_is_in_effect_only_when_every_live_broker_says_so() -> None:
 
 def test_passes_in_flight_are_ended_only_if_the_deadline_is_near() -> None:
     watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+    watch.sees(BEHIND, at_ms=DUE_MS)
     near_ms = UNSAFE_MS - MARGINS.pass_start_ms + 1
     decision = watch.sees(at_ms=near_ms, overrides=HOLD, held_on=(1, 2, 3))
     assert outcome(decision) == ((EndPasses(topic="orders"),), State.HELD)
@@ -107,7 +103,7 @@ def test_passes_in_flight_are_ended_only_if_the_deadline_is_near() -> None:
 
 def test_without_a_hold_in_effect_the_moment_of_danger_is_too_late() -> None:
     watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
+    watch.sees(BEHIND, at_ms=DUE_MS)
     decision = watch.sees(at_ms=UNSAFE_MS, overrides=HOLD, held_on=(1,))
     missing = (2, 3)
     assert decision.actions == (
@@ -122,13 +118,11 @@ def test_release_needs_everyone_in_sync_and_what_was_missed_read() -> None:
     days = START_MS + 5 * DAY_MS
     assert watch.sees(BEHIND, at_ms=days).statuses[0].state == State.HELD
     assert watch.sees(partition(), at_ms=days + 1).actions == (VERIFY,)
-    too_early = partition(verdict=Verdict.RIGHT, read_ms=days)
-    assert watch.sees(too_early, at_ms=days + 2).actions == (VERIFY,)
-    read = partition(verdict=Verdict.RIGHT, read_ms=days + 1)
-    released = watch.sees(read, at_ms=days + 3)
-    assert released.actions == (Release(topic="orders", restore=NOTHING),)
+    assert watch.sees(right(days), at_ms=days + 2).actions == (VERIFY,)
+    released = watch.sees(right(days + 1), at_ms=days + 3)
+    assert released.actions == (RELEASE,)
     assert released.statuses == (Status(partition=0, state=State.FINE),)
-    assert watch.sees(partition(), at_ms=days + 4).actions == (Release(topic="orders", restore=NOTHING),)
+    assert watch.sees(partition(), at_ms=days + 4).actions == (RELEASE,)
     assert watch.sees(partition(), at_ms=days + 5, overrides=NOTHING).memory.hold is not None
     assert watch.sees(partition(), at_ms=days + 4 + NEWS_MS).memory.hold is None
 
@@ -140,8 +134,7 @@ def test_release_restores_what_was_found_and_leaves_what_others_set() -> None:
     days = START_MS + 5 * DAY_MS
     watch.sees(partition(), at_ms=days)
     changed: Configs = ((RATIO, "1.0"), (LAG_MIN, dict(HOLD)[LAG_MIN]), (LAG_MAX, "9"))
-    told = watch.sees(partition(verdict=Verdict.RIGHT, read_ms=days), at_ms=days + 1, overrides=changed)
-    assert told.actions == (
+    assert watch.sees(right(days), at_ms=days + 1, overrides=changed).actions == (
         alarm(AlarmKind.CHANGED_BY_PERSON),
         Release(topic="orders", restore=((RATIO, "0.2"), (LAG_MIN, None))),
     )
@@ -166,8 +159,8 @@ def test_a_new_replica_is_held_for_at_once_and_read_before_it_counts() -> None:
         (Verify(topic="orders", partition=0, broker=4),), State.UNREAD,
     )  # fmt: skip
     four = ReplicaSeen(broker=4, log_end=100, verdict=Verdict.RIGHT, read_ms=soon_ms + 2)
-    right = replace(copied, replicas=(*copied.replicas[:3], four))
-    assert watch.sees(right, at_ms=soon_ms + 3).actions == (Release(topic="orders", restore=NOTHING),)
+    is_right = replace(copied, replicas=(*copied.replicas[:3], four))
+    assert watch.sees(is_right, at_ms=soon_ms + 3).actions == (RELEASE,)
 
 
 def test_who_looks_for_the_first_time_knows_nothing_of_those_behind() -> None:
@@ -175,15 +168,10 @@ def test_who_looks_for_the_first_time_knows_nothing_of_those_behind() -> None:
     assert decision.actions == (LATE, replace(SET_HOLD, by_ms=0))
 
 
-def test_who_did_not_look_for_longer_than_the_retention_reads_everything() -> None:
-    decision = Watch().sees(partition(), at_ms=START_MS + 2 * DAY_MS)
+def test_who_did_not_look_for_longer_than_the_retention_reads_everything_and_is_too_late_for_who_is_behind() -> None:
     verifies = tuple(Verify(topic="orders", partition=0, broker=broker) for broker in (1, 2, 3))
-    assert outcome(decision) == (verifies, State.UNREAD)
-
-
-def test_who_did_not_look_for_longer_than_the_retention_and_finds_one_behind_is_too_late() -> None:
-    decision = Watch().sees(BEHIND, at_ms=START_MS + 2 * DAY_MS)
-    assert decision.actions[0] == LATE
+    assert outcome(Watch().sees(partition(), at_ms=START_MS + 2 * DAY_MS)) == (verifies, State.UNREAD)
+    assert Watch().sees(BEHIND, at_ms=START_MS + 2 * DAY_MS).actions[0] == LATE
 
 
 def test_nothing_is_released_while_a_reassignment_runs() -> None:
@@ -191,8 +179,8 @@ def test_nothing_is_released_while_a_reassignment_runs() -> None:
     watch = Watch().held()
     days = START_MS + 5 * DAY_MS
     watch.sees(partition(moving=(1,)), at_ms=days)
-    right = partition(verdict=Verdict.RIGHT, read_ms=days, moving=(1,))
-    assert watch.sees(right, at_ms=days + 1).actions == ()
+    is_right = partition(verdict=Verdict.RIGHT, read_ms=days, moving=(1,))
+    assert watch.sees(is_right, at_ms=days + 1).actions == ()
 
 
 def test_a_look_that_is_too_old_says_unknown() -> None:
@@ -250,20 +238,11 @@ def test_a_release_that_arrives_after_the_next_hold_is_not_taken_for_somebody_el
     watch = Watch().held()
     back_ms = START_MS + 14 * HOUR_MS
     watch.sees(partition(), at_ms=back_ms)
-    watch.sees(partition(verdict=Verdict.RIGHT, read_ms=back_ms), at_ms=back_ms + 1)
+    watch.sees(right(back_ms), at_ms=back_ms + 1)
     assert watch.sees(NEW_COPY, at_ms=back_ms + 2).actions == (HOLD_FOR_NEW,)
     watch.sees(at_ms=back_ms + 3)
     assert watch.sees(at_ms=back_ms + 4, overrides=NOTHING).actions == ()
     assert watch.sees(at_ms=back_ms + 3 + NEWS_MS).actions == (HOLD_FOR_NEW,)
-
-
-def test_a_retention_that_was_lowered_counts_from_the_oldest_answer_that_may_have_hidden_it() -> None:
-    watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
-    seen_ms = START_MS + HOUR_MS - MARGINS.metadata_age_ms
-    lowered = watch.sees(at_ms=START_MS + 2 * HOUR_MS, delete_retention_ms=6 * HOUR_MS)
-    unsafe_ms = seen_ms + 6 * HOUR_MS - MARGINS.skew_ms - MARGINS.pass_start_ms
-    assert lowered.statuses[0].unsafe_ms == unsafe_ms
 
 
 def test_a_retention_of_before_still_counts_for_one_that_comes_back_with_less() -> None:
@@ -280,6 +259,13 @@ def test_a_retention_of_before_still_counts_for_one_that_comes_back_with_less() 
     assert decision.statuses[0].unsafe_ms == unsafe_ms
 
 
+def seen_twice() -> Watch:
+    watch = Watch()
+    watch.sees(at_ms=START_MS + MARGINS.poll_ms)
+    watch.sees(at_ms=START_MS + HOUR_MS)
+    return watch
+
+
 def back_after_a_hold(watch: Watch) -> OffsetSpan | None:
     """What replica 3 is to be read for; None: all of it."""
     watch.sees(replace(partition((1, 2), end=None), committed_end=140), at_ms=START_MS + 15 * HOUR_MS)
@@ -289,11 +275,10 @@ def back_after_a_hold(watch: Watch) -> OffsetSpan | None:
     return verify.missed
 
 
-def test_who_comes_back_after_a_hold_in_time_is_to_have_what_it_missed() -> None:
-    watch = Watch()
-    watch.sees(at_ms=START_MS + MARGINS.poll_ms)
-    watch.sees(at_ms=START_MS + HOUR_MS)
+def test_who_comes_back_after_a_hold_in_time_is_to_have_what_it_missed_until_somebody_undid_the_hold() -> None:
+    watch = seen_twice()
     assert back_after_a_hold(watch) == OffsetSpan(start=100, end=140)
+    assert VERIFY in watch.sees(at_ms=START_MS + 3 * DAY_MS, overrides=NOTHING).actions
 
 
 def test_of_whom_it_is_not_known_what_it_had_nothing_less_than_all_is_read() -> None:
@@ -301,43 +286,23 @@ def test_of_whom_it_is_not_known_what_it_had_nothing_less_than_all_is_read() -> 
 
 
 def test_nothing_less_than_all_is_read_of_one_that_was_away_past_the_moment_of_danger() -> None:
-    watch = Watch()
-    watch.sees(at_ms=START_MS + MARGINS.poll_ms)
-    watch.sees(at_ms=START_MS + HOUR_MS)
-    late = watch.sees(BEHIND, at_ms=START_MS + 2 * DAY_MS)
-    assert LATE in late.actions
+    watch = seen_twice()
+    assert LATE in watch.sees(BEHIND, at_ms=START_MS + 2 * DAY_MS).actions
     watch.sees(at_ms=START_MS + 2 * DAY_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
-    back = watch.sees(partition(), at_ms=START_MS + 2 * DAY_MS + 2 * SECOND_MS)
-    assert VERIFY in back.actions
-
-
-def test_nothing_less_than_all_is_read_once_somebody_undid_the_hold() -> None:
-    watch = Watch()
-    watch.sees(at_ms=START_MS + MARGINS.poll_ms)
-    watch.sees(at_ms=START_MS + HOUR_MS)
-    assert back_after_a_hold(watch) is not None
-    undone = watch.sees(at_ms=START_MS + 3 * DAY_MS, overrides=NOTHING)
-    assert VERIFY in undone.actions
+    assert VERIFY in watch.sees(partition(), at_ms=START_MS + 2 * DAY_MS + 2 * SECOND_MS).actions
 
 
 PURGED_MS = START_MS + 14 * HOUR_MS
 
 
-def test_a_hold_stays_while_somebody_is_away_whatever_the_policy_is() -> None:
+def test_a_hold_stays_until_who_is_back_was_read_and_ends_then_whatever_the_policy_is() -> None:
     watch = Watch().held()
-    for hours in (0, 1, 40):
-        purged = watch.sees(at_ms=PURGED_MS + hours * HOUR_MS, compacted=False)
+    for hours, compacted in ((0, False), (1, False), (40, False), (41, True), (42, False)):
+        purged = watch.sees(at_ms=PURGED_MS + hours * HOUR_MS, compacted=compacted)
         assert outcome(purged) == ((), State.HELD)
-    assert outcome(watch.sees(at_ms=PURGED_MS + 41 * HOUR_MS, compacted=True)) == ((), State.HELD)
-
-
-def test_it_stays_until_who_is_back_was_read_and_ends_then_under_either_policy() -> None:
-    watch = Watch().held()
-    watch.sees(at_ms=PURGED_MS, compacted=False)
-    back_ms = PURGED_MS + HOUR_MS
+    back_ms = PURGED_MS + 43 * HOUR_MS
     assert watch.sees(partition(), at_ms=back_ms).actions == (VERIFY,)
-    right = partition(verdict=Verdict.RIGHT, read_ms=back_ms)
-    assert watch.sees(right, at_ms=back_ms + 1).actions == (Release(topic="orders", restore=NOTHING),)
+    assert watch.sees(right(back_ms), at_ms=back_ms + 1).actions == (RELEASE,)
 
 
 def test_what_was_due_is_held_before_somebody_can_switch_back() -> None:
@@ -345,9 +310,8 @@ def test_what_was_due_is_held_before_somebody_can_switch_back() -> None:
     watch = Watch()
     watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
     watch.sees(at_ms=START_MS + 2 * HOUR_MS, compacted=False)
-    assert watch.sees(at_ms=START_MS + 13 * HOUR_MS).actions == (SET_HOLD,)
-    held = watch.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
-    assert held.statuses[0].state == State.HELD
+    assert watch.sees(at_ms=DUE_MS).actions == (SET_HOLD,)
+    assert watch.sees(at_ms=DUE_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3)).statuses[0].state == State.HELD
     assert outcome(watch.sees(at_ms=UNSAFE_MS + DAY_MS, compacted=True)) == ((), State.HELD)
 
 
@@ -366,16 +330,6 @@ def test_a_hold_that_was_let_go_is_asked_for_again_when_somebody_leaves_under_ei
     watch = Watch().held()
     back_ms = PURGED_MS + HOUR_MS
     watch.sees(partition(), at_ms=back_ms, compacted=False)
-    watch.sees(partition(verdict=Verdict.RIGHT, read_ms=back_ms), at_ms=back_ms + 1)
+    watch.sees(right(back_ms), at_ms=back_ms + 1)
     asked = watch.sees(partition((1, 2), end=None), at_ms=back_ms + 2 * DAY_MS, compacted=compacted)
     assert [action for action in asked.actions if isinstance(action, SetHold)] != []
-
-
-def test_an_expulsion_that_was_asked_for_is_not_repeated_where_it_is_not_compacted_any_more() -> None:
-    watch = Watch(Allowed(readmission=True)).held().back()
-    wrong = partition(verdict=Verdict.WRONG, read_ms=BACK_MS)
-    assert [type(action) for action in watch.sees(wrong, at_ms=BACK_MS + 1).actions if isinstance(action, Expel)] == [
-        Expel
-    ]
-    purged = watch.sees(wrong, at_ms=BACK_MS + 2, compacted=False)
-    assert [action for action in purged.actions if isinstance(action, Expel)] == []
