@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from headstone.cluster.admin import Check, MayHaveArrived
-from headstone.cluster.questions import Reassignment
+from headstone.cluster.admin import MayHaveArrived
 from headstone.cluster.refusals import NoAnswer
 from headstone.coordination.guard_values import HOLD, RATIO, AlarmKind, Allowed, State, Verdict
 from headstone.guard.ledger.journal import Journal
@@ -20,7 +19,6 @@ from headstone.guard.loop.rounds import Round
 from headstone.guard.loop.watcher import Watcher
 from headstone.guard.monitoring.current_status import by_hand
 from headstone.guard.readmission.automatic import BY_GUARD, WHY
-from headstone.log.topic_partition import TopicPartition
 from tests.guard.watching import ACTS, LIMITS, after, held_at_half_a_day, kinds, states, watcher
 from tests.guard.world import DAY_MS, ClusterTwin, Topic
 
@@ -32,7 +30,7 @@ def away_too_long(twin: ClusterTwin, guard: Watcher) -> Round:
     """Holds are refused until broker 3 may have missed something; then they are not."""
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    result = after(twin, guard, DAY_MS // 24, times=12)
+    result = after(twin, guard, DAY_MS // 8, times=4)
     assert (states(result), kinds(result)) == ([State.TOO_LATE], [REFUSED, AlarmKind.TOO_LATE])
     twin.refuses = None
     result = after(twin, guard, 1_000, times=5)
@@ -112,7 +110,7 @@ def topics_away_too_long(twin: ClusterTwin, guard: Watcher, names: Sequence[str]
     """Broker 3 may have missed something in each of them; it is back, and was taken out of all."""
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    after(twin, guard, DAY_MS // 24, times=12)
+    after(twin, guard, DAY_MS // 8, times=4)
     twin.refuses = None
     looks(twin, guard, 5)
     assert sorted((partition.topic, replicas) for partition, replicas in twin.reassigned) == [
@@ -203,23 +201,15 @@ def test_a_fresh_copy_that_is_wrong_again_is_left_to_a_person(journal: Journal) 
 
 
 def test_a_broker_that_does_not_answer_now_and_then_refuses_no_readmission(journal: Journal) -> None:
-    class Deaf(ClusterTwin):
-        answers = True
-
-        def reassignments(self) -> dict[TopicPartition, Reassignment]:
-            if not self.answers:
-                raise NoAnswer("broker a:9092 does not answer: timed out")
-            return super().reassignments()
-
-    twin = Deaf(orders=Topic(replicas=THREE_LEADS, isr=THREE_LEADS))
+    twin = twin_led_by_three()
     guard = watcher(twin, journal, READMITS)
     away_too_long(twin, guard)
-    twin.answers = False
+    twin.fails["reassignments"] = NoAnswer("broker a:9092 does not answer: timed out")
     twin.start(3)
     assert [kinds(looks(twin, guard, 1)) for _ in range(3)] == [
         [AlarmKind.TOO_LATE], [AlarmKind.TOO_LATE], [UNANSWERED, AlarmKind.TOO_LATE],
     ]  # fmt: skip
-    twin.answers = True
+    twin.fails.clear()
     assert kinds(looks(twin, guard, 1)) == [AlarmKind.TOO_LATE]
 
 
@@ -321,24 +311,18 @@ def test_a_fresh_copy_that_is_wrong_stays_if_readmission_is_no_more_allowed(jour
     assert ([replicas for _, replicas in twin.reassigned], kinds(result)) == ([(1, 2), (1, 2, 3)], [AlarmKind.WRONG])
 
 
-class UnansweringTwin(ClusterTwin):
-    """Never carries a reassignment out, and never says so, while `silent`."""
-
-    silent = True
-
-    def reassign(
-        self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, check: Check = lambda: None
-    ) -> None:  # fmt: skip
-        if self.silent:
-            raise MayHaveArrived("no answer")
-        super().reassign(wanted, check=check)
+def unanswering_twin() -> ClusterTwin:
+    """Never carries a reassignment out, and never says so."""
+    twin = ClusterTwin()
+    twin.fails["reassign"] = MayHaveArrived("no answer")
+    return twin
 
 
 @pytest.mark.parametrize("allowed", [Allowed(readmission=True), Allowed()], ids=["right", "not allowed any more"])
 def test_one_that_need_not_leave_any_more_keeps_no_other_replica_from_leaving(
     journal: Journal, allowed: Allowed
 ) -> None:
-    twin = UnansweringTwin()
+    twin = unanswering_twin()
     away_too_long(twin, watcher(twin, journal, READMITS))
     assert [(kept.broker, kept.expelled) for kept in open_readmissions(journal)] == [(3, False)]
     guard = watcher(twin, journal, replace(READMITS, allowed=allowed))
@@ -347,11 +331,11 @@ def test_one_that_need_not_leave_any_more_keeps_no_other_replica_from_leaving(
     journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.RIGHT, read_ms=twin.now_ms))
     result = after(twin, guard, 30_000, times=12)
     assert (states(result), open_readmissions(journal), by_hand(journal)) == ([State.FINE], [], {})
-    twin.silent = False
+    twin.fails.clear()
     twin.refuses = "not now"
     twin.stop(2)
     guard = watcher(twin, journal, READMITS)
-    after(twin, guard, DAY_MS // 24, times=30)
+    after(twin, guard, DAY_MS // 8, times=10)
     assert twin.reassigned == []  # nobody is taken out on suspicion where nothing holds the topic
     twin.refuses = None
     looks(twin, guard)
@@ -359,7 +343,7 @@ def test_one_that_need_not_leave_any_more_keeps_no_other_replica_from_leaving(
 
 
 def test_one_that_is_still_to_leave_is_not_forgotten_while_only_others_are_looked_at(journal: Journal) -> None:
-    twin = UnansweringTwin()
+    twin = unanswering_twin()
     guard = watcher(twin, journal, READMITS)
     away_too_long(twin, guard)
     kept = open_readmissions(journal)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from headstone.cluster.questions import ConfigValue
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import (
     DEFAULT_HOLD,
@@ -100,53 +99,53 @@ def test_a_broker_that_does_not_take_the_restart_is_named(journal: Journal, monk
     assert twin.default == {}
 
 
+def dying_twin(**topics: Topic) -> ClusterTwin:
+    """It takes a change, and the guard is killed before it knows."""
+    twin = ClusterTwin(**topics)
+    twin.fails["altered"] = KeyboardInterrupt()
+    return twin
+
+
 def test_what_an_interrupted_guard_had_changed_for_a_moment_is_put_back_unless_somebody_changed_it(
     journal: Journal,
 ) -> None:
-    class Dies(ClusterTwin):
-        def broker_configs(self, broker: int | None) -> Mapping:
-            if self.changes and broker is not None:
-                raise KeyboardInterrupt
-            return super().broker_configs(broker)
-
-    twin = Dies()
+    twin = dying_twin()
+    dies = dict(twin.fails)
     with pytest.raises(KeyboardInterrupt):
         carry_out(END, twin, journal, now_ms=5)  # type: ignore[arg-type]
+    twin.fails.clear()
     assert (twin.default, len(journal.unfinished())) == ({BACKOFF: "15001"}, 1)
     assert put_back(twin, journal) == [f"cluster default: {BACKOFF} put back to no override"]  # type: ignore[arg-type]
     assert (twin.default, journal.unfinished()) == ({}, [])
-    twin.changes.clear()
+    twin.fails |= dies
     with pytest.raises(KeyboardInterrupt):
         carry_out(END, twin, journal, now_ms=6)  # type: ignore[arg-type]
+    twin.fails.clear()
     twin.default[BACKOFF] = "30000"
     assert (put_back(twin, journal), twin.default) == ([], {BACKOFF: "30000"})  # type: ignore[arg-type]
 
 
+def begun(journal: Journal, resource: str, old: str | None, new: str) -> None:
+    """As a guard leaves it that is killed while cleaner threads restart."""
+    journal.begin(Change(
+        resource=resource, topic="orders", old=((BACKOFF, old),), new=((BACKOFF, new),), reason=f"{ENDING}a guard died",
+        evidence="", began_ms=5,
+    ))  # fmt: skip
+
+
 def test_a_broker_that_is_off_does_not_keep_the_others_from_being_put_back(journal: Journal) -> None:
-    class Off(ClusterTwin):
-        off: int | None = None
-
-        def broker_configs(self, broker: int | None) -> Mapping:
-            if broker == self.off is not None:
-                raise Unfinished(f"broker {broker}: its address is unknown")
-            return super().broker_configs(broker)
-
-    twin = Off()
+    twin = ClusterTwin()
     twin.broker_own = {2: {BACKOFF: "7"}, 3: {BACKOFF: "7"}}
     for broker in (2, 3):
-        entry = Change(
-            resource=f"broker {broker}", topic="orders", old=((BACKOFF, "5"),), new=((BACKOFF, "7"),),
-            reason=f"{ENDING}a guard died", evidence="", began_ms=5,
-        )  # fmt: skip
-        journal.begin(entry)
-    twin.off = 2
+        begun(journal, f"broker {broker}", "5", "7")
+    twin.fails["broker 2"] = Unfinished("broker 2: its address is unknown")
     (done, later) = put_back(twin, journal)  # type: ignore[arg-type]
     assert later.startswith(
         f"broker 2: {BACKOFF}, changed by an interrupted guard, is not put back yet: broker 2: its address is unknown"
     )
     assert done == f"broker 3: {BACKOFF} put back to 5"
     assert [entry.resource for entry in journal.unfinished()] == ["broker 2"]
-    twin.off = None
+    twin.fails.clear()
     assert put_back(twin, journal) == [f"broker 2: {BACKOFF} put back to 5"]  # type: ignore[arg-type]
     assert twin.broker_own == {2: {BACKOFF: "5"}, 3: {BACKOFF: "5"}}
 
@@ -168,12 +167,7 @@ def test_a_change_for_a_moment_that_began_on_top_of_another_goes_back_to_what_wa
 
     twin = Fails()
     for old, new in ((None, "15001"), ("15001", "15002")):
-        journal.begin(
-            Change(
-                resource="cluster default", topic="orders", old=((BACKOFF, old),), new=((BACKOFF, new),),
-                reason=f"{ENDING}a guard died", evidence="", began_ms=5,
-            )
-        )  # fmt: skip
+        begun(journal, "cluster default", old, new)
     twin.default[BACKOFF] = "15002"
     twin.left = failures
     for _ in range(1 + failures):
@@ -200,20 +194,9 @@ def test_a_failure_is_an_outcome_and_is_in_the_journal(journal: Journal) -> None
         twin.alter_topic("orders", {})
 
 
-class DiesOnceChanged(ClusterTwin):
-    """The cluster takes a change, and the guard is killed before it knows."""
-
-    dies = True
-
-    def _alter(self, what: str, configs: dict[str, str], changes: Mapping[str, str | None]) -> None:
-        super()._alter(what, configs, changes)
-        if self.dies:
-            raise KeyboardInterrupt
-
-
 def test_a_guard_that_dies_with_the_change_has_written_down_what_it_changes_and_what_it_found(journal: Journal) -> None:
     """Somebody has set the ratio since the look: that goes back, and not what the look had shown."""
-    twin = DiesOnceChanged(orders=Topic(overrides={RATIO: "0.9"}))
+    twin = dying_twin(orders=Topic(overrides={RATIO: "0.9"}))
     looked = ((RATIO, "0.1"), (LAG_MIN, None), (LAG_MAX, None))
     journal.remember("orders", Memory(hold=Hold(asked_ms=twin.now_ms, found=looked)))
     with pytest.raises(KeyboardInterrupt):
@@ -221,19 +204,19 @@ def test_a_guard_that_dies_with_the_change_has_written_down_what_it_changes_and_
     found = ((RATIO, "0.9"), (LAG_MIN, None), (LAG_MAX, None))
     assert journal.memory("orders").hold == Hold(asked_ms=twin.now_ms, found=found)
     assert [(entry.old, entry.new) for entry in journal.unfinished()] == [(found, HOLD)]
-    twin.dies = False
+    twin.fails.clear()
     carry_out(Release(topic="orders", restore=found), twin, journal, now_ms=6)  # type: ignore[arg-type]
     assert twin.topics["orders"].overrides == {RATIO: "0.9"}
 
 
 def test_a_guard_that_dies_when_the_default_holds_does_not_find_its_own_hold_later(journal: Journal) -> None:
     """The next one sees the hold in the default, and a topic's memory may know no other: a release would set it for ever."""
-    twin = DiesOnceChanged(orders=Topic(), users=Topic())
+    twin = dying_twin(orders=Topic(), users=Topic())
     twin.default = {DEFAULT_HOLD[0][0]: "0.7"}
     hold = HoldByDefault(configs=DEFAULT_HOLD)
     with pytest.raises(KeyboardInterrupt):
         carry_out(hold, twin, journal, now_ms=5, topic="orders")  # type: ignore[arg-type]
-    twin.dies = False
+    twin.fails.clear()
     assert carry_out(hold, twin, journal, now_ms=6, topic="users") == Outcome(needed=False)  # type: ignore[arg-type]
     release = ReleaseDefault(restore=DEFAULT_HOLD)
     assert carry_out(release, twin, journal, now_ms=7, topic="users", other_topics=()) == Outcome()  # type: ignore[arg-type]
@@ -317,22 +300,12 @@ def test_one_restart_of_cleaner_threads_serves_all_topics_of_a_round(journal: Jo
 
 
 def test_a_broker_that_falls_silent_costs_one_question_a_round_and_is_told_of_each_topic(journal: Journal) -> None:
-    class Silent(ClusterTwin):
-        asked = 0
-        silent = False
-
-        def broker_configs(self, broker: int | None) -> dict[str, ConfigValue]:
-            if broker == 2 and self.silent:
-                self.asked += 1
-                raise Unfinished("broker 2: no answer in time")
-            return super().broker_configs(broker)
-
-    twin = Silent(**{topic: Topic() for topic in THREE})
+    twin = ClusterTwin(**{topic: Topic() for topic in THREE})
     guard = about_to_end_passes(twin, journal)
-    twin.silent = True
+    twin.fails["broker 2"] = Unfinished("broker 2: no answer in time")
     for rounds in (1, 2):
         result = after(twin, guard, 1_000)
-        assert (twin.asked, kinds(result)) == (rounds, ["a change was refused"] * 3)
+        assert (len(twin.failed), kinds(result)) == (rounds, ["a change was refused"] * 3)
 
 
 def test_topics_that_wait_for_the_cluster_default_cost_no_reading_of_the_journal(
@@ -403,18 +376,10 @@ def test_a_hold_that_was_set_twice_goes_back_to_what_was_found_first(journal: Jo
 
 
 def test_who_dies_with_the_change_has_noted_what_goes_back(journal: Journal) -> None:
-    class DiesOnceChanged(ClusterTwin):
-        dies = True
-
-        def _alter(self, what: str, configs: dict[str, str], changes: Mapping[str, str | None]) -> None:
-            super()._alter(what, configs, changes)
-            if self.dies:
-                raise KeyboardInterrupt
-
-    twin = DiesOnceChanged(orders=Topic(overrides=dict(OWN)))
+    twin = dying_twin(orders=Topic(overrides=dict(OWN)))
     with pytest.raises(KeyboardInterrupt):
         hold_for_a_while(twin, journal, "orders", reason="re-replicates", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
-    twin.dies = False
+    twin.fails.clear()
     hold_for_a_while(twin, journal, "orders", reason="re-replicates", evidence="guard readmit", now_ms=2)  # type: ignore[arg-type]
     assert all_back(twin, journal) == []
     assert (twin.topics["orders"].overrides, temporary_changes(journal)) == (OWN, [])

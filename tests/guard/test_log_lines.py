@@ -1,4 +1,4 @@
-"""What a person is told, line by line: of each partition in words, and of an outage of many until all of them are fine again."""
+"""What a person is told, line by line: of each partition in words, and of an outage of many until all are fine again."""
 
 from __future__ import annotations
 

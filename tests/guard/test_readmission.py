@@ -15,7 +15,7 @@ from headstone.guard.ledger.temporary_changes import RATE, hold_for_a_while, tem
 from headstone.guard.monitoring.current_status import ask_status, journal_status
 from headstone.guard.monitoring.status import Waiting
 from headstone.guard.readmission.candidates import suspects
-from headstone.guard.readmission.driver import Ended, Means, Readmitted, readmit
+from headstone.guard.readmission.driver import Ended, Readmitted, readmit
 from headstone.guard.readmission.plan import ENDED_MEANWHILE, Limits, ReadmissionPlan, Wanted, no_source, plan
 from headstone.guard.readmission.steps import (
     Add,
@@ -36,7 +36,7 @@ from headstone.guard.readmission.steps import (
 )
 from headstone.guard.verification.verdicts import Judged
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.watching import after, kinds, watcher
+from tests.guard.watching import after, kinds, means_of, watcher
 from tests.guard.world import DAY_MS, START_MS, ClusterTwin, Topic
 
 BROKER = 3
@@ -233,17 +233,6 @@ COPIES = replace(BEGUN, expelled=True, added_ms=7, by_guard=True)
 """As the guard left it: taken out, and added again."""
 RIGHT, WRONG = Judged(verdict=Verdict.RIGHT), Judged(verdict=Verdict.WRONG, why="deleted-reappears")
 PLAN = ReadmissionPlan(readmission=BEGUN, judged=WRONG, away=False)
-
-
-def interrupted(seconds: float) -> None:
-    raise KeyboardInterrupt
-
-
-def means_of(twin: ClusterTwin, journal: Journal) -> Means:
-    """Interrupted where it would wait."""
-    return Means(
-        admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, pause=interrupted,
-    )  # type: ignore[arg-type]  # fmt: skip
 
 
 def twin_that_copies(journal: Journal) -> ClusterTwin:

@@ -26,12 +26,12 @@ from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, hold_for_a
 from headstone.guard.looks.look import Look
 from headstone.guard.looks.look_age import LookAge
 from headstone.guard.loop.watcher import VOID, Watcher
-from headstone.guard.readmission.driver import Means, put_back_changes, readmit
+from headstone.guard.readmission.driver import put_back_changes, readmit
 from headstone.guard.readmission.plan import ReadmissionPlan
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.test_automatic_readmission import READMITS, looks
-from tests.guard.test_readmission import BEGUN, ORDER, PLAN, interrupted
-from tests.guard.watching import ACTS, after, held_at_half_a_day, holding, kinds, states, watcher
+from tests.guard.test_readmission import BEGUN, ORDER, PLAN
+from tests.guard.watching import ACTS, after, held_at_half_a_day, holding, kinds, means_of, states, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
 
 OLD_MS = MARGINS.effect_ms + MARGINS.poll_ms + 1
@@ -258,7 +258,7 @@ def too_late(twin: WaitingTwin, journal: WaitingJournal) -> Watcher:
     guard = watcher(twin, journal, READMITS, tell=lambda line: None)
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    after(twin, guard, DAY_MS // 24, times=12)
+    after(twin, guard, DAY_MS // 8, times=4)
     twin.refuses = None
     looks(twin, guard, 2)
     return guard
@@ -308,13 +308,6 @@ def release_by_hand(twin: WaitingTwin, journal: WaitingJournal) -> Act:
     holding(twin, journal)
     plan = plan_release(twin, journal, [])  # type: ignore[arg-type]
     return lambda: carry_out_release(twin, journal, plan, now_ms=twin.now_ms, evidence="", steady=twin.clock)  # type: ignore[arg-type]
-
-
-def means_of(twin: WaitingTwin, journal: Journal) -> Means:
-    return Means(
-        admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, steady=twin.clock,
-        pause=interrupted, tell=lambda line: None,
-    )  # type: ignore[arg-type]  # fmt: skip
 
 
 def temporary_changes_of_a_readmission(twin: WaitingTwin, journal: WaitingJournal) -> Act:

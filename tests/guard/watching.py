@@ -23,6 +23,18 @@ LIMITS = Limits(copy_bytes_per_second=7_000)
 OWN = {"min.cleanable.dirty.ratio": "0.1"}
 
 
+def interrupted(seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
+def means_of(twin: ClusterTwin, journal: Journal, **how: Any) -> Means:
+    """Of a readmission; interrupted where it would wait, unless told otherwise."""
+    how = {"pause": interrupted, "tell": lambda line: None, **how}
+    return Means(
+        admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, steady=twin.clock, **how
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
 def watcher(
     twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT,
     tell: Callable[[str], None] = print, limits: Limits = LIMITS, why: str = "",
@@ -32,10 +44,7 @@ def watcher(
         return {**others, wanted.broker: Judged(verdict=verdict or Verdict.RIGHT, why=why)}
 
     read = Readings(judged, journal, clock=twin.clock, beside=False)
-    means = Means(
-        admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, pause=lambda seconds: None,
-        limits=limits, tell=tell, steady=twin.clock,
-    )  # type: ignore[arg-type]  # fmt: skip
+    means = means_of(twin, journal, pause=lambda seconds: None, limits=limits, tell=tell)
     return Watcher(
         settings, admin=twin, look=twin.look, journal=journal, clock=twin.clock, readings=read if verdict else None,
         readmissions=OwnReadmissions(means), steady=twin.clock,
@@ -66,11 +75,11 @@ def goes_away(twin: ClusterTwin, guard: Watcher, broker: int = 3) -> Round:
 
 
 def held_at_half_a_day(twin: ClusterTwin, guard: Watcher, broker: int = 3) -> Round:
-    """The broker stops, looks go on every hour, and half of the slack is used up."""
+    """The broker stops, looks go on every three hours, and half of the slack is used up."""
     result = goes_away(twin, guard, broker)
-    for _ in range(12):
+    for _ in range(4):
         assert states(result) == [State.WATCHED]
-        result = after(twin, guard, DAY_MS // 24)
+        result = after(twin, guard, DAY_MS // 8)
     return result
 
 
