@@ -221,6 +221,9 @@ def offsets(error: int) -> bytes:
     return struct.pack(">ii", 0, 1) + b"\0\1t" + struct.pack(">iihqqi", 1, 0, error, -1, -1, -1)
 
 
+NOT_OF_THE_CLUSTER = b"\0" + struct.pack(">ih", 0, 31) + b"\0\1\0"
+
+
 @pytest.mark.parametrize(
     ("answer", "ask", "permission"),
     [
@@ -228,17 +231,9 @@ def offsets(error: int) -> bytes:
         (configs(31, "7"), lambda admin: admin.broker_configs(7), "DESCRIBE_CONFIGS on the cluster"),
         (altered(29), lambda admin: admin.alter_topic("t", {"a": "1"}), "ALTER_CONFIGS on the topic"),
         (altered(31), lambda admin: admin.alter_broker_default({"a": "1"}), "ALTER_CONFIGS on the cluster"),
-        (b"\0" + struct.pack(">ih", 0, 31) + b"\0\1\0", lambda admin: admin.reassignments(), "DESCRIBE on the cluster"),
-        (
-            b"\0" + struct.pack(">ih", 0, 31) + b"\0\1\0",
-            lambda admin: admin.reassign({TopicPartition("t", 0): None}),
-            "ALTER on the cluster",
-        ),
-        (
-            offsets(29),
-            lambda admin: admin.replica_ends(7, [TopicPartition("t", 0)]),
-            "DESCRIBE on the topic",
-        ),
+        (NOT_OF_THE_CLUSTER, lambda admin: admin.reassignments(), "DESCRIBE on the cluster"),
+        (NOT_OF_THE_CLUSTER, lambda admin: admin.reassign({TopicPartition("t", 0): None}), "ALTER on the cluster"),
+        (offsets(29), lambda admin: admin.replica_ends(7, [TopicPartition("t", 0)]), "DESCRIBE on the topic"),
     ],
 )
 def test_a_refusal_names_the_permission_that_is_missing(
