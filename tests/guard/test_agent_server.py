@@ -41,6 +41,7 @@ from tests.agent.broker_directory import CLUSTER
 from tests.cluster.certificates import Certificate, self_signed
 from tests.guard.reporting import Beside, looked, replica_report
 
+Certificates = dict[str, Certificate]
 TOKEN, WRONG = "a token of the guard's", "a token of a stranger's"
 ANYWHERE = Host("127.0.0.1", 0)
 DELETIONS = {"count": 1, "emptied": 0, "digest": "0" * 64}
@@ -249,13 +250,13 @@ def test_one_connection_too_many_is_turned_away(truth: Truth) -> None:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Certificate]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     root = tmp_path_factory.mktemp("certificates")
     return {name: self_signed(root, name) for name in ("guard", "broker-1", "agents", "stranger")}
 
 
 @pytest.fixture
-def secured(certificates: dict[str, Certificate], truth: Truth, tmp_path: Path) -> Iterator[Host]:
+def secured(certificates: Certificates, truth: Truth, tmp_path: Path) -> Iterator[Host]:
     """Trusts the certificate of broker 1 and one that names no broker."""
     trusted = tmp_path / "trusted.pem"
     trusted.write_text("".join(Path(certificates[name].certificate).read_text() for name in ("broker-1", "agents")))
@@ -265,13 +266,13 @@ def secured(certificates: dict[str, Certificate], truth: Truth, tmp_path: Path) 
         yield host
 
 
-def with_certificate(host: Host, certificates: dict[str, Certificate], name: str) -> GuardClient:
+def with_certificate(host: Host, certificates: Certificates, name: str) -> GuardClient:
     shown, authority = certificates[name], certificates["guard"].certificate
     tls = TlsFiles(certificate=shown.certificate, key=shown.key, authority=authority)
     return client(host, None, scheme="https", tls=tls)
 
 
-def test_a_trusted_certificate_reports(truth: Truth, secured: Host, certificates: dict[str, Certificate]) -> None:
+def test_a_trusted_certificate_reports(truth: Truth, secured: Host, certificates: Certificates) -> None:
     for name, broker in (("broker-1", 1), ("agents", 2)):
         guard = with_certificate(secured, certificates, name)
         assert guard.report(Beside(truth, broker).made(replica_report(5, 5))).taken == 1
@@ -279,7 +280,7 @@ def test_a_trusted_certificate_reports(truth: Truth, secured: Host, certificates
 
 
 def test_a_certificate_of_one_broker_does_not_speak_for_another(
-    truth: Truth, secured: Host, certificates: dict[str, Certificate]
+    truth: Truth, secured: Host, certificates: Certificates
 ) -> None:
     guard = with_certificate(secured, certificates, "broker-1")
     for say in (lambda: guard.hello(hello(2)), lambda: guard.report(Beside(truth, 2).made(replica_report()))):
@@ -288,7 +289,7 @@ def test_a_certificate_of_one_broker_does_not_speak_for_another(
 
 
 def test_a_stranger_and_one_without_certificate_get_no_answer(
-    truth: Truth, secured: Host, certificates: dict[str, Certificate]
+    truth: Truth, secured: Host, certificates: Certificates
 ) -> None:
     with pytest.raises(Unfinished):
         with_certificate(secured, certificates, "stranger").hello(hello())
@@ -307,7 +308,7 @@ def answer_to_hello(connection: http.client.HTTPConnection) -> http.client.HTTPR
 
 
 def test_an_agent_tells_its_certificate_to_no_guard_that_it_does_not_trust(
-    secured: Host, certificates: dict[str, Certificate]
+    secured: Host, certificates: Certificates
 ) -> None:
     shown = certificates["broker-1"]
     tls = TlsFiles(certificate=shown.certificate, key=shown.key, authority=certificates["stranger"].certificate)
@@ -315,7 +316,7 @@ def test_an_agent_tells_its_certificate_to_no_guard_that_it_does_not_trust(
         client(secured, None, scheme="https", tls=tls).hello(hello())
 
 
-def test_who_never_finishes_the_handshake_is_cut_off(truth: Truth, certificates: dict[str, Certificate]) -> None:
+def test_who_never_finishes_the_handshake_is_cut_off(truth: Truth, certificates: Certificates) -> None:
     guard = certificates["guard"]
     tls = TlsFiles(certificate=guard.certificate, key=guard.key)
     with (

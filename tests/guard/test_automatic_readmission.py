@@ -69,7 +69,9 @@ def test_it_copies_at_a_limited_rate_and_gets_its_place_back_only_when_it_was_re
     assert (open_readmissions(journal), temporary_changes(journal)) == ([], [])
 
 
-def test_the_folder_that_a_broker_leaves_behind_is_told_when_the_readmission_is_over(journal: Journal) -> None:
+def test_the_folder_left_behind_is_told_and_what_the_guard_lends_and_elects_is_journaled_in_its_own_name(
+    journal: Journal,
+) -> None:
     twin = twin_led_by_three()
     said: list[str] = []
     guard = watcher(twin, journal, READMITS, tell=said.append)
@@ -77,30 +79,17 @@ def test_the_folder_that_a_broker_leaves_behind_is_told_when_the_readmission_is_
     for _ in range(4):
         twin.start(3)
         looks(twin, guard)
-    folders = [line for line in said if "-stray" in line]
-    assert folders == [
+    assert [line for line in said if "-stray" in line] == [
         "orders-0 on broker 3: its old folder is called orders-0.*-stray once its broker is back: the broker never deletes it, "
         "you may"
     ]
-
-
-def test_what_the_guard_lends_and_elects_is_in_the_journal_in_its_own_name(journal: Journal) -> None:
-    twin = twin_led_by_three()
-    guard = watcher(twin, journal, READMITS)
-    away_too_long(twin, guard)
-    for _ in range(4):
-        twin.start(3)
-        looks(twin, guard)
     throttles = [change for change in journal.changes() if {name for name, _ in change.new} & {RATE, THROTTLED}]
     assert [(change.resource, change.evidence) for change in throttles] == [
         ("broker 3", BY_GUARD), ("topic orders", BY_GUARD), ("broker 3", BY_GUARD), ("topic orders", BY_GUARD),
     ]  # fmt: skip
-    elected = [change for change in journal.changes() if change.new == (("leader", "3"),)]
-    assert [
-        (change.resource, change.topic, change.old, change.reason, change.evidence, change.outcome) for change in elected
-    ] == [
-        ("partition orders-0", "orders", (("leader", "1"),), "broker 3 leads again", WHY, "done")
-    ]  # fmt: skip
+    (elected,) = [change for change in journal.changes() if change.new == (("leader", "3"),)]
+    assert (elected.resource, elected.topic, elected.old) == ("partition orders-0", "orders", (("leader", "1"),))
+    assert (elected.reason, elected.evidence, elected.outcome) == ("broker 3 leads again", WHY, "done")
 
 
 NAMES = ("orders", "parcels", "users")

@@ -33,7 +33,7 @@ NOW_MS = 1_000_000
 REQUEST_TIMED_OUT, CLUSTER_AUTHORIZATION_FAILED = 7, 31
 
 
-SILENCE_SECONDS = 10
+SILENCE_SECONDS = 5
 """Where a broker is silent its whole deadline is waited for; those that answer have no more, also on a busy machine."""
 
 
