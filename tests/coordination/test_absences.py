@@ -191,17 +191,6 @@ def left_after_two_looks() -> Watch:
     return watch
 
 
-def test_no_hold_while_whoever_is_away_misses_plain_values_only() -> None:
-    watch = left_after_two_looks()
-    for hours in range(2, 74, 6):
-        part = reading(end=100 + hours, committed=100 + hours)
-        assert watch.sees(part, at_ms=START_MS + hours * HOUR_MS).actions == ()
-    days = START_MS + 3 * DAY_MS + 2 * HOUR_MS
-    assert outcome(watch.sees(reading(end=180, committed=180, newest=179), at_ms=days)) == ((), State.WATCHED)
-    later = watch.sees(at_ms=days + 13 * HOUR_MS)
-    assert [type(action) for action in later.actions] == [SetHold]
-
-
 @pytest.mark.parametrize("part", [
     reading(newest=139), reading(newest=100), reading(end=139), reading(start=101),
     replace(reading(), committed_end=None), replace(reading(), deletions=None),
@@ -435,23 +424,6 @@ def dark_and_held() -> Watch:
     watch.sees(at_ms=START_MS + 14 * HOUR_MS)
     watch.sees(at_ms=START_MS + 14 * HOUR_MS + SECOND_MS, overrides=HOLD, held_on=(3,))
     return watch
-
-
-def test_while_nobody_leads_it_is_held_before_who_comes_back_could_remove_what_another_lacks() -> None:
-    watch = dark_and_held()
-    late = watch.sees(at_ms=UNSAFE_MS + 2 * DAY_MS)
-    assert (late.actions, late.statuses[0].state, late.statuses[0].blockers) == ((), State.HELD, (1, 2))
-
-
-def test_who_leads_first_has_missed_nothing_and_needs_nobody_to_compare_it_with() -> None:
-    watch = dark_and_held()
-    back = watch.sees(shown(leader=1, epoch=7, isr=(1,)), at_ms=START_MS + 3 * DAY_MS, alive=(1, 3), held_on=(1, 3))
-    assert (back.actions, back.statuses[0].state, back.statuses[0].blockers) == ((), State.HELD, (2,))
-    ms = START_MS + 4 * DAY_MS
-    both = shown(leader=1, epoch=7, isr=(1, 2))
-    assert [a.broker for a in watch.sees(both, at_ms=ms, alive=(1, 2, 3), held_on=(1, 2, 3)).actions] == [2]  # type: ignore[union-attr]
-    is_right = replace(both, replicas=tuple(replace(r, verdict=Verdict.RIGHT, read_ms=ms) for r in both.replicas))
-    assert watch.sees(is_right, at_ms=ms + 1).actions == (RELEASE,)
 
 
 def test_if_the_other_is_gone_for_good_the_hold_ends_when_it_is_taken_out_of_the_assignment() -> None:

@@ -127,16 +127,6 @@ def test_nobody_is_expelled_for_a_copy_of_one_that_was_too_late_itself_before_th
     assert EXPEL in is_right.actions
 
 
-def test_a_wrong_replica_is_expelled_and_added_again_under_the_hold() -> None:
-    watch = Watch(Allowed(readmission=True)).held().back()
-    assert watch.sees(wrong(BACK_MS), at_ms=BACK_MS + 1).actions == (WRONG, EXPEL)
-    assert watch.sees(wrong(BACK_MS), at_ms=BACK_MS + 2).actions == (EXPEL,)
-    assert watch.sees(OUT, at_ms=BACK_MS + 3).actions == (ADD,)
-    assert watch.sees(partition((1, 2), end=0, moving=(3,)), at_ms=BACK_MS + 4).statuses[0].state == State.HELD
-    assert watch.sees(partition(), at_ms=BACK_MS + 5).actions == (VERIFY,)
-    assert watch.sees(right(BACK_MS + 5), at_ms=BACK_MS + 6).actions == (RELEASE,)
-
-
 @pytest.mark.parametrize("leader", [Verdict.WRONG, Verdict.UNJUDGED, None])
 def test_nobody_is_expelled_for_a_copy_of_a_leader_that_is_not_right_itself(leader: Verdict | None) -> None:
     watch = Watch(Allowed(readmission=True)).held().back()

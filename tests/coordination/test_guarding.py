@@ -20,7 +20,6 @@ from headstone.coordination.guard_values import (
     Memory,
     OffsetSpan,
     Release,
-    ReplicaSeen,
     SetHold,
     State,
     Status,
@@ -78,21 +77,6 @@ def test_half_of_the_slack_used_up_holds_the_topic() -> None:
     assert Watch().sees(BEHIND, at_ms=half_ms).actions == (SET_HOLD,)
 
 
-def test_a_hold_that_did_not_arrive_is_asked_for_again() -> None:
-    watch = Watch()
-    watch.sees(BEHIND, at_ms=DUE_MS)
-    assert watch.sees(at_ms=START_MS + 14 * HOUR_MS).actions == (SET_HOLD,)
-
-
-def test_a_hold_is_in_effect_only_when_every_live_broker_says_so() -> None:
-    watch = Watch()
-    watch.sees(BEHIND, at_ms=DUE_MS)
-    assert outcome(watch.sees(at_ms=START_MS + 14 * HOUR_MS, overrides=HOLD, held_on=(1,))) == (
-        (AskBrokers(topic="orders", brokers=(2, 3)),), State.WATCHED,
-    )  # fmt: skip
-    assert outcome(watch.sees(at_ms=START_MS + 15 * HOUR_MS, held_on=(2,), alive=(1, 2))) == ((), State.HELD)
-
-
 def test_passes_in_flight_are_ended_only_if_the_deadline_is_near() -> None:
     watch = Watch()
     watch.sees(BEHIND, at_ms=DUE_MS)
@@ -142,25 +126,6 @@ def test_release_restores_what_was_found_and_leaves_what_others_set() -> None:
 
 NEW_COPY = partition((1, 2, 3), assigned=(1, 2, 3, 4), moving=(4,))
 HOLD_FOR_NEW = SetHold(topic="orders", configs=HOLD, by_ms=0, reason="behind: partition 0: broker 4")
-
-
-def test_a_new_replica_is_held_for_at_once_and_read_before_it_counts() -> None:
-    """No alarm: it is an ordinary reassignment."""
-    watch = Watch()
-    first = watch.sees(NEW_COPY, at_ms=START_MS + HOUR_MS)
-    unread = Status(partition=0, state=State.UNREAD, blockers=(4,), since_ms=START_MS + HOUR_MS)
-    assert (first.actions, first.statuses) == ((HOLD_FOR_NEW,), (unread,))
-    soon_ms = START_MS + HOUR_MS + SECOND_MS
-    held = watch.sees(at_ms=soon_ms, overrides=HOLD, held_on=(1, 2, 3), alive=(1, 2, 3, 4))
-    assert held.actions == (AskBrokers(topic="orders", brokers=(4,)),)
-    watch.sees(at_ms=soon_ms + 1, held_on=(4,))
-    copied = partition((1, 2, 3, 4), assigned=(1, 2, 3, 4))
-    assert outcome(watch.sees(copied, at_ms=soon_ms + 2)) == (
-        (Verify(topic="orders", partition=0, broker=4),), State.UNREAD,
-    )  # fmt: skip
-    four = ReplicaSeen(broker=4, log_end=100, verdict=Verdict.RIGHT, read_ms=soon_ms + 2)
-    is_right = replace(copied, replicas=(*copied.replicas[:3], four))
-    assert watch.sees(is_right, at_ms=soon_ms + 3).actions == (RELEASE,)
 
 
 def test_who_looks_for_the_first_time_knows_nothing_of_those_behind() -> None:
@@ -234,17 +199,6 @@ def test_what_clocks_differed_by_under_a_longer_retention_counts_for_as_long_as_
         assert watch.memory.skew_ms == HOUR_MS
 
 
-def test_a_release_that_arrives_after_the_next_hold_is_not_taken_for_somebody_else() -> None:
-    watch = Watch().held()
-    back_ms = START_MS + 14 * HOUR_MS
-    watch.sees(partition(), at_ms=back_ms)
-    watch.sees(right(back_ms), at_ms=back_ms + 1)
-    assert watch.sees(NEW_COPY, at_ms=back_ms + 2).actions == (HOLD_FOR_NEW,)
-    watch.sees(at_ms=back_ms + 3)
-    assert watch.sees(at_ms=back_ms + 4, overrides=NOTHING).actions == ()
-    assert watch.sees(at_ms=back_ms + 3 + NEWS_MS).actions == (HOLD_FOR_NEW,)
-
-
 def test_a_retention_of_before_still_counts_for_one_that_comes_back_with_less() -> None:
     """What it lost was stamped while the short one was in force."""
     watch = Watch()
@@ -303,16 +257,6 @@ def test_a_hold_stays_until_who_is_back_was_read_and_ends_then_whatever_the_poli
     back_ms = PURGED_MS + 43 * HOUR_MS
     assert watch.sees(partition(), at_ms=back_ms).actions == (VERIFY,)
     assert watch.sees(right(back_ms), at_ms=back_ms + 1).actions == (RELEASE,)
-
-
-def test_what_was_due_is_held_before_somebody_can_switch_back() -> None:
-    """Under `delete` nothing goes, and a hold does nothing; the first pass after it removes all that is due by then."""
-    watch = Watch()
-    watch.sees(BEHIND, at_ms=START_MS + HOUR_MS)
-    watch.sees(at_ms=START_MS + 2 * HOUR_MS, compacted=False)
-    assert watch.sees(at_ms=DUE_MS).actions == (SET_HOLD,)
-    assert watch.sees(at_ms=DUE_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3)).statuses[0].state == State.HELD
-    assert outcome(watch.sees(at_ms=UNSAFE_MS + DAY_MS, compacted=True)) == ((), State.HELD)
 
 
 def test_who_left_while_it_was_not_compacted_is_known_when_it_is_again() -> None:

@@ -178,13 +178,6 @@ def test_what_brokers_hold_by_somebodys_default_is_not_the_guards_own_hold_which
     assert outcome(watch.sees(at_ms=UNSAFE_MS + 2 * HOUR_MS, overrides=HOLD, held_on=(1, 2, 3))) == ((), State.HELD)
 
 
-def test_what_brokers_hold_by_somebodys_default_ends_with_it() -> None:
-    watch = held_by_somebodys_default()
-    later_ms = DUE_MS + 2 * NEWS_MS
-    gone = watch.sees(at_ms=later_ms, default_overrides=NO_DEFAULT, held_on=(1, 2))
-    assert outcome(gone) == ((SET_HOLD,), State.WATCHED)
-
-
 def test_brokers_that_all_have_the_hold_show_that_it_was_accepted_before_an_older_answer_does() -> None:
     watch = Watch()
     due_ms = DUE_MS
@@ -221,43 +214,6 @@ def test_what_was_accepted_for_another_topic_before_does_not_count() -> None:
     watch = undone_by_a_robot()
     watch.sees(at_ms=UNDONE_MS, overrides=NOTHING, default_accepted_ms=UNDONE_MS - 1)
     assert watch.sees(at_ms=UNDONE_MS + 2 * NEWS_MS).actions == (BY_DEFAULT, ASK_ALL)
-
-
-def test_a_hold_that_a_person_changed_is_told_and_not_set_again() -> None:
-    watch = Watch(Allowed(cluster_default=True)).held()
-    later = START_MS + 15 * HOUR_MS
-    first = watch.sees(at_ms=later, overrides=((RATIO, "0.1"), *NOTHING[1:]))
-    second = watch.sees(at_ms=later + HOUR_MS)
-    assert (first.actions, second.actions) == ((alarm(AlarmKind.CHANGED_BY_PERSON),), ())
-    assert watch.sees(at_ms=UNSAFE_MS).actions == (LATE,)
-
-
-@pytest.mark.parametrize("allowed", [False, True])
-def test_a_hold_that_a_robot_undid_is_set_by_the_cluster_default_if_that_is_allowed(allowed: bool) -> None:
-    watch = Watch(Allowed(cluster_default=allowed)).held()
-    soon = DUE_MS + 60 * SECOND_MS
-    undone = watch.sees(at_ms=soon, overrides=NOTHING, held_on=())
-    default = (HoldByDefault(configs=DEFAULT_HOLD),) if allowed else ()
-    assert undone.actions == (
-        alarm(AlarmKind.UNDONE_BY_ROBOT), *default, *((ASK_ALL,) * allowed),
-    )  # fmt: skip
-    held = watch.sees(at_ms=soon + 1, held_on=(1, 2, 3) if allowed else (), default_overrides=DEFAULT_HOLD)
-    assert held.statuses[0].state == (State.HELD if allowed else State.WATCHED)
-    watch.sees(partition(), at_ms=soon + 2)
-    back = watch.sees(right(soon + 2), at_ms=soon + 3)
-    restore = tuple((name, None) for name, _ in DEFAULT_HOLD)
-    assert back.actions == ((ReleaseDefault(restore=restore),) if allowed else ())
-
-
-def test_somebody_elses_hold_is_told_counts_while_it_stands_and_is_never_released() -> None:
-    foreign = alarm(AlarmKind.FOREIGN_HOLD)
-    watch = Watch()
-    half_ms, back_ms = DUE_MS, START_MS + 3 * DAY_MS
-    assert watch.sees(BEHIND, at_ms=half_ms, overrides=HOLD).actions == (foreign,)
-    assert outcome(watch.sees(at_ms=half_ms + 1, held_on=(1, 2, 3))) == ((foreign,), State.HELD)
-    assert watch.sees(partition(), at_ms=back_ms).actions == (foreign, VERIFY)
-    assert watch.sees(right(back_ms), at_ms=back_ms + 1).actions == (foreign,)
-    assert watch.sees(partition(), at_ms=back_ms + 1 + NEWS_MS, overrides=NOTHING).memory.hold is None
 
 
 def test_somebody_elses_hold_that_is_gone_is_followed_by_the_guards_own() -> None:
