@@ -20,6 +20,7 @@ from headstone.coordination.guard_values import (
     Memory,
     OffsetSpan,
     Release,
+    ReplicaSeen,
     SetHold,
     State,
     Status,
@@ -126,6 +127,25 @@ def test_release_restores_what_was_found_and_leaves_what_others_set() -> None:
 
 NEW_COPY = partition((1, 2, 3), assigned=(1, 2, 3, 4), moving=(4,))
 HOLD_FOR_NEW = SetHold(topic="orders", configs=HOLD, by_ms=0, reason="behind: partition 0: broker 4")
+
+
+def test_a_new_replica_is_held_for_at_once_and_read_before_it_counts() -> None:
+    """No alarm: it is an ordinary reassignment."""
+    watch = Watch()
+    first = watch.sees(NEW_COPY, at_ms=START_MS + HOUR_MS)
+    unread = Status(partition=0, state=State.UNREAD, blockers=(4,), since_ms=START_MS + HOUR_MS)
+    assert (first.actions, first.statuses) == ((HOLD_FOR_NEW,), (unread,))
+    soon_ms = START_MS + HOUR_MS + SECOND_MS
+    held = watch.sees(at_ms=soon_ms, overrides=HOLD, held_on=(1, 2, 3), alive=(1, 2, 3, 4))
+    assert held.actions == (AskBrokers(topic="orders", brokers=(4,)),)
+    watch.sees(at_ms=soon_ms + 1, held_on=(4,))
+    copied = partition((1, 2, 3, 4), assigned=(1, 2, 3, 4))
+    assert outcome(watch.sees(copied, at_ms=soon_ms + 2)) == (
+        (Verify(topic="orders", partition=0, broker=4),), State.UNREAD,
+    )  # fmt: skip
+    four = ReplicaSeen(broker=4, log_end=100, verdict=Verdict.RIGHT, read_ms=soon_ms + 2)
+    is_right = replace(copied, replicas=(*copied.replicas[:3], four))
+    assert watch.sees(is_right, at_ms=soon_ms + 3).actions == (RELEASE,)
 
 
 def test_who_looks_for_the_first_time_knows_nothing_of_those_behind() -> None:
