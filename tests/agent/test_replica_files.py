@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from headstone.agent import replica_files
+from headstone.agent.deletions import EMPTIED, MARKER, TOMBSTONE, deletions_in
 from headstone.agent.replica_files import ReplicaFacts, ReplicaReader, Unsettled
 from headstone.coordination.watermarks import ReplicaWatermarks
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir
+from headstone.log.reading import chunk_of
 from headstone.pipeline.planning import replica_watermarks, survey_directory
+from headstone.sim.batches import marker_batch
 from tests.agent.broker_directory import BrokerDirectory
+from tests.oracle.batches import Batch, Record, encode
 from tests.oracle.notation import TOPIC_ID, History
 
 NAME = "orders-0"
@@ -265,3 +269,22 @@ def test_a_record_below_the_log_start_is_gone_and_of_a_torn_one_nothing_is_known
     file = broker.segment(NAME, 1)
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     assert reader.holds(1) is None
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_tombstones_markers_and_emptied_markers_are_told_apart(codec: str) -> None:
+    records = tuple(Record(offset=3 + i, timestamp=1, key=b"k", value=None if i % 2 else b"v") for i in range(4))
+    data = Batch(
+        base_offset=3, last_offset_delta=3, records=records, count=4, base_timestamp=1, max_timestamp=1, codec=codec
+    )
+    emptied = Batch(
+        base_offset=9, last_offset_delta=0, records=(), count=0, base_timestamp=1, max_timestamp=1, control=True,
+        transactional=True,
+    )  # fmt: skip
+    before, behind = (
+        marker_batch(base=base, producer_id=7, producer_epoch=0, commit=True, timestamp=5, leader_epoch=0).raw
+        for base in (1, 8)
+    )
+    assert deletions_in(chunk_of("a log", before + encode(data) + behind + encode(emptied))).tolist() == [
+        [1, MARKER], [4, TOMBSTONE], [6, TOMBSTONE], [8, MARKER], [9, EMPTIED],
+    ]  # fmt: skip

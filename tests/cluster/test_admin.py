@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from socketserver import StreamRequestHandler, ThreadingTCPServer
-from typing import IO
 
 import pytest
 
@@ -19,60 +16,40 @@ from headstone.cluster.encoding import Writer
 from headstone.cluster.refusals import NoAnswer, NotPermitted
 from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
+from tests.cluster.fake_brokers import METADATA, Request, listening
 from tests.cluster.test_wire import silent
 
-METADATA, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 32, 44
+DESCRIBE_CONFIGS, ALTER_CONFIGS = 32, 44
 TIMED_OUT = 7
 QUESTIONS = (METADATA, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 """What a failed connection is asked besides, for a better message, is not counted."""
-Answering = Callable[[int], bytes | None]
-"""The body of an answer, by the request's key; None: the connection is closed."""
 
 
 class Broker:
-    """One broker of a cluster of one, or with `others` that it tells of, whose answers are given. It counts as controller."""
+    """One broker of a cluster of one, or with `others` that it tells of, whose answers are given by the request's key (None:
+    the connection is closed). It counts as controller."""
 
-    def __init__(self, answering: Answering, *, seconds_max: float = 60) -> None:
+    def __init__(self, answering: Callable[[int], bytes | None], *, seconds_max: float = 60) -> None:
         self.asked: list[int] = []
         self.others: list[Host] = []
-        self._seconds_max = seconds_max
-        self._answering = answering
-        self._host: Host | None = None
+        self._seconds_max, self._answering = seconds_max, answering
+        self._ports: dict[int, int] = {}
 
     @contextmanager
     def running(self) -> Iterator[Admin]:
-        broker = self
+        with (
+            listening([7], self._answer) as self._ports,
+            Admin(Connection.parse(f"127.0.0.1:{self._ports[7]}", {}), seconds_max=self._seconds_max) as admin,
+        ):
+            yield admin
 
-        class Conversation(StreamRequestHandler):
-            def handle(self) -> None:
-                broker._converse(self.connection, self.rfile)
-
-        with ThreadingTCPServer(("127.0.0.1", 0), Conversation) as server:
-            self._host = Host(*server.socket.getsockname())
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            try:
-                with Admin(Connection.parse(str(self._host), {}), seconds_max=self._seconds_max) as admin:
-                    yield admin
-            finally:
-                server.shutdown()
-                thread.join()
-
-    def _converse(self, connection: socket.socket, stream: IO[bytes]) -> None:
-        while prefix := stream.read(4):
-            request = stream.read(struct.unpack(">i", prefix)[0])
-            key, _, correlation = struct.unpack_from(">hhi", request)
-            if key in QUESTIONS:
-                self.asked.append(key)
-            answer = self._metadata() if key == METADATA else self._answering(key)
-            if answer is None:
-                connection.shutdown(socket.SHUT_RDWR)
-                return
-            connection.sendall(struct.pack(">ii", len(answer) + 4, correlation) + answer)
+    def _answer(self, request: Request) -> bytes | None:
+        if request.key in QUESTIONS:
+            self.asked.append(request.key)
+        return self._metadata() if request.key == METADATA else self._answering(request.key)
 
     def _metadata(self) -> bytes:
-        assert self._host is not None
-        hosts = [self._host, *self.others]
+        hosts = [Host("127.0.0.1", self._ports[7]), *self.others]
         answer = Writer(flexible=True).tags().put("i", 0).array(len(hosts))
         for number, (name, port) in enumerate(hosts, start=7):
             answer = answer.put("i", number).text(name).put("i", port).text(None).tags()
@@ -244,6 +221,9 @@ def offsets(error: int) -> bytes:
     return struct.pack(">ii", 0, 1) + b"\0\1t" + struct.pack(">iihqqi", 1, 0, error, -1, -1, -1)
 
 
+NOT_OF_THE_CLUSTER = b"\0" + struct.pack(">ih", 0, 31) + b"\0\1\0"
+
+
 @pytest.mark.parametrize(
     ("answer", "ask", "permission"),
     [
@@ -251,17 +231,9 @@ def offsets(error: int) -> bytes:
         (configs(31, "7"), lambda admin: admin.broker_configs(7), "DESCRIBE_CONFIGS on the cluster"),
         (altered(29), lambda admin: admin.alter_topic("t", {"a": "1"}), "ALTER_CONFIGS on the topic"),
         (altered(31), lambda admin: admin.alter_broker_default({"a": "1"}), "ALTER_CONFIGS on the cluster"),
-        (b"\0" + struct.pack(">ih", 0, 31) + b"\0\1\0", lambda admin: admin.reassignments(), "DESCRIBE on the cluster"),
-        (
-            b"\0" + struct.pack(">ih", 0, 31) + b"\0\1\0",
-            lambda admin: admin.reassign({TopicPartition("t", 0): None}),
-            "ALTER on the cluster",
-        ),
-        (
-            offsets(29),
-            lambda admin: admin.replica_ends(7, [TopicPartition("t", 0)]),
-            "DESCRIBE on the topic",
-        ),
+        (NOT_OF_THE_CLUSTER, lambda admin: admin.reassignments(), "DESCRIBE on the cluster"),
+        (NOT_OF_THE_CLUSTER, lambda admin: admin.reassign({TopicPartition("t", 0): None}), "ALTER on the cluster"),
+        (offsets(29), lambda admin: admin.replica_ends(7, [TopicPartition("t", 0)]), "DESCRIBE on the topic"),
     ],
 )
 def test_a_refusal_names_the_permission_that_is_missing(

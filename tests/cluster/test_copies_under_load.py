@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 
 from headstone.cluster import replicas
 from headstone.cluster.connection import Connection
-from headstone.cluster.encoding import Reader, Writer
+from headstone.cluster.encoding import Writer
 from headstone.cluster.live_audit import ask_stable_again, audit_partition, withheld
 from headstone.cluster.refusals import NOT_REPLICA, OUT_OF_RANGE
 from headstone.cluster.replicas import Copied, copy_partition
@@ -27,21 +23,12 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.auditing import PartitionAudit, audit, findings_of, replicas_of
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.runner import SilentRunner
-from tests.oracle.batches import Batch, Record, encode, to_bytes
+from tests.cluster.fake_brokers import FETCH, LIST_OFFSETS, METADATA, Request, listening, metadata, record
+from tests.oracle.batches import to_bytes
 from tests.oracle.notation import History
 
-FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 WITH_IDS = 10
 PARTITION = TopicPartition("t", 0)
-
-
-def record(offset: int, key: bytes, value: bytes | None) -> bytes:
-    one = Record(offset=offset, timestamp=1, key=key, value=value)
-    return encode(Batch(
-        base_offset=offset, last_offset_delta=0, records=(one,), count=1, base_timestamp=1, horizon_ms=None,
-        max_timestamp=1, leader_epoch=0, codec="none", transactional=False, producer_id=-1, producer_epoch=-1,
-        base_sequence=-1,
-    ))  # fmt: skip
 
 
 @dataclass
@@ -105,12 +92,7 @@ class ScriptedCluster:
 
     def metadata(self) -> Writer:
         leader = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
-        answer = Writer().put("i", 0).array(len(self.brokers))
-        for number in self.brokers:
-            answer.put("i", number).text("127.0.0.1").put("i", self.ports[number]).text(None)
-        answer.text("cluster").put("i", 1).array(1).put("h", 0).text(PARTITION.topic).put("b", 0).array(1)
-        numbers = sorted(self.brokers)
-        return answer.put("hiii", 0, 0, leader, 0).numbers(numbers).numbers(numbers).numbers([])
+        return metadata(self.ports, {PARTITION.topic: [(leader, 0)]})
 
     def metadata_with_ids(self, broker: int) -> Writer:
         cluster_id, topic_id = self.ids[broker]
@@ -123,50 +105,24 @@ class ScriptedCluster:
         answer = Writer().put("i", 0).array(1).text(PARTITION.topic).array(1)
         return answer.put("ihqqi", 0, 0 if leads else NOT_REPLICA, -1, start, 0)
 
-    def converse(self, broker: int, connection: socket.socket) -> None:
-        while prefix := connection.recv(4, socket.MSG_WAITALL):
-            request = connection.recv(struct.unpack(">i", prefix)[0], socket.MSG_WAITALL)
-            head = Reader(request)
-            key, version, correlation = head.take("hhi")
-            head.text()
-            if key == METADATA and version >= WITH_IDS:
-                if broker not in self.ids:
-                    return
-                answer = self.metadata_with_ids(broker)
-            elif key == FETCH:
-                isolation = head.take("iiiibii")[4]
-                head.array()
-                head.text()
-                head.array()
-                _, _, offset, _, bytes_max = head.take("iiqqi")
-                fetched = self.brokers[broker].answer(offset, isolation=isolation, bytes_max=bytes_max)
-                if fetched is None:
-                    return
-                answer = fetched
-            else:
-                answer = self.first(broker) if key == LIST_OFFSETS else self.metadata()
-            connection.sendall(struct.pack(">ii", len(answer.data) + 4, correlation) + answer.data)
+    def answer(self, asked: Request) -> Writer | None:
+        if asked.key == METADATA and asked.version >= WITH_IDS:
+            return self.metadata_with_ids(asked.broker) if asked.broker in self.ids else None
+        if asked.key != FETCH:
+            return self.first(asked.broker) if asked.key == LIST_OFFSETS else self.metadata()
+        head = asked.fields()
+        isolation = head.take("iiiibii")[4]
+        head.array()
+        head.text()
+        head.array()
+        _, _, offset, _, bytes_max = head.take("iiqqi")
+        return self.brokers[asked.broker].answer(offset, isolation=isolation, bytes_max=bytes_max)
 
 
 @contextmanager
 def running(cluster: ScriptedCluster) -> Iterator[Connection]:
-    with ExitStack() as stack:
-        for broker in cluster.brokers:
-            server = stack.enter_context(ThreadingTCPServer(("127.0.0.1", 0), handler(cluster, broker)))
-            cluster.ports[broker] = server.server_address[1]
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
+    with listening(cluster.brokers, cluster.answer) as cluster.ports:
         yield Connection.parse(f"127.0.0.1:{cluster.ports[1]}", {})
-
-
-def handler(cluster: ScriptedCluster, broker: int) -> type[BaseRequestHandler]:
-    class Conversation(BaseRequestHandler):
-        def handle(self) -> None:
-            cluster.converse(broker, self.request)
-
-    return Conversation
 
 
 def audited(copied: Copied) -> PartitionAudit:

@@ -1,24 +1,22 @@
-"""Leader epochs as a leader tells them, one question after the other, on a broker that answers as Kafka's epoch cache does."""
+"""What brokers tell of topics: leader epochs, one question after the other, ends of logs, and whether each knows of a topic."""
 
 from __future__ import annotations
 
-import struct
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 
 from headstone.cluster.connection import Connection, wire_settings
-from headstone.cluster.encoding import Reader, Writer
+from headstone.cluster.encoding import Writer
 from headstone.cluster.epochs import Epochs, leader_epochs
-from headstone.cluster.topics import leaders_end
+from headstone.cluster.topics import leaders_end, unaware_brokers
 from headstone.cluster.wire import EARLIEST, NOBODY
 from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
+from tests.cluster.fake_brokers import METADATA, Request, listening, metadata
 
-LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH = 2, 3, 23
+OFFSET_FOR_LEADER_EPOCH = 23
 NOT_LEADER = 6
 WATERMARK, END = 990, 1000
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
@@ -28,60 +26,35 @@ class Broker:
     """Leads `orders`: of each partition the epochs that it knows, or None if it does not lead it; and where the logs begin."""
 
     def __init__(self, caches: list[Epochs | None], log_start: int) -> None:
-        self._caches, self._log_start, self._port = caches, log_start, 0
+        self._caches, self._log_start = caches, log_start
         self.asked: list[int] = []
+        self._ports: dict[int, int] = {}
 
     @contextmanager
     def running(self) -> Iterator[Connection]:
-        broker = self
+        with listening([7], self._answer) as self._ports:
+            yield Connection.parse(f"127.0.0.1:{self._ports[7]}", {})
 
-        class Conversation(StreamRequestHandler):
-            def handle(self) -> None:
-                while prefix := self.rfile.read(4):
-                    request = Reader(self.rfile.read(struct.unpack(">i", prefix)[0]))
-                    key, _, correlation = request.take("hhi")
-                    request.text()
-                    broker.asked.append(key)
-                    answer = broker._answer(key, request).data
-                    self.wfile.write(struct.pack(">ii", len(answer) + 4, correlation) + answer)
-
-        with ThreadingTCPServer(("127.0.0.1", 0), Conversation) as server:
-            self._port = server.server_address[1]
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            try:
-                yield Connection.parse(f"127.0.0.1:{self._port}", {})
-            finally:
-                server.shutdown()
-                thread.join()
-
-    def _answer(self, key: int, request: Reader) -> Writer:
-        if key == METADATA:
-            return self._metadata()
-        replica, *_ = request.take("i" if key == OFFSET_FOR_LEADER_EPOCH else "ib")
+    def _answer(self, asked: Request) -> Writer:
+        self.asked.append(asked.key)
+        if asked.key == METADATA:
+            newest = [(7, cache[-1][0] if cache else 0) for cache in self._caches]
+            return metadata(self._ports, {"orders": newest})
+        request, of_epochs = asked.fields(), asked.key == OFFSET_FOR_LEADER_EPOCH
+        replica, *_ = request.take("i" if of_epochs else "ib")
         answer = Writer().put("i", 0).array(1)
         for _ in request.array():
             answer.text(request.text())
-            partitions = [request.take("iii" if key == OFFSET_FOR_LEADER_EPOCH else "iiq") for _ in request.array()]
+            partitions = [request.take("iii" if of_epochs else "iiq") for _ in request.array()]
             answer.array(len(partitions))
-            for number, _, asked in partitions:
-                if key == LIST_OFFSETS:
-                    offset = self._log_start if asked == EARLIEST else WATERMARK if replica == NOBODY else END
-                    error = NOT_LEADER if self._caches[number] is None else 0
-                    answer.put("ihqqi", number, error, -1, offset, 0)
+            for number, _, wanted in partitions:
+                cache = self._caches[number]
+                error = NOT_LEADER if cache is None else 0
+                if of_epochs:
+                    answer.put("hiiq", error, number, *end_of(cache or (), wanted))
                 else:
-                    cache = self._caches[number]
-                    answer.put("hiiq", 0, number, *end_of(cache, asked)) if cache is not None else answer.put(
-                        "hiiq", NOT_LEADER, number, -1, -1
-                    )
-        return answer
-
-    def _metadata(self) -> Writer:
-        answer = Writer().put("i", 0).array(1).put("i", 7).text("127.0.0.1").put("i", self._port).text(None)
-        answer.text("cluster").put("i", 7).array(1).put("h", 0).text("orders").put("b", 0).array(len(self._caches))
-        for number, cache in enumerate(self._caches):
-            newest = cache[-1][0] if cache else 0
-            answer.put("hiii", 0, number, 7, newest).numbers([7]).numbers([7]).numbers([])
+                    offset = self._log_start if wanted == EARLIEST else WATERMARK if replica == NOBODY else END
+                    answer.put("ihqqi", number, error, -1, offset, 0)
         return answer
 
 
@@ -133,3 +106,23 @@ def test_a_leaders_log_ends_behind_what_is_committed() -> None:
         for partition, why in ((ORDERS[1], "end of orders-1: NOT_LEADER"), (ORDERS[2], "orders-2 has no leader")):
             with pytest.raises(Unfinished, match=why):
                 leaders_end(connection, settings, partition)
+
+
+UNKNOWN_TOPIC, NO_LEADER = 3, -1
+
+
+def unaware(leaders: dict[int, int | None]) -> list[int]:
+    """leaders: who leads `orders`, by each broker's own word; None: that one does not know the topic."""
+
+    def told(broker: int) -> list[tuple[int, int]] | int:
+        leader = leaders[broker]
+        return UNKNOWN_TOPIC if leader is None else [(leader, 0)]
+
+    with listening(leaders, lambda asked: metadata(ports, {"orders": told(asked.broker)})) as ports:
+        connection = Connection.parse(f"127.0.0.1:{ports[1]}", {})
+        return unaware_brokers(connection, wire_settings(connection), "orders")
+
+
+def test_a_topic_is_known_when_each_broker_says_so_and_knows_its_leader() -> None:
+    assert unaware({1: 1, 2: 1, 3: 1}) == []
+    assert unaware({1: 1, 2: None, 3: NO_LEADER}) == [2, 3]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 from pathlib import Path
 
 import pytest
@@ -14,21 +12,12 @@ from headstone.cluster.replicas import copy_partition, copy_replicas, whole_batc
 from headstone.errors import Unfinished
 from headstone.log.indexes import AbortedTxn, read_aborted
 from headstone.log.topic_partition import TopicPartition
-from tests.cluster.test_wire import serving
-from tests.oracle.batches import Batch, Record, encode
+from tests.cluster.fake_brokers import FETCH, LIST_OFFSETS, Ports, Request, listening, metadata, record
 from tests.oracle.notation import History
 
 
 def test_batches_that_are_cut_off_are_asked_for_again() -> None:
-    def batch(offset: int) -> bytes:
-        record = Record(offset=offset, timestamp=1, key=b"k", value=b"v")
-        return encode(Batch(
-            base_offset=offset, last_offset_delta=0, records=(record,), count=1, base_timestamp=1, horizon_ms=None,
-            max_timestamp=1, leader_epoch=0, codec="none", transactional=False, producer_id=-1, producer_epoch=-1,
-            base_sequence=-1,
-        ))  # fmt: skip
-
-    first, second, third = batch(4), batch(5), batch(9)
+    first, second, third = (record(offset, b"k", b"v") for offset in (4, 5, 9))
     answer = first + second + third
     assert whole_batches(answer, 4, 100) == (answer, 10)
     assert whole_batches(answer, 5, 100) == (second + third, 10)
@@ -56,45 +45,27 @@ def test_aborted_transactions_end_at_their_own_marker(tmp_path: Path) -> None:
     ]
 
 
-FETCH, LIST_OFFSETS = 1, 2
 NAMES = ("orders", "../../x")
-"""As a hostile broker tells them, whatever it was asked for."""
+"""As a hostile broker tells them, whatever it was asked for; they have one empty partition each."""
 
 
-def answer_of(key: int, port: int) -> bytes:
-    if key == LIST_OFFSETS:
-        return Writer().put("i", 0).array(1).text("t").array(1).put("ihqqi", 0, 0, -1, 0, 0).data
-    if key == FETCH:
+def hostile(asked: Request, ports: Ports) -> Writer:
+    if asked.key == LIST_OFFSETS:
+        return Writer().put("i", 0).array(1).text("t").array(1).put("ihqqi", 0, 0, -1, 0, 0)
+    if asked.key == FETCH:
         answer = Writer().put("ihi", 0, 0, 0).array(1).text("t").array(1).put("ihqqq", 0, 0, 0, 0, 0)
-        return answer.array(0).put("i", -1).blob(b"").data
-    answer = Writer().put("i", 0).array(1).put("i", 1).text("127.0.0.1").put("i", port).text(None)
-    answer.text("cluster").put("i", 1).array(len(NAMES))
-    for name in NAMES:
-        answer.put("h", 0).text(name).put("b", 0).array(1)
-        answer.put("hiii", 0, 0, 1, 0).numbers([1]).numbers([1]).numbers([])
-    return answer.data
-
-
-def hostile_broker(connection: socket.socket) -> None:
-    """Its topics have one empty partition each."""
-    while prefix := connection.recv(4, socket.MSG_WAITALL):
-        request = connection.recv(struct.unpack(">i", prefix)[0], socket.MSG_WAITALL)
-        key, _, correlation = struct.unpack_from(">hhi", request)
-        body = answer_of(key, connection.getsockname()[1])
-        connection.sendall(struct.pack(">ii", len(body) + 4, correlation) + body)
+        return answer.array(0).put("i", -1).blob(b"")
+    return metadata(ports, {name: [(1, 0)] for name in NAMES})
 
 
 def test_a_name_that_would_leave_the_directory_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
     work = tmp_path / "deep" / "work"
-    with serving(hostile_broker) as host:
-        connection = Connection.parse(str(host), {})
+    invalid = r"topic \.\./\.\./x: a broker reports this topic, but the name is invalid"
+    with listening([1], lambda asked: hostile(asked, ports)) as ports:
+        connection = Connection.parse(f"127.0.0.1:{ports[1]}", {})
         for topics in ([], ["orders"], ["../../x"]):
-            with pytest.raises(
-                Unfinished, match=r"topic \.\./\.\./x: a broker reports this topic, but the name is invalid"
-            ):
+            with pytest.raises(Unfinished, match=invalid):
                 copy_replicas(connection, topics, work, bytes_per_second=1 << 20, tell=print)
-        with pytest.raises(
-            Unfinished, match=r"topic \.\./\.\./x: a broker reports this topic, but the name is invalid"
-        ):
+        with pytest.raises(Unfinished, match=invalid):
             copy_partition(connection, TopicPartition("../../x", 0), work, last=1)
     assert list(tmp_path.iterdir()) == []

@@ -10,15 +10,21 @@ from headstone.coordination.guard_values import (
     LAG_MAX,
     LAG_MIN,
     RATIO,
+    Action,
+    AddAgain,
     Alarm,
     AlarmKind,
     Allowed,
+    AskBrokers,
     Configs,
     Decision,
+    Expel,
     Memory,
     PartitionSeen,
+    Release,
     ReplicaSeen,
     SetHold,
+    State,
     TopicSeen,
     Verdict,
     Verify,
@@ -57,6 +63,10 @@ LOOK = TopicSeen(
     partitions=(partition(),), alive=(1, 2, 3),
 )  # fmt: skip
 BEHIND = partition((1, 2), end=None)
+OUT = partition((1, 2), assigned=(1, 2))
+DUE_MS = START_MS + 13 * HOUR_MS
+"""A hold is, of whoever left at the start."""
+BACK_MS = START_MS + 5 * DAY_MS
 NEWS_MS = MARGINS.metadata_age_ms + 1
 """So much later no answer can be older than the one before."""
 
@@ -80,17 +90,40 @@ class Watch:
         self.memory = decision.memory
         return decision
 
+    def back(self) -> Watch:
+        """Days later replica 3 is in sync again, and nobody has read it yet."""
+        self.sees(partition(), at_ms=BACK_MS)
+        return self
+
     def held(self) -> Watch:
         """Replica 3 went away, and half a day later the topic is held on every broker."""
-        self.sees(BEHIND, at_ms=START_MS + 13 * HOUR_MS)
-        self.sees(at_ms=START_MS + 13 * HOUR_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
+        self.sees(BEHIND, at_ms=DUE_MS)
+        self.sees(at_ms=DUE_MS + SECOND_MS, overrides=HOLD, held_on=(1, 2, 3))
         return self
+
+
+def right(read_ms: int, others: Verdict | None = Verdict.RIGHT) -> PartitionSeen:
+    return partition(verdict=Verdict.RIGHT, read_ms=read_ms, others=others)
+
+
+def wrong(read_ms: int, others: Verdict | None = Verdict.RIGHT) -> PartitionSeen:
+    return partition(verdict=Verdict.WRONG, read_ms=read_ms, others=others)
+
+
+def outcome(decision: Decision) -> tuple[tuple[Action, ...], State]:
+    """What is to be done, and how the first partition stands."""
+    return decision.actions, decision.statuses[0].state
 
 
 def alarm(kind: AlarmKind, *, broker: int | None = None, number: int | None = None) -> Alarm:
     return Alarm(kind=kind, topic="orders", partition=number, broker=broker)
 
 
+WRONG = alarm(AlarmKind.WRONG, broker=3, number=0)
 LATE = alarm(AlarmKind.TOO_LATE, broker=3, number=0)
 SET_HOLD = SetHold(topic="orders", configs=HOLD, by_ms=UNSAFE_MS, reason="behind: partition 0: broker 3")
+ASK_ALL = AskBrokers(topic="orders", brokers=(1, 2, 3))
 VERIFY = Verify(topic="orders", partition=0, broker=3)
+RELEASE = Release(topic="orders", restore=NOTHING)
+EXPEL = Expel(topic="orders", partition=0, broker=3, remaining=(1, 2))
+ADD = AddAgain(topic="orders", partition=0, broker=3, order=(1, 2, 3))

@@ -205,18 +205,6 @@ def test_the_watermarks_survive_a_leader_that_never_heard_of_them() -> None:
 
 
 @given(TERMS)
-def test_a_reader_holds_tombstones_until_it_has_passed_them(term: tuple[Elected, list[Event]]) -> None:
-    elected, news = term
-    leader = Leader(1)
-    leader.step(elected)
-    for event in news:
-        before = leader.group
-        leader.step(event)
-        if leader.group.mtro > before.mtro:
-            assert all(reader.position >= leader.group.mtro for reader in leader.readers.values())
-
-
-@given(TERMS)
 def test_whoever_is_blamed_is_at_the_minimum_and_the_next_is_that_far(term: tuple[Elected, list[Event]]) -> None:
     elected, news = term
     leader = Leader(1)

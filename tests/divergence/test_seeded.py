@@ -20,9 +20,17 @@ import pytest
 
 from headstone.pipeline import auditing
 from headstone.pipeline.auditing import uncompared
+from headstone.sim.broker import Parts
+from headstone.sim.chaos import Corrupt
+from headstone.sim.checkers import check_log
+from headstone.sim.ordeals import Ordeals
+from headstone.sim.partition_log import PartitionLog
+from headstone.sim.runs import draw
+from headstone.sim.stories import STORIES, Stage, tell_story
+from headstone.sim.truth import Truth
 from tests.divergence.histories import Cluster, generate
 from tests.divergence.judging import Judgement, Said, judge, mistakes
-from tests.divergence.replicas import audited, said
+from tests.divergence.replicas import audit_logs, audited, findings, said
 
 SEEDS, SEEDS_AT_ONCE = 240, 60
 CORRUPT, HEALTHY, BETWEEN = "corrupt", "healthy", "in between"
@@ -107,6 +115,87 @@ def _report(seed: int, wrong: list[str]) -> bool:
     for text in wrong:
         print(f"seed {seed}: {text}", flush=True)
     return bool(wrong)
+
+
+STEPS = 200
+CLUSTERS_AT_ONCE = 10
+
+
+def played(seed: int, rules: str) -> tuple[dict[str, PartitionLog], Truth]:
+    """The logs as they are in the middle of everything, or where something went wrong."""
+    scenario, story = draw(seed, rules=rules, replicas=None, steps=STEPS)
+    driver = Ordeals(scenario, Parts())
+    try:
+        for at, (name, number) in enumerate(story):
+            driver.do(name, number)
+            if rules == "kafka" and at % 5 == 0:
+                driver.check()
+    except Corrupt:
+        pass
+    # A log of an earlier membership is no replica: the broker throws it away as soon as it learns.
+    since = driver.cluster.metadata.members
+    logs = {str(b.number): b.log for b in driver.cluster.brokers if b.member_since == since.get(b.number, -1)}
+    return {name: log for name, log in logs.items() if log.log_end > log.log_start}, driver.cluster.truth
+
+
+@pytest.mark.parametrize("first", range(5000, 5040, CLUSTERS_AT_ONCE))
+def test_no_false_alarm(first: int, tmp_path: Path) -> None:
+    audited = 0
+    for seed in range(first, first + CLUSTERS_AT_ONCE):
+        logs, _ = played(seed, "coordinated")
+        if len(logs) > 1:
+            one = audit_logs(logs, tmp_path / str(seed))
+            # With nothing replicated for sure, or nothing in common with one that lags, it says so; else there is no problem.
+            assert all("could be compared" in text for text in one.problems)
+            assert (seed, findings(one)) == (seed, [])
+            audited += 1
+    assert audited > CLUSTERS_AT_ONCE // 3
+
+
+def test_what_is_found_is_true(tmp_path: Path) -> None:
+    found_at_all = 0
+    for seed in range(60):
+        logs, truth = played(seed, "kafka")
+        if len(logs) < 2:
+            continue
+        wrong = {(finding.kind, name) for name, log in logs.items() for finding in check_log(name, log, truth)}
+        found = said(audit_logs(logs, tmp_path / str(seed)))
+        furthest = max(log.log_end for log in logs.values())
+        doubtful = [
+            one
+            for one in found
+            if one.misleads and not {(one.kind, one.replica), (one.or_kind, one.or_replica)} & wrong
+            if logs[one.replica].log_end == furthest
+        ]
+        assert (seed, doubtful) == (seed, [])
+        found_at_all += bool(found)
+    assert found_at_all > 2
+
+
+EXPECTED = {
+    "tombstone-divergence": [("deleted-reappears", "2", b"k")],
+    "aborted-to-committed": [("aborted-as-committed", "2", b"poison")],
+    "committed-to-aborted": [("committed-hidden", "2", b"k")],
+    "stuck-read-committed": [("read-committed-frozen", "2", None)],
+}
+
+
+@pytest.mark.parametrize("rules", ["kafka", "coordinated"])
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.variant)
+def test_what_was_done_is_named(story, rules: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    stages: list[Stage] = []
+    real = Stage.__init__
+
+    def remembered(self: Stage, *arguments: object) -> None:
+        real(self, *arguments)  # type: ignore[arg-type]
+        stages.append(self)
+
+    monkeypatch.setattr(Stage, "__init__", remembered)
+    tell_story(story, rules)
+    (stage,) = stages
+    one = audit_logs({str(broker.number): broker.log for broker in stage.cluster.brokers}, tmp_path)
+    assert one.problems == ()
+    assert findings(one) == (EXPECTED[story.variant] if rules == "kafka" else [])
 
 
 if __name__ == "__main__":

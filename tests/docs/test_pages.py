@@ -40,7 +40,7 @@ NOT_RUN: Mapping[tuple[str, str], str] = {
     ("README.md", "before         0    1    2    3    4    5     6    7    8      9     10      offset"): DRAWING,
     ("README.md", "pip install '.[spark]'"): "installs; the tests run in what was installed",
     ("docs/audit.md", "diverged: 4 partitions, 1 finding"):
-        "no verb makes corrupt replicas; tests/divergence/test_stories.py compares such answers",
+        "no verb makes corrupt replicas; tests/divergence/test_seeded.py compares such answers",
     ("docs/audit.md", "clean: 1 partition, no findings"): "the same answer is compared further up, with its own date",
     ("docs/compact.md", "headstone compact /kafka/logs --out /kafka/compacted --master spark://host:7077 "
                         "--spark-conf spark.executor.memory=2g"): "a Spark cluster: tests/clusters runs such commands",

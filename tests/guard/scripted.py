@@ -5,21 +5,19 @@ What real brokers answer is tests/brokers/test_admin.py's; here the same encodin
 
 from __future__ import annotations
 
-import socket
-import struct
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from socketserver import StreamRequestHandler, ThreadingTCPServer
-from typing import IO
+from functools import partial
 
+from headstone.cluster.admin import Admin
+from headstone.cluster.connection import Connection
 from headstone.cluster.encoding import Reader, Writer
+from tests.cluster.fake_brokers import FETCH, LIST_OFFSETS, METADATA, SAY_NOTHING, Request, listening
 
-FETCH = 1
-LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM = 2, 3, 18, 32, 46, 55
+API_VERSIONS, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM = 18, 32, 46, 55
 BROKERS = (1, 2, 3)
 OUT_OF_RANGE, NOT_LEADER, DENIED, CLUSTER_DENIED, UNKNOWN_TOPIC, TIMED_OUT = 1, 6, 29, 31, 3, 7
 TOPIC_OVERRIDE, DEFAULT = 1, 5
@@ -74,45 +72,31 @@ class Model:
 @contextmanager
 def running(model: Model) -> Iterator[str]:
     """The address of broker 1."""
-    with ExitStack() as stack:
-        for broker in BROKERS:
-            server = stack.enter_context(ThreadingTCPServer(("127.0.0.1", 0), handler(model, broker)))
-            model.ports[broker] = server.server_address[1]
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
+    with listening(BROKERS, partial(answered, model)) as model.ports:
         yield f"127.0.0.1:{model.ports[1]}"
 
 
-def handler(model: Model, broker: int) -> type[StreamRequestHandler]:
-    class Conversation(StreamRequestHandler):
-        def handle(self) -> None:
-            converse(model, broker, self.connection, self.rfile)
-
-    return Conversation
+@contextmanager
+def asking(model: Model, *, seconds_max: float = 60, client: type[Admin] = Admin) -> Iterator[Admin]:
+    with running(model) as bootstrap, client(Connection.parse(bootstrap, {}), seconds_max=seconds_max) as admin:
+        yield admin
 
 
-def converse(model: Model, broker: int, connection: socket.socket, stream: IO[bytes]) -> None:
-    while prefix := stream.read(4):
-        data = stream.read(struct.unpack(">i", prefix)[0])
-        head = Reader(data)
-        key, version, correlation = head.take("hhi")
-        client = head.text() or ""
-        flexible = key in (METADATA, API_VERSIONS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM) or (key, version) == (
-            LIST_OFFSETS,
-            7,
-        )
-        model.asked[broker, key] += 1
-        model.first_asked.setdefault(broker, time.monotonic())
-        if broker in model.silent:
-            continue
-        body = data[10 + len(client) + flexible :]
-        answer = Writer(flexible=flexible)
-        if flexible and key != API_VERSIONS:
-            answer.tags()
-        ANSWERS[key](model, broker, Reader(body, flexible=flexible), answer)
-        connection.sendall(struct.pack(">ii", len(answer.data) + 4, correlation) + answer.data)
+def answered(model: Model, asked: Request) -> Writer | bytes:
+    broker, key = asked.broker, asked.key
+    flexible = key in (METADATA, API_VERSIONS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM) or (key, asked.version) == (
+        LIST_OFFSETS,
+        7,
+    )
+    model.asked[broker, key] += 1
+    model.first_asked.setdefault(broker, time.monotonic())
+    if broker in model.silent:
+        return SAY_NOTHING
+    answer = Writer(flexible=flexible)
+    if flexible and key != API_VERSIONS:
+        answer.tags()
+    ANSWERS[key](model, broker, asked.fields(flexible=flexible), answer)
+    return answer
 
 
 def metadata(model: Model, broker: int, question: Reader, answer: Writer) -> None:

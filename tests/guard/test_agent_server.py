@@ -7,6 +7,7 @@ import json
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from tests.agent.broker_directory import CLUSTER
 from tests.cluster.certificates import Certificate, self_signed
 from tests.guard.reporting import Beside, looked, replica_report
 
+Certificates = dict[str, Certificate]
 TOKEN, WRONG = "a token of the guard's", "a token of a stranger's"
 ANYWHERE = Host("127.0.0.1", 0)
 DELETIONS = {"count": 1, "emptied": 0, "digest": "0" * 64}
@@ -67,9 +69,13 @@ def truth() -> Truth:
     return truth
 
 
+def listening(truth: Truth, *, seconds_max: float = 60, **authentication: Any) -> AbstractContextManager[Host]:
+    return serve_reports(ANYWHERE, Authentication(**{"token": TOKEN, **authentication}), truth, seconds_max=seconds_max)
+
+
 @pytest.fixture
 def where(truth: Truth) -> Iterator[Host]:
-    with serve_reports(ANYWHERE, Authentication(token=TOKEN), truth, seconds_max=60) as host:
+    with listening(truth) as host:
         yield host
 
 
@@ -81,9 +87,10 @@ def hello(broker: int = 1) -> Hello:
     return Hello(cluster_id=CLUSTER, broker=broker, session_ms=1)
 
 
-def posted(host: Host, place: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
+def posted(host: Host, place: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    """headers: who signs it with the guard's token needs no others."""
     connection = http.client.HTTPConnection(host.name, host.port, timeout=60)
-    connection.request("POST", place, body, headers)
+    connection.request("POST", place, body, signed(place, body) if headers is None else headers)
     response = connection.getresponse()
     status, answer = response.status, json.loads(response.read())
     connection.close()
@@ -126,31 +133,27 @@ def test_a_wrong_token_is_refused_on_both_sides(truth: Truth, where: Host) -> No
 def test_an_answer_that_is_not_the_guards_is_none(truth: Truth) -> None:
     """Whoever sits between them could tell the agent of another guard's epoch and questions."""
     with (
-        serve_reports(ANYWHERE, Authentication(token=WRONG), truth) as impostor,
+        listening(truth, token=WRONG) as impostor,
         pytest.raises(Unfinished, match="check that --token matches the guard's --agents-token"),
     ):
         client(impostor).hello(hello())
 
 
-def test_a_captured_report_counts_once(truth: Truth, where: Host) -> None:
-    body = encode_report(Beside(truth, 1).made(replica_report(50, 50)))
-    assert posted(where, REPORT, body, signed(REPORT, body))[0] == 200
-    status, answer = posted(where, REPORT, body, signed(REPORT, body))
-    assert (status, answer) == (409, {"refused": "this report, or a newer one from this broker, was accepted already"})
-    assert truth.refusals() == {Refusal.REPLAYED: 1}
-
-
-def test_a_changed_report_is_refused(truth: Truth, where: Host) -> None:
+def test_a_report_counts_once_and_as_it_was_signed(truth: Truth, where: Host) -> None:
     body = encode_report(Beside(truth, 1).made(replica_report(50, 50)))
     changed = body.replace(b'"mcco":50', b'"mcco":99')
     assert changed != body
     assert posted(where, REPORT, changed, signed(REPORT, body))[0] == 401
+    assert posted(where, REPORT, body)[0] == 200
+    again = {"refused": "this report, or a newer one from this broker, was accepted already"}
+    assert posted(where, REPORT, body) == (409, again)
+    assert truth.refusals() == {Refusal.WRONG_TOKEN: 1, Refusal.REPLAYED: 1}
 
 
 @pytest.mark.parametrize("topic", HOSTILE)
 def test_a_hostile_topic_name_is_refused_and_not_repeated(truth: Truth, where: Host, topic: str) -> None:
     body = encode_report(Beside(truth, 1).made(replica_report(partition=TopicPartition(topic, 0))))
-    status, answer = posted(where, REPORT, body, signed(REPORT, body))
+    status, answer = posted(where, REPORT, body)
     assert status == 400
     assert answer == {"refused": f"topic: not a string of the form {TOPIC_NAME.pattern}"}
 
@@ -187,8 +190,8 @@ def test_what_is_no_report_is_refused_whole(truth: Truth) -> None:
 def test_oversized_and_shapeless_requests_are_refused(truth: Truth, where: Host) -> None:
     assert posted(where, REPORT, b"", {"Content-Length": str(BODY_BYTES_MAX + 1)})[0] == 413
     assert posted(where, REPORT, b"", {"Content-Length": "-1"})[0] == 400
-    assert posted(where, "/elsewhere", b"{}", signed("/elsewhere", b"{}"))[0] == 404
-    assert posted(where, HELLO, b"{}", signed(HELLO, b"{}"))[0] == 400
+    assert posted(where, "/elsewhere", b"{}")[0] == 404
+    assert posted(where, HELLO, b"{}")[0] == 400
     assert truth.refusals() == {Refusal.TOO_LARGE: 1, Refusal.UNREADABLE: 2, Refusal.NO_SUCH_PLACE: 1}
 
 
@@ -198,7 +201,7 @@ DAWDLE_SECONDS = 5
 
 def test_who_dawdles_is_cut_off_and_keeps_nobody_waiting(truth: Truth) -> None:
     """All places taken by connections that send nothing more: within their time they are closed, and there is room again."""
-    with serve_reports(ANYWHERE, Authentication(token=TOKEN), truth, seconds_max=DAWDLE_SECONDS) as host:
+    with listening(truth, seconds_max=DAWDLE_SECONDS) as host:
         dawdlers = [socket.create_connection(host, timeout=60) for _ in range(CONNECTIONS_MAX)]
         for number, dawdler in enumerate(dawdlers):
             dawdler.sendall(b"POST /v1/report HTTP/1.1\r\nContent-Length: 100\r\n" + b"\r\nx" * (number % 2))
@@ -219,7 +222,7 @@ def is_answered(host: Host) -> bool:
 
 def test_who_sends_byte_after_byte_is_cut_off_too(truth: Truth) -> None:
     with (
-        serve_reports(ANYWHERE, Authentication(token=TOKEN), truth, seconds_max=DAWDLE_SECONDS) as host,
+        listening(truth, seconds_max=DAWDLE_SECONDS) as host,
         socket.create_connection(host, timeout=60) as slow,
     ):
         slow.settimeout(0.1)
@@ -238,7 +241,7 @@ def test_who_sends_byte_after_byte_is_cut_off_too(truth: Truth) -> None:
 
 
 def test_one_connection_too_many_is_turned_away(truth: Truth) -> None:
-    with serve_reports(ANYWHERE, Authentication(token=TOKEN), truth, seconds_max=60) as host:
+    with listening(truth) as host:
         taken = [socket.create_connection(host, timeout=60) for _ in range(CONNECTIONS_MAX)]
         with pytest.raises(Unfinished, match="the guard at"):
             client(host).hello(hello())
@@ -247,29 +250,29 @@ def test_one_connection_too_many_is_turned_away(truth: Truth) -> None:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Certificate]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     root = tmp_path_factory.mktemp("certificates")
     return {name: self_signed(root, name) for name in ("guard", "broker-1", "agents", "stranger")}
 
 
 @pytest.fixture
-def secured(certificates: dict[str, Certificate], truth: Truth, tmp_path: Path) -> Iterator[Host]:
+def secured(certificates: Certificates, truth: Truth, tmp_path: Path) -> Iterator[Host]:
     """Trusts the certificate of broker 1 and one that names no broker."""
     trusted = tmp_path / "trusted.pem"
     trusted.write_text("".join(Path(certificates[name].certificate).read_text() for name in ("broker-1", "agents")))
     guard = certificates["guard"]
     tls = TlsFiles(certificate=guard.certificate, key=guard.key, authority=str(trusted))
-    with serve_reports(ANYWHERE, Authentication(tls=tls), truth, seconds_max=60) as host:
+    with listening(truth, token=None, tls=tls) as host:
         yield host
 
 
-def with_certificate(host: Host, certificates: dict[str, Certificate], name: str) -> GuardClient:
+def with_certificate(host: Host, certificates: Certificates, name: str) -> GuardClient:
     shown, authority = certificates[name], certificates["guard"].certificate
     tls = TlsFiles(certificate=shown.certificate, key=shown.key, authority=authority)
     return client(host, None, scheme="https", tls=tls)
 
 
-def test_a_trusted_certificate_reports(truth: Truth, secured: Host, certificates: dict[str, Certificate]) -> None:
+def test_a_trusted_certificate_reports(truth: Truth, secured: Host, certificates: Certificates) -> None:
     for name, broker in (("broker-1", 1), ("agents", 2)):
         guard = with_certificate(secured, certificates, name)
         assert guard.report(Beside(truth, broker).made(replica_report(5, 5))).taken == 1
@@ -277,25 +280,23 @@ def test_a_trusted_certificate_reports(truth: Truth, secured: Host, certificates
 
 
 def test_a_certificate_of_one_broker_does_not_speak_for_another(
-    truth: Truth, secured: Host, certificates: dict[str, Certificate]
+    truth: Truth, secured: Host, certificates: Certificates
 ) -> None:
     guard = with_certificate(secured, certificates, "broker-1")
-    with pytest.raises(Unfinished, match="the certificate is for broker 1, the report is from broker 2"):
-        guard.hello(hello(2))
-    with pytest.raises(Unfinished, match="the certificate is for broker 1, the report is from broker 2"):
-        guard.report(Beside(truth, 2).made(replica_report()))
+    for say in (lambda: guard.hello(hello(2)), lambda: guard.report(Beside(truth, 2).made(replica_report()))):
+        with pytest.raises(Unfinished, match="the certificate is for broker 1, the report is from broker 2"):
+            say()
 
 
 def test_a_stranger_and_one_without_certificate_get_no_answer(
-    truth: Truth, secured: Host, certificates: dict[str, Certificate]
+    truth: Truth, secured: Host, certificates: Certificates
 ) -> None:
     with pytest.raises(Unfinished):
         with_certificate(secured, certificates, "stranger").hello(hello())
     context = ssl.create_default_context(cafile=certificates["guard"].certificate)
     bare = http.client.HTTPSConnection(secured.name, secured.port, timeout=60, context=context)
-    with pytest.raises((OSError, http.client.HTTPException)):
+    with closing(bare), pytest.raises((OSError, http.client.HTTPException)):
         answer_to_hello(bare)
-    bare.close()
     with pytest.raises(Unfinished):
         client(secured).hello(hello())
     assert truth.agents() == ()
@@ -307,7 +308,7 @@ def answer_to_hello(connection: http.client.HTTPConnection) -> http.client.HTTPR
 
 
 def test_an_agent_tells_its_certificate_to_no_guard_that_it_does_not_trust(
-    secured: Host, certificates: dict[str, Certificate]
+    secured: Host, certificates: Certificates
 ) -> None:
     shown = certificates["broker-1"]
     tls = TlsFiles(certificate=shown.certificate, key=shown.key, authority=certificates["stranger"].certificate)
@@ -315,11 +316,11 @@ def test_an_agent_tells_its_certificate_to_no_guard_that_it_does_not_trust(
         client(secured, None, scheme="https", tls=tls).hello(hello())
 
 
-def test_who_never_finishes_the_handshake_is_cut_off(truth: Truth, certificates: dict[str, Certificate]) -> None:
+def test_who_never_finishes_the_handshake_is_cut_off(truth: Truth, certificates: Certificates) -> None:
     guard = certificates["guard"]
     tls = TlsFiles(certificate=guard.certificate, key=guard.key)
     with (
-        serve_reports(ANYWHERE, Authentication(token=TOKEN, tls=tls), truth, seconds_max=DAWDLE_SECONDS) as host,
+        listening(truth, seconds_max=DAWDLE_SECONDS, tls=tls) as host,
         socket.create_connection(host, timeout=60) as silent,
     ):
         silent.sendall(b"\x16\x03\x01")

@@ -1,16 +1,30 @@
-"""What reports prove together: only what all replicas had reached at one moment, and nothing on the word of one."""
+"""What reports prove together, and show operators: only what all replicas had reached at one moment, nothing on one's word."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from headstone.agent.authentication import CHALLENGE_AGE_MS_MAX, Refusal, Refused
 from headstone.agent.messages import Answered, Hello, Question, Receipt
-from headstone.guard.agents.partition_truth import PartitionTruth
+from headstone.guard.agents.exchange import attended
+from headstone.guard.agents.partition_truth import PartitionTruth, Whereabouts
+from headstone.guard.agents.summary import (
+    agents_document,
+    agents_lines,
+    agents_metrics,
+    agents_told,
+    as_fact,
+    ask_about,
+    of_fact,
+    questions_of,
+)
 from headstone.guard.agents.truth import CLOCK_MS_MAX, NOT_A_MEMBER, NOT_WATCHED, Truth
+from headstone.guard.ledger.journal import Journal
 from headstone.guard.looks.clock_skew import Reading, largest_difference_ms
+from headstone.guard.looks.look import Look
 from headstone.log.topic_partition import TopicPartition
 from tests.agent.broker_directory import CLUSTER
 from tests.guard.reporting import (
@@ -24,6 +38,8 @@ from tests.guard.reporting import (
     replica_report,
     topic_seen,
 )
+
+Agents = dict[int, Beside]
 
 
 @pytest.fixture
@@ -39,7 +55,7 @@ def truth(clock: Clock) -> Truth:
 
 
 @pytest.fixture
-def agents(truth: Truth) -> dict[int, Beside]:
+def agents(truth: Truth) -> Agents:
     return {broker: Beside(truth, broker) for broker in BROKERS}
 
 
@@ -53,13 +69,13 @@ def marks(truth: Truth) -> tuple[int, int]:
     return orders(truth).mtro, orders(truth).mxro
 
 
-def rounds(agents: dict[int, Beside], reached: dict[int, tuple[int, int]], count: int = 2) -> None:
+def rounds(agents: Agents, reached: dict[int, tuple[int, int]], count: int = 2) -> None:
     for _ in range(count):
         for broker, (mcco, mxfo) in reached.items():
             agents[broker].tells(replica_report(mcco, mxfo))
 
 
-def test_the_minimum_of_all_once_they_told_of_one_moment(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_the_minimum_of_all_once_they_told_of_one_moment(truth: Truth, agents: Agents) -> None:
     reached = {1: (50, 70), 2: (40, 80), 3: (60, 30)}
     rounds(agents, reached, count=1)
     assert marks(truth) == (0, 0), "the first may have lost its disk before the last one spoke"
@@ -67,9 +83,7 @@ def test_the_minimum_of_all_once_they_told_of_one_moment(truth: Truth, agents: d
     assert marks(truth) == (40, 30)
 
 
-def test_a_replica_that_copied_again_meanwhile_does_not_count_with_its_old_claim(
-    truth: Truth, agents: dict[int, Beside]
-) -> None:
+def test_a_replica_that_copied_again_meanwhile_does_not_count_with_its_old_claim(truth: Truth, agents: Agents) -> None:
     """1 had cleaned up to 90, lost its disk and copied what 2 had not cleaned then; only after that 2 cleaned."""
     rounds(agents, {1: (90, 90), 2: (50, 50), 3: (90, 90)})
     agents[2].tells(replica_report(90, 90))
@@ -84,14 +98,14 @@ def test_a_replica_that_copied_again_meanwhile_does_not_count_with_its_old_claim
     assert marks(truth) == (90, 90)
 
 
-def test_one_that_was_never_heard_of_holds_everything_and_is_named(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_one_that_was_never_heard_of_holds_everything_and_is_named(truth: Truth, agents: Agents) -> None:
     rounds(agents, {1: (50, 50), 2: (50, 50)}, count=3)
     assert marks(truth) == (0, 0)
     blockers = {(blocker.kind, blocker.broker, blocker.reason) for blocker in orders(truth).blockers}
     assert blockers == {(kind, 3, "no agent has told of it") for kind in ("tombstones", "markers")}
 
 
-def test_the_slowest_is_named_with_how_far_and_since_when(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_the_slowest_is_named_with_how_far_and_since_when(truth: Truth, agents: Agents) -> None:
     """A report that lies low only delays, and shows who."""
     rounds(agents, {1: (90, 90), 2: (90, 90), 3: (20, 90)})
     moved_ms = orders(truth).members[2].heard_ms
@@ -104,9 +118,7 @@ def test_the_slowest_is_named_with_how_far_and_since_when(truth: Truth, agents: 
     assert marks(truth) == (20, 90)
 
 
-def test_an_agent_that_falls_silent_is_named_and_stops_the_rise(
-    truth: Truth, agents: dict[int, Beside], clock: Clock
-) -> None:
+def test_an_agent_that_falls_silent_is_named_and_stops_the_rise(truth: Truth, agents: Agents, clock: Clock) -> None:
     rounds(agents, {1: (50, 50), 2: (50, 50), 3: (50, 50)})
     clock.now_ms += 3 * INTERVAL_MS
     rounds(agents, {1: (90, 90), 2: (90, 90)}, count=3)
@@ -117,7 +129,7 @@ def test_an_agent_that_falls_silent_is_named_and_stops_the_rise(
     assert [agent.broker for agent in truth.agents() if agent.silent] == [3]
 
 
-def test_who_lies_high_is_bounded_by_what_the_cluster_has_committed(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_who_lies_high_is_bounded_by_what_the_cluster_has_committed(truth: Truth, agents: Agents) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (10**9, 10**12)))
     assert marks(truth) == (100, 100)
     looked(truth)
@@ -127,9 +139,7 @@ def test_who_lies_high_is_bounded_by_what_the_cluster_has_committed(truth: Truth
     assert {blocker.broker for blocker in orders(truth).blockers} == set(BROKERS)
 
 
-def test_a_log_that_only_the_agent_knows_is_a_lie_once_the_broker_was_asked_later(
-    truth: Truth, agents: dict[int, Beside]
-) -> None:
+def test_a_log_that_only_the_agent_knows_is_a_lie_once_the_broker_was_asked_later(truth: Truth, agents: Agents) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     agents[1].tells(replica_report(50, 50, log_end=101))
     looked(truth)
@@ -152,7 +162,7 @@ def test_claims_wait_until_the_cluster_tells_what_is_committed(clock: Clock) -> 
     assert marks(truth) == (50, 50)
 
 
-def test_a_topic_that_was_deleted_and_made_again_begins_at_zero(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_a_topic_that_was_deleted_and_made_again_begins_at_zero(truth: Truth, agents: Agents) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     assert marks(truth) == (50, 50)
     for broker in (1, 2):
@@ -164,9 +174,7 @@ def test_a_topic_that_was_deleted_and_made_again_begins_at_zero(truth: Truth, ag
     ]  # fmt: skip
 
 
-def test_a_replica_that_is_added_counts_from_then_on_and_a_removed_one_no_more(
-    truth: Truth, agents: dict[int, Beside]
-) -> None:
+def test_a_replica_that_is_added_counts_from_then_on_and_a_removed_one_no_more(truth: Truth, agents: Agents) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     looked(truth, topic_seen(partition_seen(brokers=(1, 2, 4))), brokers=(1, 2, 4))
     rounds(agents, dict.fromkeys((1, 2), (80, 80)))
@@ -177,7 +185,7 @@ def test_a_replica_that_is_added_counts_from_then_on_and_a_removed_one_no_more(
     assert marks(truth) == (80, 80)
 
 
-def test_a_look_at_some_topics_leaves_the_others_as_they_are(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_a_look_at_some_topics_leaves_the_others_as_they_are(truth: Truth, agents: Agents) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     truth.learn(CLUSTER, BROKERS, (topic_seen(topic="others"),), whole=False)
     assert [(str(found.partition), found.mtro) for found in truth.partitions()] == [("orders-0", 50), ("others-0", 0)]
@@ -185,7 +193,7 @@ def test_a_look_at_some_topics_leaves_the_others_as_they_are(truth: Truth, agent
     assert [str(found.partition) for found in truth.partitions()] == ["others-0"]
 
 
-def test_what_is_not_watched_or_not_its_own_is_left(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_what_is_not_watched_or_not_its_own_is_left(truth: Truth, agents: Agents) -> None:
     looked(truth, topic_seen(partition_seen(brokers=(1, 2))), topic_seen(topic="plain", compacted=False))
     unknown = [TopicPartition(topic, 0) for topic in ("ghost", "plain")]
     reports = [replica_report(partition=partition) for partition in unknown]
@@ -200,7 +208,7 @@ def refusal(truth: Truth, report: object) -> Refusal:
     return refused.value.kind
 
 
-def test_a_report_counts_once(truth: Truth, agents: dict[int, Beside], clock: Clock) -> None:
+def test_a_report_counts_once(truth: Truth, agents: Agents, clock: Clock) -> None:
     captured = agents[1].made(replica_report(50, 50))
     truth.report(captured)
     assert refusal(truth, captured) is Refusal.REPLAYED
@@ -214,14 +222,14 @@ def test_a_report_counts_once(truth: Truth, agents: dict[int, Beside], clock: Cl
     assert orders(truth).members[0].mcco == 40
 
 
-def test_a_report_to_an_earlier_life_of_the_guard_is_refused(agents: dict[int, Beside], clock: Clock) -> None:
+def test_a_report_to_an_earlier_life_of_the_guard_is_refused(agents: Agents, clock: Clock) -> None:
     captured = agents[1].made(replica_report(50, 50))
     later = Truth(clock=clock)
     looked(later)
     assert refusal(later, captured) is Refusal.REPLAYED
 
 
-def test_who_is_not_of_this_cluster_is_refused(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_who_is_not_of_this_cluster_is_refused(truth: Truth, agents: Agents) -> None:
     report = agents[1].made(replica_report())
     assert refusal(truth, replace(report, cluster_id="another")) is Refusal.OTHER_CLUSTER
     assert refusal(truth, replace(report, broker=9)) is Refusal.UNKNOWN_BROKER
@@ -242,7 +250,7 @@ def test_nobody_is_heard_before_the_guard_knows_its_cluster(clock: Clock) -> Non
         Beside(Truth(clock=clock), 1).made()
 
 
-def test_how_far_the_brokers_clocks_differ(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_how_far_the_brokers_clocks_differ(truth: Truth, agents: Agents) -> None:
     truth.report(agents[1].made(ahead_ms=3_600_000))
     truth.report(agents[2].made())
     assert [agent.clock for agent in truth.agents()] == list(truth.clocks())
@@ -271,9 +279,7 @@ def test_a_clock_that_was_set_right_counts_no_longer_once_its_agent_is_silent_or
 @pytest.mark.parametrize(
     ("before_ms", "after_ms"), [(0, CLOCK_MS_MAX + 10), (-CLOCK_MS_MAX - 10, 0), (CLOCK_MS_MAX // 2, 0)]
 )
-def test_a_clock_that_is_days_off_is_refused(
-    truth: Truth, agents: dict[int, Beside], before_ms: int, after_ms: int
-) -> None:
+def test_a_clock_that_is_days_off_is_refused(truth: Truth, agents: Agents, before_ms: int, after_ms: int) -> None:
     """Else anybody with the token could make the guard hold everything for ever."""
     report = agents[1].made()
     moved = replace(
@@ -285,55 +291,163 @@ def test_a_clock_that_is_days_off_is_refused(
     assert truth.clocks() == ()
 
 
-def answered(holds: bool, offset: int = 7) -> tuple[Answered, ...]:
-    return (Answered(question=Question(partition=ORDERS, offset=offset), holds=holds),)
+def whereabouts(truth: Truth) -> Whereabouts:
+    """Of the record at 7."""
+    found = truth.whereabouts(ORDERS, 7)
+    assert found is not None
+    return found
 
 
-def test_a_tombstone_is_gone_everywhere_only_by_everybodys_word_of_one_moment(
-    truth: Truth, agents: dict[int, Beside]
-) -> None:
+def answer_all(agents: Agents, *, holder: int | None = None) -> None:
+    for broker, agent in agents.items():
+        answer = Answered(question=Question(partition=ORDERS, offset=7), holds=broker == holder)
+        agent.tells(replica_report(50, 50), answers=(answer,))
+
+
+def test_a_tombstone_is_gone_everywhere_only_by_everybodys_word_of_one_moment(truth: Truth, agents: Agents) -> None:
     truth.ask(ORDERS, 7)
     truth.ask(ORDERS, 7)
     hello = Hello(cluster_id=CLUSTER, broker=1, session_ms=1)
     assert truth.hello(hello).questions == (Question(partition=ORDERS, offset=7),)
-    for broker in BROKERS:
-        agents[broker].tells(replica_report(50, 50), answers=answered(broker == 2))
-    found = truth.whereabouts(ORDERS, 7)
-    assert found is not None
+    answer_all(agents, holder=2)
+    found = whereabouts(truth)
     assert (found.holders, found.unknown, found.gone_everywhere) == ((2,), (1, 3), False)
     for _ in range(2):
-        for broker in BROKERS:
-            agents[broker].tells(replica_report(50, 50), answers=answered(False))
-    found = truth.whereabouts(ORDERS, 7)
-    assert found is not None
+        answer_all(agents)
+    found = whereabouts(truth)
     assert (found.holders, found.unknown, found.gone_everywhere, found.below_mtro) == ((), (), True, True)
     agents[1].tells(replica_report(0, 0, incarnation=2))
-    found = truth.whereabouts(ORDERS, 7)
-    assert found is not None
-    assert found.unknown == (1,)
+    assert whereabouts(truth).unknown == (1,)
     assert truth.whereabouts(TopicPartition("ghost", 0), 7) is None
 
 
-def test_a_tombstone_that_each_lacked_at_another_moment_may_be_somewhere(
-    truth: Truth, agents: dict[int, Beside]
-) -> None:
+def test_a_tombstone_that_each_lacked_at_another_moment_may_be_somewhere(truth: Truth, agents: Agents) -> None:
     """One that had it may have given it to one that had told already, and lost it then."""
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     truth.ask(ORDERS, 7)
     told = []
     for _ in range(2):
-        for broker in BROKERS:
-            agents[broker].tells(replica_report(50, 50), answers=answered(False))
-        found = truth.whereabouts(ORDERS, 7)
-        assert found is not None
+        answer_all(agents)
+        found = whereabouts(truth)
         told.append((found.unknown, found.gone_everywhere))
     assert told == [(BROKERS, False), ((), True)]
 
 
-def test_answers_that_nobody_asked_for_are_not_kept(truth: Truth, agents: dict[int, Beside]) -> None:
+def test_answers_that_nobody_asked_for_are_not_kept(truth: Truth, agents: Agents) -> None:
     for _ in range(2):
+        answer_all(agents)
+    assert whereabouts(truth).unknown == BROKERS
+
+
+@pytest.fixture
+def blocked() -> Truth:
+    """Broker 3 is cleaned least, and holds a transaction."""
+    blocked = Truth(clock=Clock(now_ms=1_700_000_000_000))
+    looked(blocked)
+    for _ in range(2):
+        for broker, (mcco, mxfo) in {1: (90, 100), 2: (90, 100), 3: (20, 30)}.items():
+            Beside(blocked, broker).tells(replica_report(mcco, mxfo))
+    blocked.refused(Refusal.WRONG_TOKEN)
+    return blocked
+
+
+def test_the_journal_gives_back_what_it_was_given(blocked: Truth) -> None:
+    told = agents_told(blocked)
+    assert of_fact(as_fact(told)) == told
+
+
+def test_words_name_who_blocks_and_since_when(blocked: Truth) -> None:
+    assert list(agents_lines(agents_told(blocked))) == [
+        "agents beside brokers: 1, 2, 3 (at 2023-11-14 22:13:20 UTC)",
+        "  orders-0: clean on all replicas below 20 (MTRO), plain below 30 (MXRO)",
+        "    broker 3 holds tombstones, 70 behind since 2023-11-14 22:13:20 UTC: not cleanly compacted further",
+        "    broker 3 holds markers, 70 behind since 2023-11-14 22:13:20 UTC: holds transactional data",
+        "  1 message of agents refused: wrong token",
+    ]
+
+
+def test_many_blocked_partitions_are_counted(blocked: Truth) -> None:
+    told = agents_told(blocked)
+    lines = list(agents_lines(replace(told, partitions=told.partitions * 12)))
+    assert lines[-2] == "  and 2 partitions more; --output json has all"
+
+
+def test_the_document_has_every_replica(blocked: Truth) -> None:
+    document = agents_document(agents_told(blocked))
+    [orders] = document["partitions"]  # type: ignore[misc]
+    assert (orders["partition"], orders["mtro"], orders["mxro"]) == ("orders-0", 20, 30)
+    assert [(row["broker"], row["mcco"], row["mxfo"]) for row in orders["replicas"]] == [
+        (1, 90, 100), (2, 90, 100), (3, 20, 30),
+    ]  # fmt: skip
+    assert [(row["kind"], row["broker"], row["behind"]) for row in orders["blockers"]] == [
+        ("tombstones", 3, 70), ("markers", 3, 70),
+    ]  # fmt: skip
+    assert document["refused"] == {"wrong token": 1}
+
+
+def test_the_metrics_of_agents(blocked: Truth) -> None:
+    text = agents_metrics(agents_told(blocked))
+    assert [line.removeprefix("headstone_guard_") for line in text.splitlines() if not line.startswith("#")] == [
+        'agent_silent{broker="1"} 0',
+        'agent_silent{broker="2"} 0',
+        'agent_silent{broker="3"} 0',
+        'mtro{topic="orders",partition="0"} 20',
+        'mxro{topic="orders",partition="0"} 30',
+        'blocker_behind{topic="orders",partition="0",broker="3",kind="tombstones"} 70',
+        'blocker_behind{topic="orders",partition="0",broker="3",kind="markers"} 70',
+        'reports_refused_total{reason="wrong token"} 1',
+    ]
+
+
+def a_look(*topics: str) -> Look:
+    seen = tuple(topic_seen(partition_seen(), topic=topic) for topic in topics)
+    return Look(cluster_id=CLUSTER, asked_ms=0, brokers=BROKERS, topics=seen, problems=())
+
+
+@pytest.mark.parametrize(
+    ("watched", "asked", "left"),
+    [
+        ((), None, ["orders-0", "others-0"]),
+        ((), ["orders"], ["orders-0", "others-0"]),
+        (("orders",), ["orders"], ["orders-0"]),
+    ],
+)
+def test_a_look_at_everything_that_is_watched_forgets_what_is_gone(
+    blocked: Truth, watched: tuple[str, ...], asked: list[str] | None, left: list[str]
+) -> None:
+    looked(blocked, topic_seen(), topic_seen(topic="others"))
+    attended(lambda topics: a_look(*(topics or ("orders", "others"))), blocked, watched)(asked)
+    assert [str(found.partition) for found in blocked.partitions()] == left
+
+
+def test_clocks_that_agents_see_apart_count_in_every_look(blocked: Truth) -> None:
+    look = attended(lambda topics: a_look("orders"), blocked, ())
+    [orders] = look(None).topics
+    assert orders.skew_ms < 10
+    blocked.report(Beside(blocked, 1).made(ahead_ms=3_600_000))
+    [orders] = look(None).topics
+    assert 3_599_990 < orders.skew_ms <= 3_600_000
+
+
+def test_a_record_that_was_asked_about_is_told_of(blocked: Truth, tmp_path: Path) -> None:
+    question = Question(partition=ORDERS, offset=7)
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER) as journal:
+        for asked in (question, replace(question, offset=8), question):
+            ask_about(journal, asked)
+        assert questions_of(journal) == (replace(question, offset=8), question)
+    blocked.ask(ORDERS, 7)
+    assert list(agents_lines(agents_told(blocked)))[-2] == "  orders-0@7: not known of brokers 1, 2, 3"
+    for holds in (True, False, False):
         for broker in BROKERS:
-            agents[broker].tells(replica_report(50, 50), answers=answered(False))
-    found = truth.whereabouts(ORDERS, 7)
-    assert found is not None
-    assert found.unknown == BROKERS
+            answer = Answered(question=question, holds=holds and broker == 2)
+            Beside(blocked, broker).tells(replica_report(90, 100), answers=(answer,))
+        words = list(agents_lines(agents_told(blocked)))[-2]
+        assert (words == "  orders-0@7: on brokers 2; not known of brokers 1, 3") == holds
+    assert words == "  orders-0@7: gone everywhere; if it deleted something, that is gone everywhere too"
+    told = agents_told(blocked)
+    assert of_fact(as_fact(told)) == told
+    assert agents_document(told)["records"] == [
+        {
+            "partition": "orders-0", "offset": 7, "brokers": [], "unknown": [], "gone_everywhere": True, "below_mtro": True
+        },
+    ]  # fmt: skip

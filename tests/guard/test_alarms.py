@@ -1,4 +1,4 @@
-"""Every alarm says what to do as things are then, in the runbook's words, and stands for as long as it is so."""
+"""Every alarm says what to do, in the runbook's words, comes when a failure lasts, and stands for as long as it is so."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from headstone.cli.guard_watch import status_lines
 from headstone.cli.output import Output
+from headstone.cluster.admin import MayHaveArrived
 from headstone.cluster.refusals import NoAnswer
-from headstone.coordination.guard_values import DEFAULT_HOLD, RATIO, AlarmKind, Allowed, State, Verdict, Verify
+from headstone.coordination.guard_values import DEFAULT_HOLD, RATIO, AlarmKind, Allowed, SetHold, State, Verdict, Verify
 from headstone.errors import Unfinished
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.loop.alarms import (
@@ -34,8 +35,8 @@ from headstone.guard.monitoring.log_lines import alarm_words, news
 from headstone.guard.monitoring.status import status_document
 from headstone.guard.verification.background import Readings
 from headstone.guard.verification.verdicts import Judged
-from tests.guard.test_watching import ACTS, after, held_at_half_a_day, kinds, states, watcher
-from tests.guard.world import CLUSTER_ID, MARGINS, ClusterTwin, Topic
+from tests.guard.watching import ACTS, after, goes_away, held_at_half_a_day, holding, kinds, states, watcher
+from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -67,9 +68,7 @@ def undone(journal: Journal, allowed: Allowed, **topic: object) -> tuple[Cluster
     """What `status` advises once something has put the overrides back."""
     twin = ClusterTwin(orders=Topic(**topic))  # type: ignore[arg-type]
     found = dict(twin.topics["orders"].overrides)
-    guard = watcher(twin, journal, replace(ACTS, allowed=allowed))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=allowed))
     twin.topics["orders"].overrides = found
     after(twin, guard, MARGINS.metadata_age_ms + 1)
     result = after(twin, guard, 1_000)
@@ -156,8 +155,7 @@ def test_a_cluster_default_that_a_person_changed_is_told_for_as_long_as_it_is_mi
     guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     after(twin, guard, 1_000)
     twin.default = {}
-    for _ in range(3):
-        result = after(twin, guard, MARGINS.metadata_age_ms + 1)
+    result = after(twin, guard, MARGINS.metadata_age_ms + 1, times=3)
     assert [(alarm.kind, alarm.detail) for alarm in result.alarms] == [(AlarmKind.CHANGED_BY_PERSON, DEFAULT_CHANGED)]
 
 
@@ -183,8 +181,7 @@ def test_who_is_away_too_long_is_readmitted_by_the_guard_itself_only_where_that_
     guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(readmission=allowed)))
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    for _ in range(12):
-        result = after(twin, guard, 3_600_000)
+    result = after(twin, guard, 3_600_000, times=12)
     (words,) = [alarm_words(alarm) for alarm in result.alarms if alarm.kind == AlarmKind.TOO_LATE]
     assert ("headstone guard readmit" in words, "keep it running" in words) == (not allowed, allowed)
 
@@ -280,3 +277,44 @@ def test_leaders_that_may_not_be_read_are_one_alarm_and_no_failed_calls(journal:
     assert (guard.calls_failed, [result.problems for result in rounds]) == (0, [()] * 3)
     said = [list(news(*pair, applies=True, poll_ms=30_000)) for pair in zip([None, *rounds], rounds, strict=False)]
     assert [len(lines) for lines in said] == [1, 0, 0]
+
+
+def test_a_broker_that_does_not_answer_now_and_then_is_no_alarm_and_one_that_lasts_is(journal: Journal) -> None:
+    """A refusal does not pass by itself: that is one at once. A guard of one look counts those of before."""
+    twin = ClusterTwin()
+    silent, refused = (
+        "broker 3: broker a:9092 does not answer: the broker closed the connection",
+        "topic t: this user lacks DESCRIBE",
+    )
+    kept = []
+    for problem in (silent, "", silent, silent, "", silent, silent, silent, "", refused):
+        guard = watcher(twin, journal)
+        seen = replace(twin.look(None), problems=tuple(filter(None, [problem])))
+        guard._look = lambda topics, seen=seen: seen
+        result = after(twin, guard, 10_000)
+        assert result.unseen == seen.problems
+        kept.append([alarm.detail for alarm in result.alarms])
+    assert kept == [[], [], [], [], [], [], [], [silent], [], [refused]]
+
+
+def test_of_rare_looks_two_that_fail_are_an_alarm(journal: Journal) -> None:
+    twin = ClusterTwin()
+    twin.lost = "no broker answers"
+    guard = watcher(twin, journal)
+    assert [kinds(after(twin, guard, 300_000)) for _ in range(2)] == [[], [CLUSTER_LOST]]
+
+
+def test_a_change_that_nobody_answers_is_no_matter_of_permissions(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    goes_away(twin, guard)
+    twin.fails["alter"] = MayHaveArrived("broker a:9092 does not answer; the change may have been applied or not")
+    first = after(twin, guard, DAY_MS // 2)
+    (done,) = [done for done in first.done if isinstance(done.action, SetHold)]
+    assert done.outcome is not None
+    assert (done.outcome.unanswered, kinds(first)) == (True, [])
+    after(twin, guard, 30_000)
+    (alarm,) = [alarm for alarm in after(twin, guard, 30_000).alarms if alarm.kind == UNANSWERED]
+    assert "permission" not in alarm_words(alarm)
+    twin.fails.clear()
+    assert kinds(after(twin, guard, 30_000)) == []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from headstone.cluster.admin import Check, MayHaveArrived
-from headstone.cluster.questions import Reassignment
+from headstone.cluster.admin import MayHaveArrived
 from headstone.cluster.refusals import NoAnswer
 from headstone.coordination.guard_values import HOLD, RATIO, AlarmKind, Allowed, State, Verdict
 from headstone.coordination.readmission import Readmission
@@ -21,8 +20,7 @@ from headstone.guard.loop.rounds import Round
 from headstone.guard.loop.watcher import Watcher
 from headstone.guard.monitoring.current_status import by_hand
 from headstone.guard.readmission.automatic import BY_GUARD, WHY
-from headstone.log.topic_partition import TopicPartition
-from tests.guard.test_watching import ACTS, LIMITS, after, held_at_half_a_day, kinds, states, watcher
+from tests.guard.watching import ACTS, LIMITS, after, held_at_half_a_day, kinds, states, watcher
 from tests.guard.world import DAY_MS, ClusterTwin, Topic
 
 READMITS = replace(ACTS, allowed=Allowed(readmission=True))
@@ -33,12 +31,10 @@ def away_too_long(twin: ClusterTwin, guard: Watcher) -> Round:
     """Holds are refused until broker 3 may have missed something; then they are not."""
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    for _ in range(12):
-        result = after(twin, guard, DAY_MS // 24)
+    result = after(twin, guard, DAY_MS // 8, times=4)
     assert (states(result), kinds(result)) == ([State.TOO_LATE], [REFUSED, AlarmKind.TOO_LATE])
     twin.refuses = None
-    for _ in range(5):
-        result = after(twin, guard, 1_000)
+    result = after(twin, guard, 1_000, times=5)
     return result
 
 
@@ -74,7 +70,9 @@ def test_it_copies_at_a_limited_rate_and_gets_its_place_back_only_when_it_was_re
     assert (open_readmissions(journal), temporary_changes(journal)) == ([], [])
 
 
-def test_the_folder_that_a_broker_leaves_behind_is_told_when_the_readmission_is_over(journal: Journal) -> None:
+def test_the_folder_left_behind_is_told_and_what_the_guard_lends_and_elects_is_journaled_in_its_own_name(
+    journal: Journal,
+) -> None:
     twin = twin_led_by_three()
     said: list[str] = []
     guard = watcher(twin, journal, READMITS, tell=said.append)
@@ -82,30 +80,17 @@ def test_the_folder_that_a_broker_leaves_behind_is_told_when_the_readmission_is_
     for _ in range(4):
         twin.start(3)
         looks(twin, guard)
-    folders = [line for line in said if "-stray" in line]
-    assert folders == [
+    assert [line for line in said if "-stray" in line] == [
         "orders-0 on broker 3: its old folder is called orders-0.*-stray once its broker is back: the broker never deletes it, "
         "you may"
     ]
-
-
-def test_what_the_guard_lends_and_elects_is_in_the_journal_in_its_own_name(journal: Journal) -> None:
-    twin = twin_led_by_three()
-    guard = watcher(twin, journal, READMITS)
-    away_too_long(twin, guard)
-    for _ in range(4):
-        twin.start(3)
-        looks(twin, guard)
     throttles = [change for change in journal.changes() if {name for name, _ in change.new} & {RATE, THROTTLED}]
     assert [(change.resource, change.evidence) for change in throttles] == [
         ("broker 3", BY_GUARD), ("topic orders", BY_GUARD), ("broker 3", BY_GUARD), ("topic orders", BY_GUARD),
     ]  # fmt: skip
-    elected = [change for change in journal.changes() if change.new == (("leader", "3"),)]
-    assert [
-        (change.resource, change.topic, change.old, change.reason, change.evidence, change.outcome) for change in elected
-    ] == [
-        ("partition orders-0", "orders", (("leader", "1"),), "broker 3 leads again", WHY, "done")
-    ]  # fmt: skip
+    (elected,) = [change for change in journal.changes() if change.new == (("leader", "3"),)]
+    assert (elected.resource, elected.topic, elected.old) == ("partition orders-0", "orders", (("leader", "1"),))
+    assert (elected.reason, elected.evidence, elected.outcome) == ("broker 3 leads again", WHY, "done")
 
 
 NAMES = ("orders", "parcels", "users")
@@ -115,8 +100,7 @@ def topics_away_too_long(twin: ClusterTwin, guard: Watcher, names: Sequence[str]
     """Broker 3 may have missed something in each of them; it is back, and was taken out of all."""
     twin.refuses = "not now"
     held_at_half_a_day(twin, guard)
-    for _ in range(12):
-        after(twin, guard, DAY_MS // 24)
+    after(twin, guard, DAY_MS // 8, times=4)
     twin.refuses = None
     looks(twin, guard, 5)
     assert sorted((partition.topic, replicas) for partition, replicas in twin.reassigned) == [
@@ -207,23 +191,15 @@ def test_a_fresh_copy_that_is_wrong_again_is_left_to_a_person(journal: Journal) 
 
 
 def test_a_broker_that_does_not_answer_now_and_then_refuses_no_readmission(journal: Journal) -> None:
-    class Deaf(ClusterTwin):
-        answers = True
-
-        def reassignments(self) -> dict[TopicPartition, Reassignment]:
-            if not self.answers:
-                raise NoAnswer("broker a:9092 does not answer: timed out")
-            return super().reassignments()
-
-    twin = Deaf(orders=Topic(replicas=THREE_LEADS, isr=THREE_LEADS))
+    twin = twin_led_by_three()
     guard = watcher(twin, journal, READMITS)
     away_too_long(twin, guard)
-    twin.answers = False
+    twin.fails["reassignments"] = NoAnswer("broker a:9092 does not answer: timed out")
     twin.start(3)
     assert [kinds(looks(twin, guard, 1)) for _ in range(3)] == [
         [AlarmKind.TOO_LATE], [AlarmKind.TOO_LATE], [UNANSWERED, AlarmKind.TOO_LATE],
     ]  # fmt: skip
-    twin.answers = True
+    twin.fails.clear()
     assert kinds(looks(twin, guard, 1)) == [AlarmKind.TOO_LATE]
 
 
@@ -325,39 +301,31 @@ def test_a_fresh_copy_that_is_wrong_stays_if_readmission_is_no_more_allowed(jour
     assert ([replicas for _, replicas in twin.reassigned], kinds(result)) == ([(1, 2), (1, 2, 3)], [AlarmKind.WRONG])
 
 
-class UnansweringTwin(ClusterTwin):
-    """Never carries a reassignment out, and never says so, while `silent`."""
-
-    silent = True
-
-    def reassign(
-        self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, check: Check = lambda: None
-    ) -> None:  # fmt: skip
-        if self.silent:
-            raise MayHaveArrived("no answer")
-        super().reassign(wanted, check=check)
+def unanswering_twin() -> ClusterTwin:
+    """Never carries a reassignment out, and never says so."""
+    twin = ClusterTwin()
+    twin.fails["reassign"] = MayHaveArrived("no answer")
+    return twin
 
 
 @pytest.mark.parametrize("allowed", [Allowed(readmission=True), Allowed()], ids=["right", "not allowed any more"])
 def test_one_that_need_not_leave_any_more_keeps_no_other_replica_from_leaving(
     journal: Journal, allowed: Allowed
 ) -> None:
-    twin = UnansweringTwin()
+    twin = unanswering_twin()
     away_too_long(twin, watcher(twin, journal, READMITS))
     assert [(kept.broker, kept.expelled) for kept in open_readmissions(journal)] == [(3, False)]
     guard = watcher(twin, journal, replace(READMITS, allowed=allowed))
     twin.start(3)
     looks(twin, guard)
     journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.RIGHT, read_ms=twin.now_ms))
-    for _ in range(12):
-        result = after(twin, guard, 30_000)
+    result = after(twin, guard, 30_000, times=12)
     assert (states(result), open_readmissions(journal), by_hand(journal)) == ([State.FINE], [], {})
-    twin.silent = False
+    twin.fails.clear()
     twin.refuses = "not now"
     twin.stop(2)
     guard = watcher(twin, journal, READMITS)
-    for _ in range(30):
-        after(twin, guard, DAY_MS // 24)
+    after(twin, guard, DAY_MS // 8, times=10)
     assert twin.reassigned == []  # nobody is taken out on suspicion where nothing holds the topic
     twin.refuses = None
     looks(twin, guard)
@@ -365,7 +333,7 @@ def test_one_that_need_not_leave_any_more_keeps_no_other_replica_from_leaving(
 
 
 def test_one_that_is_still_to_leave_is_not_forgotten_while_only_others_are_looked_at(journal: Journal) -> None:
-    twin = UnansweringTwin()
+    twin = unanswering_twin()
     guard = watcher(twin, journal, READMITS)
     away_too_long(twin, guard)
     kept = open_readmissions(journal)

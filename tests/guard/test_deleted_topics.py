@@ -19,7 +19,8 @@ from headstone.guard.ledger.temporary_changes import hold_for_a_while, put_back,
 from headstone.guard.loop.missing_topics import Departures
 from headstone.guard.loop.watcher import MADE_ANEW, Watcher
 from headstone.guard.monitoring.current_status import ask_status
-from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, kinds, states, told, watcher
+from tests.guard.test_watching import told
+from tests.guard.watching import ACTS, OWN, after, held_at_half_a_day, holding, kinds, states, watcher
 from tests.guard.world import MARGINS, ClusterTwin, Topic
 
 ANEW = f"topic orders: {MADE_ANEW}: what was known of it is forgotten, its hold is gone with it"
@@ -54,9 +55,7 @@ def test_a_topic_made_anew_inherits_neither_absences_nor_the_values_to_restore(j
 
 def test_a_new_topic_with_the_old_ones_hold_copied_into_it_is_held_by_somebody_else(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
-    guard = watcher(twin, journal)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal)
     made_anew(twin, overrides=dict(HOLD))
     assert kinds(after(twin, guard, 1_000)) == ["held by somebody else"]
     assert twin.topics["orders"].overrides == dict(HOLD)
@@ -87,9 +86,7 @@ def test_a_cluster_that_gives_no_ids_is_taken_at_its_word(journal: Journal) -> N
 @pytest.mark.parametrize("watched", [(), ("orders",)])
 def test_the_hold_of_a_topic_that_was_deleted_ends_with_it(journal: Journal, watched: tuple[str, ...]) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic(isr=(1, 2, 3)))
-    guard = watcher(twin, journal, replace(ACTS, topics=watched))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, topics=watched))
     del twin.topics["orders"]
     after(twin, guard, 1_000)
     gone = after(twin, guard, MARGINS.metadata_age_ms + 1)
@@ -102,9 +99,7 @@ def test_the_hold_of_a_topic_that_was_deleted_ends_with_it(journal: Journal, wat
 
 def test_one_answer_that_does_not_know_a_topic_forgets_nothing(journal: Journal) -> None:
     twin = ClusterTwin()
-    guard = watcher(twin, journal)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal)
     topic = twin.topics.pop("orders")
     for _ in range(2):
         assert states(after(twin, guard, MARGINS.metadata_age_ms // 2)) == [State.UNKNOWN]
@@ -129,9 +124,7 @@ def test_a_topic_that_was_taken_for_gone_and_is_still_shown_later_is_watched_aga
 def test_the_cluster_default_goes_back_when_the_topic_that_it_was_held_for_is_deleted(journal: Journal) -> None:
     twin = ClusterTwin()
     twin.default = {"log.cleaner.min.cleanable.ratio": "0.7"}
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     twin.topics["orders"].overrides.clear()
     after(twin, guard, MARGINS.metadata_age_ms + 1)
     assert twin.default == dict(DEFAULT_HOLD)
@@ -203,8 +196,7 @@ def no_longer_compacted(twin: ClusterTwin, guard: Watcher) -> None:
     """The topic and its id stay; more looks go by than a purge takes."""
     twin.topics["orders"].policy = "delete"
     after(twin, guard, 60_000)
-    for _ in range(5):
-        after(twin, guard, PURGE_MS // 4)
+    after(twin, guard, PURGE_MS // 4, times=5)
 
 
 def test_a_change_of_policy_ends_neither_the_readmission_nor_the_temporary_change_that_a_killed_one_left(

@@ -20,9 +20,9 @@ from headstone.guard.monitoring.current_status import journal_status
 from headstone.guard.readmission.driver import Ended, Readmitted, readmit
 from headstone.guard.readmission.plan import not_judged
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.test_readmission import means_of
-from tests.guard.test_readmission_plan import PLAN
+from tests.guard.test_readmission import PLAN
 from tests.guard.test_status import held_twin
+from tests.guard.watching import means_of
 from tests.guard.world import CLUSTER_ID, ClusterTwin, Topic
 
 HOSTILE = "or'ders$(touch stung)`touch stung`;touch stung\x1b[2J\r\n"

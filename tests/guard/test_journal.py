@@ -1,9 +1,10 @@
-"""The guard's journal: what it keeps survives its process, and what is damaged or somebody else's is refused."""
+"""The guard's journal: what it keeps, and when, survives its process; what is damaged or somebody else's is refused."""
 
 from __future__ import annotations
 
 import sqlite3
 import stat
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from headstone.guard.ledger.encoding import NotAMemory, memory_json, memory_of
 from headstone.guard.ledger.journal import Journal, LeaseLost
 from headstone.guard.ledger.journal_file import usual_journal
 from headstone.guard.ledger.journal_values import Change, KeptAlarm, Lease, Reading, Remembered
+from headstone.guard.ledger.memory import Recollection
 from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import (
     TemporaryChange,
@@ -27,6 +29,7 @@ from headstone.guard.ledger.temporary_changes import (
     note_default_before,
     temporary_changes,
 )
+from tests.guard.world import CLUSTER_ID, DAY_MS
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 FOUND = ((HOLD[0][0], "0.5"), (HOLD[1][0], None), (HOLD[2][0], None))
@@ -306,3 +309,32 @@ def test_a_readmission_and_a_temporary_change_are_what_comes_back_as_it_was_kept
         assert open_readmissions(journal) == [replace(kept, tries=5)]
         assert [change.broker for change in temporary_changes(journal)] == [2]
         assert default_before(journal) is None
+
+
+RETENTIONS = (Retention(since_ms=0, retention_ms=DAY_MS),)
+AWAY = Away(partition=0, broker=3, since_ms=5, complete_ms=5, excused_ms=5)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER_ID) as opened:
+        opened.lead("guard", now_ms=0, lease_ms=1_000_000, applies=True)
+        yield opened
+
+
+def keep(recollection: Recollection, away: Away, *, now_ms: int) -> None:
+    kept = Remembered(memory=Memory(away=(away,), retentions=RETENTIONS), looked_ms=now_ms)
+    recollection.keep({"orders": kept}, holder="guard", now_ms=now_ms, looked_ms=now_ms)
+
+
+def test_a_replica_that_misses_nothing_is_written_when_something_happens_to_it(journal: Journal) -> None:
+    recollection = Recollection(journal)
+    memories = []
+    for now_ms in (10, 20):
+        keep(recollection, replace(AWAY, excused_ms=now_ms), now_ms=now_ms)
+        memories.append((recollection.memory("orders").away, journal.memory("orders").away))
+    late = replace(AWAY, excused_ms=20, too_late=True)
+    keep(recollection, late, now_ms=30)
+    memories.append((recollection.memory("orders").away, journal.memory("orders").away))
+    first, second = replace(AWAY, excused_ms=10), replace(AWAY, excused_ms=20)
+    assert memories == [((first,), (first,)), ((second,), (first,)), ((late,), (late,))]

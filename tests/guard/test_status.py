@@ -1,8 +1,9 @@
-"""What an operator is told: by the journal alone or with a look, as text and as a document, with hostile names."""
+"""How the guard stands, as text, document and metrics: by the journal alone or with a look, with hostile names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import urllib.error
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,19 +12,29 @@ import pytest
 from headstone.cli.guard_watch import status_lines
 from headstone.cli.output import Output
 from headstone.cluster.admin import MayHaveArrived
+from headstone.coordination.danger import NEVER_MS
 from headstone.coordination.guard_values import HOLD, LAG_MAX, LAG_MIN, RATIO, AlarmKind, Allowed, State, Status
 from headstone.coordination.readmission import Readmission
 from headstone.errors import UsageError
 from headstone.guard.acting.release import Undo, carry_out_release, plan_release
+from headstone.guard.agents.listener import Agents
+from headstone.guard.agents.summary import FACT, agents_told, as_fact
+from headstone.guard.agents.truth import Truth
+from headstone.guard.answers import Answer, last_answer
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import KeptAlarm
+from headstone.guard.ledger.journal_values import KeptAlarm, Lease
+from headstone.guard.ledger.lock import present
 from headstone.guard.ledger.readmissions import keep_readmission
 from headstone.guard.ledger.temporary_changes import hold_for_a_while, temporary_changes, throttle_copy
+from headstone.guard.loop.rounds import Round
 from headstone.guard.monitoring.current_status import ask_status, journal_status
 from headstone.guard.monitoring.log_lines import news
-from headstone.guard.monitoring.status import GuardStatus, TopicStatus, Waiting, status_document
+from headstone.guard.monitoring.metrics import Counters, MetricsServer, metrics_text
+from headstone.guard.monitoring.status import GuardStatus, Held, TopicStatus, Waiting, status_document
+from headstone.guard.prometheus import escaped, metric
 from headstone.log.topic_partition import TopicPartition
-from tests.guard.test_watching import ACTS, OWN, after, held_at_half_a_day, kinds, states, watcher
+from tests.guard.reporting import Beside, Clock, looked, replica_report
+from tests.guard.watching import ACTS, OWN, after, goes_away, holding, kinds, states, watcher
 from tests.guard.world import DAY_MS, MARGINS, ClusterTwin, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -34,11 +45,8 @@ def held_twin(journal: Journal, name: str = "orders") -> ClusterTwin:
     """Held for an hour, with 300 bytes more on each of two brokers."""
     twin = ClusterTwin(**{name: Topic(overrides=dict(OWN))})
     guard = watcher(twin, journal)
-    guard.round()
-    twin.stop(3)
-    guard.round()
-    for _ in range(13):
-        after(twin, guard, DAY_MS // 24)
+    goes_away(twin, guard)
+    after(twin, guard, DAY_MS // 24, times=13)
     after(twin, guard, 1_000)
     return twin
 
@@ -76,9 +84,7 @@ def test_topics_that_no_guard_watches_are_unknown_and_not_too_late(journal: Jour
     """A look just now cannot tell what their replicas had when nobody looked."""
     twin = ClusterTwin(orders=Topic(), users=Topic(), __transaction_state=Topic())
     guard = watcher(twin, journal, replace(ACTS, topics=("orders",)))
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     if not runs:
         journal.stand_down("a")
     twin.now_ms += 1_000
@@ -169,25 +175,20 @@ def test_a_release_is_planned_exactly_carried_out_and_not_fought_by_a_guard_that
     assert twin.topics["orders"].overrides == OWN
     assert (journal.changes()[-1].reason, journal.changes()[-1].evidence) == ("released by hand", "by hand")
     guard = watcher(twin, journal)
-    for _ in range(3):
-        result = after(twin, guard, 30_000)
+    result = after(twin, guard, 30_000, times=3)
     assert (twin.topics["orders"].overrides, kinds(result)) == (OWN, [AlarmKind.CHANGED_BY_PERSON])
     twin.start(3)
-    for _ in range(3):
-        result = after(twin, guard, MARGINS.effect_ms)
+    result = after(twin, guard, MARGINS.effect_ms, times=3)
     assert (journal.memory("orders").hold, journal.released(), kinds(result)) == (None, {}, [])
 
 
-def test_a_release_leaves_what_somebody_else_has_changed_and_goes_on_after_a_refusal(journal: Journal) -> None:
+def test_a_release_leaves_what_somebody_else_has_changed(journal: Journal) -> None:
     twin = held_twin(journal)
     twin.topics["orders"].overrides[LAG_MIN] = "5"
     (undo,) = plan_release(twin, journal, ["orders"])  # type: ignore[arg-type]
     (change,) = journal.changes()
     restore = ((RATIO, "0.1"), (LAG_MAX, None))
     assert undo == Undo(topic="orders", restore=restore, left=((LAG_MIN, "5"),), asked_ms=change.began_ms)
-    twin.refuses = "no permission"
-    (refused,) = carry_out_release(twin, journal, [undo], now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
-    assert refused.outcome == "failed: no permission"
 
 
 def test_a_release_that_is_refused_leaves_the_hold_to_the_guard(journal: Journal) -> None:
@@ -206,14 +207,10 @@ def test_a_release_that_is_refused_leaves_the_hold_to_the_guard(journal: Journal
 
 
 def test_a_release_whose_answer_is_lost_counts_as_one(journal: Journal) -> None:
-    class Silent(ClusterTwin):
-        def alter_topic(self, topic: str, changes: Mapping[str, str | None], **how: object) -> None:
-            raise MayHaveArrived("no answer; the change may have been applied or not")
-
     twin = held_twin(journal)
     plan = plan_release(twin, journal, ["orders"])  # type: ignore[arg-type]
-    silent = Silent(**twin.topics)
-    carry_out_release(silent, journal, plan, now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
+    twin.fails["alter"] = MayHaveArrived("no answer; the change may have been applied or not")
+    carry_out_release(twin, journal, plan, now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
     assert journal.released() == {"orders": twin.now_ms}
 
 
@@ -246,9 +243,7 @@ def test_only_what_the_journal_holds_can_be_released(journal: Journal) -> None:
 
 def test_a_hold_by_the_cluster_default_is_released_with_the_last_topic(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     for topic in twin.topics.values():
         topic.overrides.clear()
     after(twin, guard, MARGINS.metadata_age_ms + 1)
@@ -257,3 +252,142 @@ def test_a_hold_by_the_cluster_default_is_released_with_the_last_topic(journal: 
     assert [undo.topic for undo in plan] == ["orders", "users", None]
     carry_out_release(twin, journal, plan, now_ms=twin.now_ms, evidence="")  # type: ignore[arg-type]
     assert twin.default == {}
+
+
+HOUR_MS = 3_600_000
+
+
+def heard(mcco: int) -> Truth:
+    truth = Truth(clock=Clock(now_ms=1_700_000_000_000))
+    looked(truth)
+    for _ in range(2):
+        for broker in (1, 2, 3):
+            Beside(truth, broker).tells(replica_report(mcco, mcco))
+    return truth
+
+
+def answer(result: Round, journal: Journal, truth: Truth | None, *, later_ms: int = 0) -> Answer:
+    now_ms, poll_ms = result.ended_ms + later_ms, MARGINS.poll_ms
+    return last_answer(result, journal, Agents(truth), now_ms=now_ms, poll_ms=poll_ms)
+
+
+def watermark(answered: Answer) -> object:
+    """Of the one partition of which agents have told."""
+    agents = answered.document["agents"]
+    return agents["partitions"][0]["mtro"] if isinstance(agents, dict) else agents
+
+
+def test_a_guard_that_leads_answers_with_what_its_own_agents_told(journal: Journal) -> None:
+    result = watcher(ClusterTwin(orders=Topic()), journal).round()
+    journal.note_fact(FACT, as_fact(agents_told(heard(10))))
+    assert watermark(answer(result, journal, heard(90))) == 90
+    assert watermark(answer(result, journal, None)) is None
+
+
+def test_a_guard_that_stands_by_answers_with_what_the_one_that_leads_was_told(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic())
+    journal.lead("another", now_ms=twin.now_ms, lease_ms=HOUR_MS, applies=True)
+    result = watcher(twin, journal).round()
+    assert watermark(answer(result, journal, heard(90))) is None
+    journal.note_fact(FACT, as_fact(agents_told(heard(10))))
+    assert watermark(answer(result, journal, heard(90))) == 10
+
+
+def test_a_guard_that_answers_runs_also_when_its_lease_is_over(journal: Journal) -> None:
+    result = watcher(ClusterTwin(orders=Topic()), journal).round()
+    with present(journal.path):
+        answered = answer(result, journal, None, later_ms=HOUR_MS).document
+        assert (answered["leader"], answered["runs"]) == (None, True)
+    assert answer(result, journal, None, later_ms=HOUR_MS).document["runs"] is False
+
+
+COUNTERS = Counters(looks=7, calls_failed=2, applies=True, leads=True)
+AWAY = Status(partition=1, state=State.HELD, blockers=(3,), since_ms=0, unsafe_ms=70_000, countdown_ms=60_000)
+HELD = Held(
+    since_ms=4_000,
+    confirmed=(1, 2),
+    confirmed_ms=5_000,
+    undone_ms=None,
+    by_default=False,
+    found=(),
+    bytes_held_back=123,
+)
+STATUS = GuardStatus(
+    cluster_id="c", now_ms=10_000, looked_ms=8_000, fresh=True, lease=Lease(holder="a", until_ms=11_000, applies=True),
+    topics=(
+        TopicStatus(
+            topic='or"ders', partitions=(Status(partition=0, state=State.FINE), AWAY), held=HELD,
+            waiting=(Waiting(partition=1, broker=3, since_ms=0, expelled_ms=None),),
+        ),
+    ),
+    alarms=(KeptAlarm(kind=AlarmKind.WRONG, topic='or"ders', partition=1, broker=3),),
+)  # fmt: skip
+
+
+def samples(text: str) -> list[str]:
+    return [line.removeprefix("headstone_guard_") for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_everything_an_alert_needs_is_there() -> None:
+    assert samples(metrics_text(STATUS, COUNTERS)) == [
+        "leads 1",
+        "applies 1",
+        "looks_total 7",
+        "calls_failed_total 2",
+        "last_look_age_seconds 2",
+        'partition_state{topic="or\\"ders",partition="0",state="fine"} 1',
+        'partition_state{topic="or\\"ders",partition="1",state="held"} 1',
+        'countdown_seconds{topic="or\\"ders",partition="1"} 60',
+        'held_seconds{topic="or\\"ders"} 6',
+        'hold_in_effect{topic="or\\"ders"} 1',
+        'held_back_bytes{topic="or\\"ders"} 123',
+        'waiting_for_readmission{topic="or\\"ders",partition="1",broker="3"} 1',
+        'alarm{kind="a replica is wrong",topic="or\\"ders",partition="1",broker="3"} 1',
+    ]
+
+
+def test_what_never_comes_has_no_countdown_and_who_never_looked_no_age() -> None:
+    never = replace(AWAY, unsafe_ms=NEVER_MS, countdown_ms=NEVER_MS - 10)
+    topic = replace(STATUS.topics[0], partitions=(never,), held=None, waiting=())
+    text = metrics_text(replace(STATUS, topics=(topic,), looked_ms=None, alarms=()), COUNTERS)
+    assert not any(name in text for name in ("countdown_seconds{", "last_look_age_seconds", "held_seconds{"))
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ('a"} 1\nfake{x="', r"a\"} 1\nfake{x=\""),
+        ("back\\slash", r"back\\slash"),
+        ("\x1b[31mred\r", r"\\x1b[31mred\\x0d"),
+    ],
+)
+def test_a_name_stays_inside_its_label(text: str, label: str) -> None:
+    assert escaped(text) == label
+
+
+def test_every_metric_is_explained() -> None:
+    lines = metrics_text(STATUS, COUNTERS).splitlines()
+    helped = {line.split()[2] for line in lines if line.startswith("# HELP")}
+    typed = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    assert helped == typed == {line.split()[0].partition("{")[0] for line in lines if not line.startswith("#")}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_server_hands_out_metrics_and_nothing_else(host: str) -> None:
+    with MetricsServer(host, 0, lambda: metrics_text(STATUS, COUNTERS)) as server:
+        with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=60) as answer:
+            assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert answer.read().decode() == metrics_text(STATUS, COUNTERS)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{server.address}/", timeout=60)
+        port = int(server.address.rpartition(":")[2])
+        with pytest.raises(UsageError, match=f"--metrics {host}:{port}: "):
+            MetricsServer(host, port, str)
+
+
+def test_whole_numbers_are_printed_to_the_last_digit() -> None:
+    values = (123_456_789, 2**62 + 1, 123_456_789.0, 1_234_567.125, 0.5, True)
+    lines = list(metric("mtro", "gauge", "", [({}, value) for value in values]))[2:]
+    assert [line.split()[1] for line in lines] == [
+        "123456789", "4611686018427387905", "123456789", "1234567.125", "0.5", "1",
+    ]  # fmt: skip

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headstone.coordination.guard_values import (
-    DEFAULT_HOLD,
     HOLD,
     LAG_MAX,
     LAG_MIN,
@@ -17,6 +16,7 @@ from headstone.coordination.guard_values import (
     AlarmKind,
     Allowed,
     AskBrokers,
+    Away,
     EndPasses,
     Memory,
     SetHold,
@@ -26,68 +26,18 @@ from headstone.coordination.guard_values import (
 )
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting.deleted_topics import PURGE_MS
+from headstone.guard.check.facts import learnt_outage_ms
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Lease, Reading
+from headstone.guard.ledger.outages import Outage, ended, longest_noted
 from headstone.guard.looks.look import Look
 from headstone.guard.loop.alarms import CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNSEEN
-from headstone.guard.loop.rounds import Round, Settings
+from headstone.guard.loop.rounds import Round
 from headstone.guard.loop.watcher import Watcher
 from headstone.guard.monitoring.current_status import ask_status, journal_status
 from headstone.guard.monitoring.log_lines import alarm_words, news
-from headstone.guard.readmission.automatic import OwnReadmissions
-from headstone.guard.readmission.driver import Means
-from headstone.guard.readmission.plan import Limits
-from headstone.guard.verification.background import Readings
-from headstone.guard.verification.verdicts import Judged
+from tests.guard.watching import ACTS, DRY, OWN, after, goes_away, held_at_half_a_day, holding, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, START_MS, ClusterTwin, Topic
-
-ACTS = Settings(name="a", margins=MARGINS, applies=True)
-DRY = replace(ACTS, applies=False)
-LIMITS = Limits(copy_bytes_per_second=7_000)
-OWN = {"min.cleanable.dirty.ratio": "0.1"}
-
-
-def watcher(
-    twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT,
-    tell: Callable[[str], None] = print, limits: Limits = LIMITS, why: str = "",
-) -> Watcher:  # fmt: skip
-    def judged(wanted: Verify) -> dict[int, Judged]:
-        others = dict.fromkeys((1, 2, 3), Judged(verdict=Verdict.RIGHT))
-        return {**others, wanted.broker: Judged(verdict=verdict or Verdict.RIGHT, why=why)}
-
-    read = Readings(judged, journal, clock=twin.clock, beside=False)
-    means = Means(
-        admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, pause=lambda seconds: None,
-        limits=limits, tell=tell, steady=twin.clock,
-    )  # type: ignore[arg-type]  # fmt: skip
-    return Watcher(
-        settings, admin=twin, look=twin.look, journal=journal, clock=twin.clock, readings=read if verdict else None,
-        readmissions=OwnReadmissions(means), steady=twin.clock,
-    )  # type: ignore[arg-type]  # fmt: skip
-
-
-def after(twin: ClusterTwin, guard: Watcher, wait_ms: int) -> Round:
-    twin.now_ms += wait_ms
-    return guard.round()
-
-
-def states(result: Round, topic: str = "orders") -> list[State]:
-    return [status.state for status in result.statuses[topic]]
-
-
-def kinds(result: Round) -> list[str]:
-    return [alarm.kind for alarm in result.alarms]
-
-
-def held_at_half_a_day(twin: ClusterTwin, guard: Watcher, broker: int = 3) -> Round:
-    """The broker stops, looks go on every hour, and half of the slack is used up."""
-    guard.round()
-    twin.stop(broker)
-    result = guard.round()
-    for _ in range(12):
-        assert states(result) == [State.WATCHED]
-        result = after(twin, guard, DAY_MS // 24)
-    return result
 
 
 def test_a_topic_is_held_in_time_confirmed_by_each_broker_read_and_released_as_it_was(journal: Journal) -> None:
@@ -116,18 +66,6 @@ def test_a_topic_is_held_in_time_confirmed_by_each_broker_read_and_released_as_i
     assert (held.reason, held.outcome) == ("behind: partition 0: broker 3", "done")
     assert "partition 0 watched: leader 1, in sync 1,2, log ends 1:100 2:100 3:?" in held.evidence
     assert (dict(released.old), released.outcome) == (dict(HOLD), "done")
-
-
-def test_short_outages_touch_nothing(journal: Journal) -> None:
-    twin = ClusterTwin()
-    guard = watcher(twin, journal)
-    for broker in (1, 2, 3) * 3:
-        guard.round()
-        twin.stop(broker)
-        after(twin, guard, 60_000)
-        twin.start(broker)
-        assert states(after(twin, guard, 240_000)) == [State.FINE]
-    assert (twin.changes, journal.changes()) == ([], [])
 
 
 def test_a_dry_run_says_and_changes_nothing_and_leaves_no_hold_in_the_memory(journal: Journal) -> None:
@@ -160,8 +98,7 @@ def test_a_guard_that_died_in_the_middle_goes_on_from_the_journal(tmp_path: Path
         assert (result.leads, result.lease.holder) == (False, "a")
         twin.start(3)
         after(twin, second, ACTS.lease_ms)
-        for _ in range(4):
-            result = after(twin, second, 1_000)
+        result = after(twin, second, 1_000, times=4)
         assert result.leads
         assert twin.topics["orders"].overrides == OWN
 
@@ -346,8 +283,7 @@ def test_a_broker_that_does_not_take_the_hold_is_asked_until_it_does_and_told(jo
     twin.deaf = {2}
     guard = watcher(twin, journal)
     held_at_half_a_day(twin, guard)
-    for _ in range(3):
-        result = after(twin, guard, 1_000)
+    result = after(twin, guard, 1_000, times=3)
     assert (states(result), journal.memory("orders").hold.confirmed) == ([State.WATCHED], (1,))
     result = after(twin, guard, 11 * DAY_MS // 24 + 3_540_000)
     assert (AlarmKind.NOT_CONFIRMED, 2) in [(alarm.kind, alarm.broker) for alarm in result.alarms]
@@ -357,9 +293,7 @@ def test_a_broker_that_does_not_take_the_hold_is_asked_until_it_does_and_told(jo
 
 def test_a_person_who_undoes_a_hold_is_told_and_not_fought(journal: Journal) -> None:
     twin = ClusterTwin()
-    guard = watcher(twin, journal)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal)
     twin.topics["orders"].overrides[RATIO] = "0.3"
     result = after(twin, guard, 30_000)
     for _ in range(3):
@@ -367,8 +301,7 @@ def test_a_person_who_undoes_a_hold_is_told_and_not_fought(journal: Journal) -> 
         result = after(twin, guard, 30_000)
     assert twin.topics["orders"].overrides[RATIO] == "0.3"
     twin.start(3)
-    for _ in range(3):
-        result = after(twin, guard, MARGINS.effect_ms)
+    result = after(twin, guard, MARGINS.effect_ms, times=3)
     assert twin.topics["orders"].overrides == {RATIO: "0.3"}
     assert (kinds(result), journal.memory("orders").hold) == ([], None)
 
@@ -378,9 +311,7 @@ def test_where_a_robot_undoes_holds_two_topics_share_the_cluster_default_and_the
 ) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
     twin.default = {"log.cleaner.min.cleanable.ratio": "0.7"}
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
     for topic in ("orders", "users"):
         twin.topics[topic].overrides.clear()
         result = after(twin, guard, MARGINS.metadata_age_ms + 1)
@@ -389,17 +320,14 @@ def test_where_a_robot_undoes_holds_two_topics_share_the_cluster_default_and_the
     after(twin, guard, 1_000)
     assert [states(after(twin, guard, 1_000), topic) for topic in ("orders", "users")] == [[State.HELD]] * 2
     twin.start(3)
-    for _ in range(4):
-        after(twin, guard, MARGINS.effect_ms)
+    after(twin, guard, MARGINS.effect_ms, times=4)
     assert twin.default == {"log.cleaner.min.cleanable.ratio": "0.7"}
     assert {topic: journal.memory(topic).hold for topic in twin.topics} == {"orders": None, "users": None}
 
 
 def test_a_replica_that_cannot_be_judged_is_read_again_after_a_while(journal: Journal) -> None:
     twin = ClusterTwin()
-    guard = watcher(twin, journal, verdict=None)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal, verdict=None)
     twin.start(3)
     after(twin, guard, 1_000)
     journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.UNJUDGED, read_ms=twin.now_ms))
@@ -413,9 +341,7 @@ def test_a_topic_that_is_no_longer_compacted_is_held_until_everybody_is_back_and
     journal: Journal,
 ) -> None:
     twin = ClusterTwin(orders=Topic(), users=Topic())
-    guard = watcher(twin, journal)
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
+    guard = holding(twin, journal)
     twin.topics["orders"].policy = "delete"
     del twin.topics["users"]
     result = after(twin, guard, 1_000)
@@ -423,8 +349,7 @@ def test_a_topic_that_is_no_longer_compacted_is_held_until_everybody_is_back_and
     after(twin, guard, MARGINS.metadata_age_ms + 1)
     assert list(journal.topics()) == ["orders"]
     twin.start(3)
-    for _ in range(4):
-        result = after(twin, guard, MARGINS.effect_ms)
+    result = after(twin, guard, MARGINS.effect_ms, times=4)
     assert twin.topics["orders"].overrides == dict(Topic().overrides)
     result = after(twin, guard, PURGE_MS)
     words = "topic orders: it is not compacted any more: what was known of it is forgotten"
@@ -473,8 +398,7 @@ def test_an_override_that_came_between_the_look_and_the_hold_is_what_goes_back(
     assert twin.topics["orders"].overrides == dict(HOLD)
     twin.start(3)
     guard = watcher(twin, journal) if restarted else guard
-    for _ in range(4):
-        after(twin, guard, 1_000)
+    after(twin, guard, 1_000, times=4)
     assert twin.topics["orders"].overrides == OWN
 
 
@@ -483,9 +407,7 @@ def test_the_loop_follows_a_change_at_a_quicker_pace_and_ends_when_it_is_told(
 ) -> None:
     twin = ClusterTwin()
     guard = watcher(twin, journal)
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     twin.now_ms += DAY_MS // 2
     rounds: list[Round] = []
 
@@ -504,9 +426,7 @@ def test_the_loop_follows_a_change_at_a_quicker_pace_and_ends_when_it_is_told(
 def test_nothing_is_changed_by_a_guard_whose_lease_was_taken_while_it_looked(journal: Journal) -> None:
     twin = ClusterTwin()
     guard = watcher(twin, journal)
-    guard.round()
-    twin.stop(3)
-    guard.round()
+    goes_away(twin, guard)
     twin.now_ms += DAY_MS // 2
 
     def slow_look(topics: object) -> object:
@@ -529,14 +449,6 @@ def test_nothing_is_changed_by_a_guard_whose_lease_was_taken_while_it_looked(jou
     assert (twin.changes, journal.memory("orders")) == ([], before)
 
 
-def test_an_empty_memory_takes_who_is_behind_for_somebody_without_slack(journal: Journal) -> None:
-    assert journal.memory("orders") == Memory()
-    twin = ClusterTwin()
-    twin.stop(3)
-    result = watcher(twin, journal).round()
-    assert (states(result), twin.changes) == ([State.TOO_LATE], [("topic orders", dict(HOLD))])
-
-
 def test_cleaner_threads_are_restarted_when_a_hold_comes_late_and_asked_again_if_that_is_refused(
     journal: Journal,
 ) -> None:
@@ -546,8 +458,7 @@ def test_cleaner_threads_are_restarted_when_a_hold_comes_late_and_asked_again_if
     held_at_half_a_day(twin, guard)
     after(twin, guard, DAY_MS // 2 - 60_000)
     twin.refuses = None
-    for _ in range(2):
-        after(twin, guard, 1_000)
+    after(twin, guard, 1_000, times=2)
     twin.refuses = "no ALTER_CONFIGS on the cluster"
     result = after(twin, guard, 1_000)
     assert [type(done.action) for done in result.done] == [EndPasses]
@@ -564,36 +475,12 @@ def test_cleaner_threads_are_restarted_when_a_hold_comes_late_and_asked_again_if
 
 
 def test_what_was_found_is_on_the_disk_before_the_hold_is_asked_for(journal: Journal) -> None:
-    class Dies(ClusterTwin):
-        def alter_topic(self, topic: str, changes: object, **how: object) -> None:
-            raise KeyboardInterrupt
-
-    twin = Dies(orders=Topic(overrides=dict(OWN)))
+    twin = ClusterTwin(orders=Topic(overrides=dict(OWN)))
+    twin.fails["alter"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         held_at_half_a_day(twin, watcher(twin, journal))
     assert journal.memory("orders").hold.found == ((RATIO, "0.1"), (LAG_MIN, None), (LAG_MAX, None))
     assert [(change.new, change.outcome) for change in journal.unfinished()] == [(HOLD, None)]
-
-
-def test_the_cluster_default_stays_held_while_one_topic_needs_it(journal: Journal) -> None:
-    twin = ClusterTwin(orders=Topic(), users=Topic())
-    guard = watcher(twin, journal, replace(ACTS, allowed=Allowed(cluster_default=True)))
-    held_at_half_a_day(twin, guard)
-    after(twin, guard, 1_000)
-    for topic in twin.topics.values():
-        topic.overrides.clear()
-    for _ in range(3):
-        after(twin, guard, 5_000)
-    twin.start(3)
-    twin.topics["users"].isr = (1, 2)
-    for _ in range(4):
-        result = after(twin, guard, MARGINS.effect_ms)
-    assert twin.default == dict(DEFAULT_HOLD)
-    assert (states(result), states(result, "users")) == ([State.FINE], [State.HELD])
-    twin.topics["users"].isr = (1, 2, 3)
-    for _ in range(4):
-        after(twin, guard, MARGINS.effect_ms)
-    assert twin.default == {}
 
 
 def test_a_topic_that_may_not_be_described_any_more_is_unknown_and_told_and_not_fine(journal: Journal) -> None:
@@ -636,3 +523,82 @@ def test_a_guard_that_leads_again_takes_up_what_the_other_one_wrote(journal: Jou
     result = after(twin, first, ACTS.lease_ms)
     assert (result.leads, states(result)) == (True, [State.WATCHED])
     assert journal.memory("orders").away[0].since_ms == twin.now_ms - ACTS.lease_ms
+
+
+HOUR_MS = 3_600_000
+
+
+def outage(twin: ClusterTwin, journal: Journal, hours: int, broker: int = 3) -> None:
+    """Looked at every hour; then back, and read where it must be."""
+    guard = watcher(twin, journal)
+    guard.round()
+    twin.stop(broker)
+    for _ in range(hours):
+        after(twin, guard, HOUR_MS)
+    twin.start(broker)
+    after(twin, guard, MARGINS.effect_ms, times=4)
+
+
+def test_an_outage_counts_from_the_departure_and_not_from_the_hold(journal: Journal) -> None:
+    twin = ClusterTwin()
+    outage(twin, journal, hours=30)
+    assert journal.changes()[0].reason.startswith("behind")
+    back_ms = START_MS + 30 * HOUR_MS + MARGINS.effect_ms
+    longest = Outage(topic="orders", broker=3, from_ms=START_MS - MARGINS.metadata_age_ms, until_ms=back_ms)
+    assert longest_noted(journal) == longest
+    assert learnt_outage_ms(journal, now_ms=twin.now_ms) == longest.span_ms
+
+
+def test_an_outage_without_a_hold_counts_and_a_shorter_one_does_not_replace_it(journal: Journal) -> None:
+    twin = ClusterTwin()
+    spans = []
+    for hours, broker in ((5, 3), (2, 2), (7, 1)):
+        outage(twin, journal, hours=hours, broker=broker)
+        longest = longest_noted(journal)
+        assert longest is not None
+        spans.append((longest.broker, longest.span_ms // HOUR_MS))
+    assert (spans, journal.changes()) == ([(3, 5), (3, 5), (1, 7)], [])
+
+
+def test_one_that_lasts_counts_up_to_now(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    assert learnt_outage_ms(journal, now_ms=twin.now_ms) is None
+    twin.stop(3)
+    after(twin, guard, HOUR_MS)
+    assert longest_noted(journal) is None
+    assert learnt_outage_ms(journal, now_ms=START_MS + 9 * HOUR_MS) == 9 * HOUR_MS + MARGINS.metadata_age_ms
+
+
+def test_a_guard_that_only_watches_learns_too_and_one_that_began_late_what_it_saw(journal: Journal) -> None:
+    twin = ClusterTwin(orders=Topic(isr=(1, 2)))
+    guard = watcher(twin, journal, DRY)
+    guard.round()
+    after(twin, guard, 3 * HOUR_MS)
+    twin.start(3)
+    after(twin, guard, HOUR_MS)
+    assert longest_noted(journal) == Outage(topic="orders", broker=3, from_ms=START_MS, until_ms=twin.now_ms)
+
+
+@pytest.mark.parametrize(
+    "away",
+    [
+        Away(partition=0, broker=3, since_ms=5, complete_ms=None, unread=True),
+        Away(partition=0, broker=3, since_ms=5, complete_ms=None),
+        Away(partition=0, broker=3, since_ms=5, complete_ms=2, unread=True),
+        Away(partition=0, broker=3, since_ms=5, complete_ms=2, returned_ms=7),
+        Away(partition=0, broker=3, since_ms=5, complete_ms=2, too_late=True, order=(1, 2, 3)),
+    ],
+)
+def test_a_new_copy_one_that_nobody_saw_away_and_one_that_is_back_or_taken_out_are_no_outages(away: Away) -> None:
+    assert list(ended("orders", Memory(away=(away,)), Memory(), 90)) == []
+
+
+def test_who_is_taken_out_of_the_assignment_was_away_until_then() -> None:
+    away = Away(partition=0, broker=3, since_ms=5, complete_ms=2)
+    expelled = Away(partition=0, broker=3, since_ms=5, complete_ms=2, order=(1, 2, 3))
+    wanted = [Outage(topic="orders", broker=3, from_ms=2, until_ms=90)]
+    assert list(ended("orders", Memory(away=(away,)), Memory(away=(expelled,)), 90)) == wanted
+    assert list(ended("orders", Memory(away=(away,)), Memory(), 90)) == wanted
+    assert list(ended("orders", Memory(away=(away,)), Memory(away=(away,)), 90)) == []

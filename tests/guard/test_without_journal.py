@@ -24,7 +24,7 @@ from headstone.guard.loop.rounds import Round
 from headstone.guard.loop.watcher import Watcher
 from headstone.guard.monitoring.current_status import journal_status
 from headstone.guard.monitoring.log_lines import news
-from tests.guard.test_watching import ACTS, DRY, OWN, after, kinds, states, watcher
+from tests.guard.watching import ACTS, DRY, OWN, after, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
 
 HOUR_MS = DAY_MS // 24
@@ -235,8 +235,7 @@ def test_a_guard_that_took_over_meanwhile_adopts_the_hold(journal: Journal, file
             in after(twin, second, 1_000).problems
         )
         twin.start(3)
-        for _ in range(4):
-            result = after(twin, second, 1_000)
+        result = after(twin, second, 1_000, times=4)
     assert (twin.topics["orders"].overrides, states(result), kinds(result)) == (OWN, [State.FINE], [])
 
 

@@ -45,6 +45,10 @@ class ClusterTwin:
         self.hidden: set[str] = set()
         """Topics that this user may not describe: a look at all does not show them, and one at them names what is missing."""
         self.refuses: str | None = None
+        self.fails: dict[str, BaseException] = {}
+        """By call: `reassign`, `reassignments`, `broker N` when its configs are asked for, `alter` before, `altered` behind a
+        change."""
+        self.failed: list[str] = []
         self.lost: str | None = None
         self.default: dict[str, str] = {}
         self.broker_own: dict[int, dict[str, str]] = {1: {}, 2: {}, 3: {}}
@@ -68,6 +72,11 @@ class ClusterTwin:
         self.alive.add(broker)
         for topic in self.topics.values():
             topic.isr = tuple(sorted({*topic.isr, broker} & set(topic.replicas)))
+
+    def answer(self, call: str) -> None:
+        if call in self.fails:
+            self.failed.append(call)
+            raise self.fails[call]
 
     def look(self, topics: Sequence[str] | None) -> Look:
         if self.lost is not None:
@@ -145,6 +154,7 @@ class ClusterTwin:
                 name: ConfigValue(value=value, own=True, source=Source.EVERY_BROKER)
                 for name, value in self.default.items()
             }
+        self.answer(f"broker {broker}")
         own = self.broker_own[broker]
         name = "log.cleaner.backoff.ms"
         value = own.get(name, "15000" if broker in self.deaf else self.default.get(name, "15000"))
@@ -172,6 +182,7 @@ class ClusterTwin:
         self._alter(f"broker {broker}", self.broker_own[broker], changes)
 
     def _alter(self, what: str, configs: dict[str, str], changes: Mapping[str, str | None]) -> None:
+        self.answer("alter")
         if self.refuses is not None:
             raise Unfinished(self.refuses)
         assert "cleanup.policy" not in changes
@@ -181,6 +192,7 @@ class ClusterTwin:
                 configs.pop(name, None)
             else:
                 configs[name] = value
+        self.answer("altered")
 
     def log_dirs(self, broker: int) -> dict[TopicPartition, ReplicaOnDisk]:
         if broker not in self.alive:
@@ -192,6 +204,7 @@ class ClusterTwin:
         }  # fmt: skip
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        self.answer("reassignments")
         return self.moving
 
     def elect_preferred(self, partitions: Sequence[TopicPartition], *, check: Check = lambda: None) -> None:
@@ -206,6 +219,7 @@ class ClusterTwin:
     def reassign(
         self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, check: Check = lambda: None
     ) -> None:  # fmt: skip
+        self.answer("reassign")
         self.reached()
         check()
         for partition, replicas in wanted.items():
