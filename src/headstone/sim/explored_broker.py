@@ -56,8 +56,8 @@ class Controller(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """`born`: its newest incarnation. `leads`: the epoch it believes it leads. `reach`: its highest watermark. `fell`: one of
-    them fell."""
+    """`born`: its newest incarnation. `leads`: the epoch it believes it leads. `reach`: its highest watermark. `fell`: a group
+    watermark that it knew has fallen."""
 
     number: int
     since: int

@@ -69,7 +69,7 @@ class Guarded(GuardedOutages):
         return done
 
     def isolate(self, rng: random.Random) -> bool:
-        """Does nothing: the promise does not cover a broker that is cut off and keeps cleaning."""
+        """A broker that is cut off does not clean here: the promise does not cover one that keeps cleaning."""
         done = super().isolate(rng)
         for number in self.cluster.isolated:
             self.cluster.brokers[number].held = True
