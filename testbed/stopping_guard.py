@@ -1,5 +1,5 @@
-"""`headstone guard`, which suspends itself (SIGSTOP) once, when it is about to let go: between its look and what it decides, or
-between that and what it does. Who started it lets it go on (SIGCONT).
+"""`headstone guard` that suspends itself (SIGSTOP) once, when it is about to release: between its look and its decision, or
+between its decision and its action. The process that started it wakes it (SIGCONT).
 
     python -m testbed.stopping_guard deciding|acting guard --bootstrap …
 """

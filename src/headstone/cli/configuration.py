@@ -8,11 +8,11 @@
     bootstrap = "kafka-1:9092,kafka-2:9092"
     "security.protocol" = "SASL_SSL"
     "sasl.password" = "env:KAFKA_PASSWORD"
-    [stores."s3://backups"]         # of every place that begins so
+    [stores."s3://backups"]         # of every place that begins with it
     endpoint = "https://minio:9000"
     secret_access_key = "file:/run/secrets/minio"
 
-A secret is never in the file, only where to find it, and is never shown. A name that is not known is refused.
+The file never contains a secret, only where to find it; secrets are never shown. Unknown names are refused.
 """
 
 from __future__ import annotations

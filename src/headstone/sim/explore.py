@@ -30,31 +30,29 @@ from headstone.sim.explored_broker import (
     received,
 )
 
-# How millions of states are visited in minutes, with the classes that production runs.
+# How millions of states are visited in minutes, with the classes that run in production.
 #
-# A world is the brokers, the controller, the highest watermark that anybody ever knew, and the messages on their way.
-# `after` gives every world that one action leads to; the search keeps those that it has not seen, breadth first, so
-# that a violation comes with a shortest path. It ends by itself, because `Bounds` limits whatever could go on for
-# ever.
+# A world is the brokers, the controller, the highest watermark ever known, and the messages on their way. `after` yields every
+# world that one action leads to. The search keeps those that it has not seen, breadth first, so that a violation comes with a
+# shortest path. It terminates, because `Bounds` limits everything that could go on for ever.
 #
-# A world is made of few parts, and the same parts meet again and again in new combinations. So every part is a frozen
-# value with a number (`number`), a world is a short tuple of numbers, and what one broker does in one situation is
-# worked out once (`cache` around every `_find_...`): the real `Replica` and `Leader` are thawed, stepped and frozen
-# again once per part, not once per world.
+# A world consists of few parts, and the same parts recur in new combinations. So every part is a frozen value with a number
+# (`number`), a world is a short tuple of numbers, and what one broker does in one situation is worked out once (`cache` around
+# every `_find_...`): the real `Replica` and `Leader` are thawed, stepped and frozen again once per part, not once per world.
 #
-# What is left out, and why it may be:
+# What is left out, and why that is allowed:
 #
-# - Records. A cell of a log is its leader epoch and how far it was cleaned; the claim to refute is only "nothing
-#   below the watermark is dirty on any member".
-# - Most orders of messages. A message is lost, delivered at once, or waits; one that waits may arrive later, twice,
-#   or never. Of what is sent together at most one is not lost: a leader that wants more polls again, so no outcome is
-#   missed, only repeated.
-# - Replication by quorum. What the newest leader has is committed, which is the most that any in-sync set could
-#   commit, and nobody without it may be elected.
-# - Who remembers what of an old leadership. Those who do not lead are alike, because an election overwrites it.
+# - Records. A cell of a log is its leader epoch and how far it was cleaned; the claim to refute is only "nothing below the
+#   watermark is dirty on any member".
+# - Most orders of messages. A message is lost, delivered at once, or waits; one that waits may arrive later, twice, or never.
+#   Of messages sent together at most one is not lost: a leader that needs more polls again, so no outcome is missed, only
+#   repeated.
+# - Replication by quorum. What the newest leader has is committed, which is the most that any in-sync set could commit, and no
+#   replica without it may be elected.
+# - Memories of an earlier leadership. All replicas that do not lead are alike, because an election overwrites what they
+#   remember.
 #
-# The watermark in a world is the highest ever known, not the present one: a removal that was allowed once can have
-# happened.
+# The watermark in a world is the highest ever known, not the present one: a removal that was allowed once can have happened.
 
 Action = str | int | tuple["Action", ...]
 """Words, and numbers of messages; written out only for a path."""

@@ -91,7 +91,7 @@ class GuardedOutages(Ordeals):
         return True
 
     def _write_plain(self, leader: Broker, rng: random.Random) -> None:
-        """Writes nothing that an absent replica must not miss, for up to half of the retention, or for longer than that."""
+        """Writes only plain values, which an absent replica may miss, for up to half of the retention, or for longer."""
         for _ in range(rng.choice((0, 0, 0, 2, 20))):
             self.cluster.produce(leader, [(b"filler", b"beat")])
             self._follow()

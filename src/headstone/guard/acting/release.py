@@ -134,8 +134,8 @@ def undo_document(undo: Undo, bootstrap: Bootstrap) -> dict[str, object]:
 def carry_out_release(
     admin: Admin, journal: Journal, plan: Sequence[Undo], *, now_ms: int, evidence: str, steady: Clock = steady_ms
 ) -> list[Undo]:
-    """Each release on its own: one that is refused does not stop the others. If this process was suspended meanwhile, it undoes
-    nothing: the guard may hold for another replica by then."""
+    """Each release on its own: one that is refused does not stop the others. One during which this process was suspended for
+    too long is not carried out: the guard may hold for another replica by then."""
     done = []
     for undo in plan:
         topic = undo.topic if undo.temporary is None and not undo.gone else None

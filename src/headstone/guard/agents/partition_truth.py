@@ -1,8 +1,8 @@
 """What the agents of one partition's replicas prove: how far all have come at one moment, who holds that back, what is gone.
 
 A minimum of reports is true only if all of them held at the same moment. Brokers do not know the protocol, and report neither a
-lost disk nor a new copy, so that moment must be proved: a claim holds at the latest from the time when its report arrived, and
-at least until the challenge that the agent's newest report answers. The leader in `coordination/` finds the blockers.
+lost disk nor a new copy, so that moment must be proved: a claim is true from the arrival of its report, or earlier, until at
+least the moment of the challenge that the agent's newest report answers. The leader in `coordination/` finds the blockers.
 `truth.py` decides whose reports count.
 """
 

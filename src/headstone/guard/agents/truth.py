@@ -166,7 +166,7 @@ class Truth:
         if broker not in self._brokers:
             raise Refused(Refusal.UNKNOWN_BROKER, f"the cluster has no broker {broker}")
         agent = self._agents.get(broker)
-        # A silent agent is over, whatever its clock says about when it began.
+        # A silent agent no longer counts, whatever its clock says about when it began.
         heard = agent is not None and broker not in self._silent()
         if heard and agent is not None and session_ms < agent.report.session_ms:
             second = f"another agent reports for broker {broker}, and began later: end one of them"

@@ -20,7 +20,8 @@ from headstone.log.topic_partition import TopicPartition
 
 STALLED_INTERVALS = 3
 STALLED_S_MIN, STALLED_S_MAX = 5.0, 60.0
-"""Gives up after this many reports of the slowest agent without progress: other readings wait meanwhile."""
+"""Gives up after STALLED_INTERVALS reports of the slowest agent without progress, but within these bounds, in seconds: other
+readings wait meanwhile."""
 POLL_S = 0.2
 
 
